@@ -41,7 +41,7 @@ def test_the_picture_of_the_states_is_drawn_from_their_table() -> None:
 
 def test_who_may_call_what_is_written_from_the_rules_of_the_verbs() -> None:
     page = draw_rules.PAGE.read_text("utf-8")
-    assert "| `cancel` | `jobs` | the job must be its tenants' | `jobs.cancel`" in page
+    assert "| `cancel` | `jobs` | the job must belong to its tenants | `jobs.cancel`" in page
     assert draw_rules.drawn(page) == page
 
 

@@ -39,6 +39,9 @@ from typer.testing import CliRunner
 
 from everwork.core import job
 from everwork.proto import PROTO_PATH
+from everwork.service.admin import Admin
+from everwork.service.jobs import Jobs
+from everwork.service.verb import rules_of
 from tests.source_texts import (
     SOURCE,
     Function,
@@ -390,7 +393,8 @@ def schema() -> Lines:
 
 def stored_words() -> Lines:
     yield "# Actions of the audit log"
-    yield from sorted(texts_reaching([Sink("record", 1, "action")]) - {""})
+    declared = {action for one in (Jobs, Admin) for rule in rules_of(one).values() for action in rule.audit}
+    yield from sorted(texts_reaching([Sink("record", 1, "action")]) | declared)
     calls = ("register", "unregister", "registered", "last_registered")
     files = (path.read_text("utf-8") for path in SOURCE.rglob("*") if path.suffix in (".py", ".sql", ".lua"))
     hidden = {kind for text in files for kind in re.findall(r"""['"](#[a-z]{4,})['"]""", text)}

@@ -124,17 +124,17 @@ async def _set_up(engine: Engine, clock: VirtualClock) -> dict[str, str]:
     boss = Principal("first", "ada (first key)", ANYBODY.permissions)
     service = JobService(engine, "set-up")
     service.audit = Audit(engine, clock)
-    desk = Admin(service, KeyRing(engine, clock=clock), Caller(boss, "10.20.0.7"))
+    admin = Admin(service, KeyRing(engine, clock=clock), Caller(boss, "10.20.0.7"))
     for type, said in _POLICIES.items():
         clock.advance(seconds=37)
-        await desk.set_policy(type, said)
+        await admin.set_policy(type, said)
     made = {}
     for name, permissions, tenants, days in _KEYS:
         clock.advance(seconds=95)
         expires = None if days is None else clock.now_ms + days * DAY_MS
-        made[name] = await desk.create_key(name, permissions, tenants=tenants, expires_at_ms=expires)
+        made[name] = await admin.create_key(name, permissions, tenants=tenants, expires_at_ms=expires)
     clock.advance(seconds=300)
-    await desk.revoke_key(made["old deploy script"].key.id)
+    await admin.revoke_key(made["old deploy script"].key.id)
     return {name: one.text for name, one in made.items()}
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from grpc import StatusCode
 
+from everwork.aio.loops import shielded
 from everwork.client import Client
-from everwork.proto import gateway_pb2, jobs_pb2
+from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
 from everwork.service.access.principal import Permission
-from tests.server.grpc.running import KEY, SECONDS, running_server
+from tests.app.waiting import until
+from tests.server.grpc.running import KEY, SECONDS, RunningServer, refused, running_server
 from tests.server.http.serving import JOBS, serving
 from tests.stores import url_of
 
@@ -57,6 +61,7 @@ async def test_over_grpc_with_our_client(engine_name: str, tmp_path: Path) -> No
             await client.set_priority(first, 5)
             await client.set_retries(first, 2)
             await client.reschedule(first, delay=60)
+            await client.run_now(first)
             await client.cancel(first, "not needed")
             await client.cancel(second, "not needed")
         await server.service.close_audit()
@@ -65,6 +70,7 @@ async def test_over_grpc_with_our_client(engine_name: str, tmp_path: Path) -> No
             ("jobs.priority", str(first), "127.0.0.1", {"priority": 5}),
             ("jobs.retries", str(first), "127.0.0.1", {"retries": 2}),
             ("jobs.reschedule", str(first), "127.0.0.1", {"delay_ms": 60_000}),
+            ("jobs.run-now", str(first), "127.0.0.1", {}),
             ("jobs.cancel", "*", "127.0.0.1", both),
         ]
         assert {(one.key_id, one.who) for one in await server.service.audit.last(10)} == {(made.key.id, "ci")}
@@ -84,6 +90,56 @@ async def test_over_the_jobs_api_and_the_zeebe_gateway(engine_name: str, tmp_pat
             ("jobs.retries", "*", "127.0.0.1", both),
             ("jobs.cancel", key, "127.0.0.1", {"reason": "not needed"}),
         ]
+
+
+async def test_the_address_of_a_caller_whose_deadline_has_passed_is_known(engine_name: str, tmp_path: Path) -> None:
+    async with running_server(url_of(engine_name, tmp_path)) as server:
+        key = await server.create()
+        await server.call("CancelJob", job_key=key, reason="not needed")
+        await _after_the_deadline(server, "delete", "Delete", work_pb2.JobRequest(key=int(key)))
+        await until(lambda: _has(server, "jobs.delete"))
+        assert {one.origin for one in await server.service.audit.last(10)} == {"127.0.0.1"}
+
+
+async def test_it_stays_in_the_entry_of_a_bulk_change_that_is_written_again(engine_name: str, tmp_path: Path) -> None:
+    async with running_server(url_of(engine_name, tmp_path)) as server:
+        job = await server.an_activated_job()
+        await server.call("FailJob", job_key=job.job_key, attempt=job.attempt, retries=0, error_message="lost")
+        await _after_the_deadline(server, "requeue", "RequeueMatching", work_pb2.RequeueMatchingRequest(all=True))
+        await until(lambda: _has(server, "jobs.requeue"))
+        assert {one.origin for one in await server.service.audit.last(10)} == {"127.0.0.1"}
+
+
+async def _has(server: RunningServer, action: str) -> bool:
+    return any(one.action == action for one in await server.service.audit.last(10))
+
+
+async def _after_the_deadline(server: RunningServer, change: str, name: str, request: Any) -> None:
+    """Call, and let the engine make the change once the server has noticed that the deadline has passed."""
+    engine, begun, noticed = server.service._engine, asyncio.Event(), asyncio.Event()
+    make = getattr(engine, change)
+
+    async def slow(keys: Any) -> Any:
+        begun.set()
+        await noticed.wait()
+        return await make(keys)
+
+    def noticing(work: Any, on_cancel: Any = noticed.set) -> Any:
+        def notice() -> None:
+            on_cancel()
+            noticed.set()
+
+        return shielded(work, notice)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, change, slow)
+        patch.setattr("everwork.service.verb.shielded", noticing)
+        patch.setattr("everwork.service.bulk.shielded", noticing)
+        method = server.channel.unary_unary(f"/everwork.v1.DeskService/{name}", type(request).SerializeToString, bytes)
+        while not begun.is_set():
+            status, _ = await refused(method(request, metadata=server.metadata, timeout=0.3))
+            assert status is StatusCode.DEADLINE_EXCEEDED
+        await noticed.wait()
 
 
 async def test_in_process_nothing_is_written(engine_name: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,14 +12,21 @@ import pytest
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, JobNotFound
 from everwork.service.access import audit
-from everwork.service.access.audit import TALLY_KEYS_MAX, TALLY_MS, Audit
+from everwork.service.access.audit import (
+    SEVERAL_ORIGINS,
+    TALLIES_MAX,
+    TALLY_ENTRIES_MAX,
+    TALLY_KEYS_MAX,
+    TALLY_MS,
+    Audit,
+)
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import Caller
 from tests.app.waiting import until
 from tests.factories import a_new_job, a_pending_job
-from tests.stores import VirtualClock
+from tests.stores import START_MS, VirtualClock
 
 Entry = tuple[str, str, dict[str, Any]]
 
@@ -26,7 +34,7 @@ Entry = tuple[str, str, dict[str, Any]]
 @pytest.fixture
 async def counted(service: JobService, clock: VirtualClock) -> AsyncIterator[JobService]:
     """A service whose audit log has the test's clock."""
-    service.audit = Audit(service._engine, clock)
+    service.audit = Audit(service._engine, clock, clock)
     yield service
     await service.audit.close()
 
@@ -79,15 +87,17 @@ async def test_the_changes_of_a_minute_share_an_entry_and_few_writes(
     keys, jobs = await keys_of(counted, 250), program(counted)
     await asyncio.gather(*(jobs.cancel(key, "not needed") for key in keys))
     await counted.audit.close()
-    [(action, target, detail)] = await entries(counted)
-    assert (action, target) == ("jobs.cancel", "*")
-    assert (detail["changed"], detail["reason"]) == (250, "not needed")
-    assert len(set(detail["keys"]) & {str(key) for key in keys}) == len(detail["keys"]) == TALLY_KEYS_MAX
-    assert (len(written), len(set(written))) == (2, 1)
+    assert {(action, target) for action, target, _ in await entries(counted)} == {("jobs.cancel", "*")}
+    details = [detail for _, _, detail in await entries(counted)]
+    assert [(detail["changed"], detail["reason"]) for detail in details] == [(100, "not needed")] * 2 + [
+        (50, "not needed")
+    ]
+    assert sorted(key for detail in details for key in detail["keys"]) == sorted(map(str, keys))
+    assert (len(written), len(set(written))) == (6, 3)
     clock.advance(ms=TALLY_MS)
     [last] = await keys_of(counted, 1)
     await jobs.cancel(last)
-    assert (await entries(counted))[1:] == [("jobs.cancel", str(last), {})]
+    assert (await entries(counted))[3:] == [("jobs.cancel", str(last), {})]
 
 
 async def test_an_entry_is_of_one_key_one_action_and_one_origin(counted: JobService) -> None:
@@ -120,7 +130,7 @@ async def test_only_details_in_which_all_calls_agree_are_kept_and_none_that_are_
         await other.set_priority(10**6, 5)
     await other.set_priority(keys[3], 5)
     await counted.audit.close()
-    assert (await entries(counted))[1][2] == {"priority": 5, "changed": 2, "keys": [str(keys[3])] * 2}
+    assert (await entries(counted))[1][2] == {"priority": 5, "changed": 2, "keys": [str(keys[3])]}
     third = program(counted, id="k3")
     for key in await keys_of(counted, 2):
         await third.cancel(key, "错" * 8_000)
@@ -170,6 +180,81 @@ async def test_what_was_counted_is_written_after_an_outage(
     await jobs.cancel(keys[1])
     await counted.audit.close()
     assert (len(tries), (await entries(counted))[0][2]["changed"]) == (3, 2)
+
+
+async def test_a_change_whose_entry_could_not_be_written_at_once_is_recorded_later(
+    engine: Engine, counted: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [key], register, tries = await keys_of(counted, 1), engine.register, itertools.count()
+
+    async def away_once(*arguments: Any) -> Any:
+        if next(tries) == 0:
+            raise EngineUnavailable("away")
+        return await register(*arguments)
+
+    monkeypatch.setattr(engine, "register", away_once)
+    with pytest.raises(EngineUnavailable):
+        await program(counted).cancel(key, "not needed")
+    await counted.close_audit()
+    assert await entries(counted) == [("jobs.cancel", str(key), {"reason": "not needed"})]
+
+
+async def test_many_changes_of_one_job_do_not_hide_another(counted: JobService) -> None:
+    first, second = await keys_of(counted, 2)
+    for _ in range(TALLY_KEYS_MAX):
+        await program(counted).set_priority(first, 5)
+    await program(counted).set_priority(second, 5)
+    await counted.audit.close()
+    [(_, _, detail)] = await entries(counted)
+    assert detail == {"priority": 5, "changed": TALLY_KEYS_MAX + 1, "keys": [str(first), str(second)]}
+
+
+async def test_a_program_that_changes_very_many_jobs_fills_some_entries_and_then_they_are_only_counted(
+    counted: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "TALLY_KEYS_MAX", 2)
+    keys = await keys_of(counted, 2 * TALLY_ENTRIES_MAX + 3)
+    for key in keys:
+        await program(counted).cancel(key)
+    await counted.audit.close()
+    details = [detail for _, _, detail in await entries(counted)]
+    assert [detail["changed"] for detail in details] == [2] * (TALLY_ENTRIES_MAX - 1) + [5]
+    assert [key for detail in details for key in detail["keys"]] == [str(key) for key in keys[:-3]]
+
+
+async def test_however_many_addresses_a_key_is_used_from_few_tallies_are_kept(
+    engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def kept(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(engine, "register", kept)
+    log, who = Audit(engine, clock, clock), Principal("k1", "ci", frozenset([Permission.JOBS]))
+    for number in range(5_000):
+        await log.record_call(who, "jobs.cancel", str(number), f"10.0.{number // 256}.{number % 256}", {})
+    assert len(log._tallies) == TALLIES_MAX + 1
+    shared = log._tallies["k1", "jobs.cancel", SEVERAL_ORIGINS]
+    assert (shared.number, shared.calls > TALLY_KEYS_MAX) == (TALLY_ENTRIES_MAX, True)
+    clock.advance(ms=TALLY_MS)
+    await log.record_call(who, "jobs.cancel", "1", "10.1.0.0", {})
+    assert list(log._tallies) == [("k1", "jobs.cancel", "10.1.0.0")]
+    await log.close()
+
+
+async def test_a_clock_that_is_set_back_does_not_prolong_a_minute_and_an_entry_has_the_time_of_its_first_call(
+    engine: Engine, service: JobService, clock: VirtualClock
+) -> None:
+    host, keys = VirtualClock(), await keys_of(service, 3)
+    log = service.audit = Audit(engine, host, clock)
+    await program(service).cancel(keys[0])
+    host.advance(ms=5_000)
+    await program(service).cancel(keys[1])
+    await log.close()
+    host.advance(ms=-3_600_000)
+    clock.advance(ms=TALLY_MS)
+    await program(service).cancel(keys[2])
+    found = [(one.at_ms - START_MS, one.target) for one in await log.last(10)]
+    assert found == [(0, "*"), (5_000 - 3_600_000, str(keys[2]))]
 
 
 async def test_each_change_of_a_person_has_an_entry_of_its_own(counted: JobService) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from everwork.core.fingerprint import fingerprint
-from everwork.core.queries import BulkChange
+from everwork.core.queries import BulkChange, JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
 from everwork.service import dead_letters
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, dead_filter, grouped
-from everwork.service.jobs import Jobs
+from everwork.service.jobs import Jobs, in_process
 from everwork.service.verb import Caller
 from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_state
 from tests.stores import HOUR_MS, START_MS
@@ -25,14 +27,14 @@ if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
 
-def office(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Jobs:
+def jobs_for(service: JobService, *tenants: str, permission: Permission = Permission.JOBS) -> Jobs:
     """Whoever holds such a key."""
     return Jobs(service, Caller(Principal("k1", "ann", frozenset([permission]), tenants), "10.0.0.7"))
 
 
 def jobs_of(service: JobService, *tenants: str) -> Jobs:
     """The same for questions."""
-    return office(service, *tenants, permission=Permission.JOBS_READ)
+    return jobs_for(service, *tenants, permission=Permission.JOBS_READ)
 
 
 async def test_dead_letters_are_grouped_by_type_and_kind_of_error(
@@ -74,7 +76,7 @@ async def test_a_filter_requeues_what_it_shows_and_nothing_else(
     jobs.append(await a_dead_letter(engine, error="timed out after 30 s"))
     jobs.append(await a_dead_letter(engine, error="refused", tenant="acme"))
     shown = sum(group.jobs for group in (await grouped(jobs_of(service), wanted)).groups)
-    admin = office(service)
+    admin = jobs_for(service)
     assert await admin.change_dead(DeadLetterAction.REQUEUE, wanted, dry_run=True) == BulkChange(matched, 0)
     assert await admin.change_dead(DeadLetterAction.REQUEUE, wanted) == BulkChange(matched, matched)
     states = [await the_state(engine, job.key) for job in jobs]
@@ -82,7 +84,7 @@ async def test_a_filter_requeues_what_it_shows_and_nothing_else(
 
 
 async def test_what_was_done_is_written_down_and_what_was_not_is_not(engine: Engine, service: JobService) -> None:
-    admin = office(service, permission=Permission.ALL)
+    admin = jobs_for(service, permission=Permission.ALL)
     for act in DeadLetterAction:
         with pytest.raises(NothingMatches, match="no dead letter matches"):
             await admin.change_dead(act, dead_filter(type=TYPE))
@@ -100,24 +102,71 @@ async def test_every_dead_letter_is_meant_only_if_that_is_said(engine: Engine, s
     job = await a_dead_letter(engine)
     for wanted, all in ((dead_filter(), False), (dead_filter(type=TYPE), True)):
         with pytest.raises(InvalidInput, match="all: must "):
-            await office(service).change_dead(DeadLetterAction.PURGE, wanted, all=all)
+            await jobs_for(service).change_dead(DeadLetterAction.PURGE, wanted, all=all)
     for act in DeadLetterAction:
         with pytest.raises(InvalidInput, match="error: must "):
-            await office(service).change_dead(act, dead_filter(error_text=""))
+            await jobs_for(service).change_dead(act, dead_filter(error_text=""))
     assert await the_state(engine, job.key) is State.FAILED
-    assert await office(service).change_dead(DeadLetterAction.REQUEUE, dead_filter(), all=True) == BulkChange(1, 1)
+    assert await jobs_for(service).change_dead(DeadLetterAction.REQUEUE, dead_filter(), all=True) == BulkChange(1, 1)
+
+
+async def test_whatever_a_filter_says_of_states_only_dead_letters_are_changed(
+    engine: Engine, service: JobService
+) -> None:
+    done, dead = await a_completed_job(engine), await a_dead_letter(engine)
+    for states in (frozenset[State](), frozenset([State.COMPLETED])):
+        everything = BulkFilter(JobFilter(states=states))
+        with pytest.raises(InvalidInput, match="all: must be true"):
+            await jobs_for(service).change_dead(DeadLetterAction.PURGE, everything)
+    finished = BulkFilter(JobFilter(type=TYPE, states=frozenset([State.COMPLETED, State.FAILED])))
+    assert await jobs_for(service).change_dead(DeadLetterAction.PURGE, finished) == BulkChange(1, 1)
+    assert [job and job.key for job in await engine.get([done.key, dead.key])] == [done.key, None]
+
+
+async def test_dead_letters_above_a_key_and_those_that_are_not_scheduled_are_left_alone(
+    engine: Engine, service: JobService
+) -> None:
+    older, newer = await a_dead_letter(engine), await a_dead_letter(engine)
+    admin = jobs_for(service)
+    with pytest.raises(NothingMatches):
+        await admin.change_dead(DeadLetterAction.PURGE, replace(dead_filter(), scheduled=True))
+    below = replace(dead_filter(), below=newer.key)
+    assert await admin.change_dead(DeadLetterAction.PURGE, below) == BulkChange(1, 1)
+    assert [job and job.key for job in await engine.get([older.key, newer.key])] == [None, newer.key]
+
+
+async def test_a_change_in_process_ends_its_step_when_its_caller_leaves(
+    engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = await a_dead_letter(engine)
+    requeue, begun, go_on = engine.requeue, asyncio.Event(), asyncio.Event()
+
+    async def slow(keys: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await requeue(keys)
+
+    monkeypatch.setattr(engine, "requeue", slow)
+    calling = asyncio.create_task(in_process(service).requeue_matching(JobFilter(), all=True))
+    await begun.wait()
+    calling.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert await the_state(engine, letter.key) is State.PENDING
 
 
 async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: Engine, service: JobService) -> None:
     mine, other = await a_dead_letter(engine, tenant="acme"), await a_dead_letter(engine, tenant="umbrella")
     assert [group.key for group in (await grouped(jobs_of(service, "acme"), dead_filter())).groups] == [mine.key]
-    ann = office(service, "acme")
+    ann = jobs_for(service, "acme")
     with pytest.raises(PermissionDenied):
         await ann.change_dead(DeadLetterAction.PURGE, dead_filter(tenants=("umbrella",)))
     with pytest.raises(PermissionDenied):
         await ann.purge(other.key)
     with pytest.raises(PermissionDenied):
-        await office(service, permission=Permission.JOBS_READ).change_dead(
+        await jobs_for(service, permission=Permission.JOBS_READ).change_dead(
             DeadLetterAction.REQUEUE, dead_filter(), all=True
         )
     assert await ann.change_dead(DeadLetterAction.PURGE, dead_filter(), all=True) == BulkChange(1, 1)
@@ -128,11 +177,11 @@ async def test_one_dead_letter_is_purged_and_no_other_job(engine: Engine, servic
     letter = await a_dead_letter(engine)
     for job in (await a_completed_job(engine), await a_processing_job(engine), await a_pending_job(engine)):
         with pytest.raises(WrongState, match=f"is {job.state.label}: only dead letters are purged"):
-            await office(service).purge(job.key)
+            await jobs_for(service).purge(job.key)
         assert await the_state(engine, job.key) is job.state
-    await office(service).purge(letter.key)
+    await jobs_for(service).purge(letter.key)
     with pytest.raises(JobNotFound):
-        await office(service).purge(letter.key)
+        await jobs_for(service).purge(letter.key)
 
 
 async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(

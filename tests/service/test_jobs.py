@@ -1,4 +1,4 @@
-"""The desk: what a bound key may not do by any way."""
+"""Jobs: what a bound key may not do by any way."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.stores import START_MS, VirtualClock
 
 
 async def test_a_completion_brings_no_jobs_of_other_tenants(service: JobService) -> None:
-    desk = Jobs(service, Caller(Principal("k", "ann", frozenset([Permission.JOBS]), ("acme",)), "here"))
-    await desk.create([NewJob(TYPE, tenant="acme")])
-    [job] = await desk.activate(Demand(TYPE, "w", 1))
+    jobs = Jobs(service, Caller(Principal("k", "ann", frozenset([Permission.JOBS]), ("acme",)), "here"))
+    await jobs.create([NewJob(TYPE, tenant="acme")])
+    [job] = await jobs.activate(Demand(TYPE, "w", 1))
     with pytest.raises(PermissionDenied, match="not allowed to act for tenant 'other'"):
-        await desk.settle([Complete(job.key, job.attempt, None, (NewJob(TYPE, tenant="other"),))])
-    assert (await desk.get(job.key)).state is State.PROCESSING
-    [judged] = await desk.settle([Complete(job.key, job.attempt, None, (NewJob(TYPE, tenant="acme"),))])
+        await jobs.settle([Complete(job.key, job.attempt, None, (NewJob(TYPE, tenant="other"),))])
+    assert (await jobs.get(job.key)).state is State.PROCESSING
+    [judged] = await jobs.settle([Complete(job.key, job.attempt, None, (NewJob(TYPE, tenant="acme"),))])
     assert judged.ok
 
 
@@ -39,12 +39,12 @@ async def test_an_empty_filter_brings_nothing_back_unless_all_is_said(service: J
 async def test_the_first_job_since_an_instant_is_found_without_reading_all_of_them(
     service: JobService, clock: VirtualClock
 ) -> None:
-    desk, made = Jobs(service, IN_PROCESS), []
-    assert await desk.key_since(START_MS) is None
+    jobs, made = Jobs(service, IN_PROCESS), []
+    assert await jobs.key_since(START_MS) is None
     for _ in range(9):
         made.append((await a_pending_job(service._engine)).key)
         clock.advance(seconds=10)
-    assert [await desk.key_since(START_MS + at * 10_000) for at in range(9)] == made
-    assert await desk.key_since(START_MS + 1) == made[1]
-    assert await desk.key_since(0) == made[0]
-    assert await desk.key_since(START_MS + 80_001) is None
+    assert [await jobs.key_since(START_MS + at * 10_000) for at in range(9)] == made
+    assert await jobs.key_since(START_MS + 1) == made[1]
+    assert await jobs.key_since(0) == made[0]
+    assert await jobs.key_since(START_MS + 80_001) is None

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial, partialmethod, wraps
 from typing import Any
 
 import pytest
 
-from everwork.core.leasing import Demand
+from everwork.client.local import LocalJobs
+from everwork.core.leasing import Demand, Verdict
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound, PermissionDenied
+from everwork.proto import work_pb2
+from everwork.server.grpc.outcomes import settle_messages
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
+from everwork.service.bulk import BulkAction, BulkFilter
+from everwork.service.dead_letters import DeadLetterAction, dead_filter
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import (
@@ -31,13 +37,13 @@ from everwork.service.verb import (
     Caller,
     ForCaller,
     Tenants,
-    guarded,
     rule_of,
     rules_of,
     verb,
 )
 from tests.app.waiting import until
-from tests.factories import TYPE, a_new_job, a_pending_job, a_processing_job, the_state
+from tests.factories import TYPE, a_dead_letter, a_new_job, a_pending_job, a_processing_job, the_state
+from tests.fleets import WORKER_ID, a_process, a_trigger
 
 MINE, OTHER = "acme", "umbrella"
 
@@ -69,24 +75,52 @@ def _plain(self: Any) -> Awaitable[None]:
     return _coroutine(self)
 
 
-@pytest.mark.parametrize("method", [_coroutine, _generator, _plain, staticmethod(_coroutine), classmethod(_coroutine)])
+@wraps(Jobs.cancel)
+async def _wrapper(self: Any) -> None:
+    """One that looks like a verb."""
+
+
+class Mixin:
+    """A base with a method that says nothing."""
+
+    async def change(self) -> None:
+        """Changes something."""
+
+
+OPEN = {
+    "coroutine": _coroutine,
+    "generator": _generator,
+    "plain": _plain,
+    "staticmethod": staticmethod(_coroutine),
+    "classmethod": classmethod(_coroutine),
+    "property": property(_plain),
+    "partial": partialmethod(_plain),
+    "wrapper": _wrapper,
+}
+
+
+@pytest.mark.parametrize("method", OPEN.values(), ids=OPEN)
 def test_a_class_with_a_public_method_that_does_not_say_who_may_call_it_cannot_be_imported(method: Any) -> None:
     with pytest.raises(TypeError, match=r"Open\.change must say who may call it, with @verb, or be private"):
-        guarded(type("Open", (ForCaller,), {"change": method}))
-    guarded(type("Closed", (ForCaller,), {"_change": method}))
+        type("Open", (ForCaller,), {"change": method})
+    type("Closed", (ForCaller,), {"_change": method})
+
+
+@pytest.mark.parametrize("bases", [(Mixin, ForCaller), (ForCaller, Mixin), (Jobs, Mixin), (LocalJobs,)], ids=str)
+def test_nor_can_one_that_inherits_such_a_method(bases: tuple[type, ...]) -> None:
+    with pytest.raises(TypeError, match=r"Open\.(change|settle) must say who may call it"):
+        type("Open", bases, {})
+
+
+def test_a_subclass_may_say_that_it_is_not_guarded() -> None:
+    type("Local", (Jobs, Mixin), {}, is_guarded=False)
 
 
 def test_a_class_whose_methods_say_it_can_be_imported_and_has_their_rules() -> None:
-    @guarded
     class Closed(ForCaller):
         """Two verbs, and what is no method."""
 
         LIMIT = 5
-
-        @property
-        def name(self) -> str:
-            """No method."""
-            return "closed"
 
         @verb(Permission.JOBS, tenants=OWNER, audit="jobs.change")
         async def change(self, key: int) -> None:
@@ -102,6 +136,14 @@ def test_a_class_whose_methods_say_it_can_be_imported_and_has_their_rules() -> N
     assert (rules["change"].permissions, rules["change"].audit) == ((Permission.JOBS,), ("jobs.change",))
     assert (rules["look"].permissions[1], rules["look"].tenants) == (Permission.ADMIN, UNBOUND)
     assert (Closed.change.__name__, Closed.change.__doc__) == ("change", "A verb.")
+
+
+def test_a_verb_needs_a_permission_and_one_that_concerns_a_job_an_argument() -> None:
+    with pytest.raises(TypeError, match="at least one permission"):
+        verb(tenants=ANY)
+    for options in ({"tenants": OWNER}, {"tenants": ANY, "audit": "jobs.change"}):
+        with pytest.raises(TypeError, match="_coroutine must have an argument"):
+            verb(Permission.JOBS, **options)(_coroutine)
 
 
 def test_only_a_coroutine_can_be_a_verb_and_only_it_knows_which_of_several_actions_it_did() -> None:
@@ -134,15 +176,13 @@ async def test_one_of_the_permissions_is_needed_and_the_error_names_what_helps(s
 
 async def test_a_rule_that_was_checked_before_covers_its_own_verb_only(service: JobService) -> None:
     caller = a_caller(Permission.JOBS_READ)
-    caller.admit(rule_of(Jobs.find))
-    assert caller.admitted is rule_of(Jobs.find)
+    rule_of(Jobs.find).admit(caller.principal)
     jobs = Jobs(service, caller)
     assert (await jobs.find(JobFilter(), 1)).jobs == []
     with pytest.raises(PermissionDenied):
         await jobs.create([a_new_job()])
     with pytest.raises(PermissionDenied):
-        caller.admit(rule_of(Jobs.create))
-    assert caller.admitted is rule_of(Jobs.find)
+        rule_of(Jobs.create).admit(caller.principal)
 
 
 async def test_whoever_is_in_the_process_is_neither_checked_nor_recorded(engine: Engine, service: JobService) -> None:
@@ -193,6 +233,72 @@ async def test_a_bound_key_is_refused_what_names_others(engine: Engine, service:
     assert await recorded(service) == []
 
 
+OF_UNKNOWN: Sequence[Act] = [
+    lambda jobs, key: jobs.cancel(key),
+    lambda jobs, key: jobs.requeue(key),
+    lambda jobs, key: jobs.set_priority(key, 3),
+    lambda jobs, key: jobs.set_retries(key, 3),
+    lambda jobs, key: jobs.run_now(key),
+    lambda jobs, key: jobs.reschedule(key, delay_ms=5),
+    lambda jobs, key: jobs.delete(key),
+    lambda jobs, key: jobs.purge(key),
+    lambda jobs, key: jobs.explain(key),
+    lambda jobs, key: jobs.extend(key, 1, 1_000),
+]
+
+
+@pytest.fixture
+def created_meanwhile(engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The key of a job that another tenant creates and leases while the owners of keys are being looked up."""
+    owners, keys = service.owners, [1]
+
+    async def late(wanted: Sequence[int]) -> list[str | None]:
+        found = await owners(wanted)
+        keys[:] = [(await a_processing_job(engine, tenant=OTHER)).key]
+        return found
+
+    monkeypatch.setattr(service, "owners", late)
+    return keys
+
+
+@pytest.mark.parametrize("act", OF_UNKNOWN)
+async def test_a_bound_key_does_not_reach_a_job_that_another_tenant_creates_meanwhile(
+    engine: Engine, service: JobService, created_meanwhile: list[int], act: Act
+) -> None:
+    jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
+    with pytest.raises(JobNotFound):
+        await act(jobs, 1)
+    assert created_meanwhile == [1]
+    assert await the_state(engine, 1) is State.PROCESSING
+
+
+async def test_a_bound_key_settles_its_own_jobs_and_not_one_that_another_tenant_creates_meanwhile(
+    engine: Engine, service: JobService, created_meanwhile: list[int]
+) -> None:
+    mine = await a_processing_job(engine, tenant=MINE)
+    jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
+    judged = await jobs.settle([Complete(mine.key + 1, 1), Complete(mine.key, 1)])
+    assert [one.verdict for one in judged] == [Verdict.NOT_FOUND, Verdict.ACCEPTED]
+    assert created_meanwhile == [mine.key + 1]
+    assert await the_state(engine, mine.key + 1) is State.PROCESSING
+
+
+async def test_it_does_not_see_the_history_of_such_a_job_nor_settles_it_on_a_stream(
+    engine: Engine, service: JobService, created_meanwhile: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
+    asked: list[int] = []
+    monkeypatch.setattr(engine, "history", asked.append)
+    assert (await jobs.history(1), asked) == ([], [])
+    late = created_meanwhile[0] + 1
+    [refusal] = await settle_messages(
+        service, jobs, [work_pb2.Outcome(key=late, attempt=1, complete=work_pb2.Complete())]
+    )
+    assert (refusal.reason, refusal.message) == (work_pb2.NOT_FOUND, f"Job '{late}' not found")
+    assert created_meanwhile == [late]
+    assert await the_state(engine, late) is State.PROCESSING
+
+
 async def test_what_names_nobody_is_confined_to_the_tenants_of_a_bound_key(engine: Engine, service: JobService) -> None:
     other, mine = await a_pending_job(engine, tenant=OTHER), await a_pending_job(engine, tenant=MINE)
     jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
@@ -205,11 +311,11 @@ async def test_what_names_nobody_is_confined_to_the_tenants_of_a_bound_key(engin
 async def test_what_is_shown_is_cut_to_the_tenants_of_a_bound_key(engine: Engine, service: JobService) -> None:
     other, mine = await a_pending_job(engine, tenant=OTHER), await a_pending_job(engine, tenant=MINE)
     jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE,)))
-    assert {rule_of(one).tenants for one in (Jobs.get_many, Jobs.count, Jobs.stats, Jobs.foreign)} == {CUT}
+    assert {rule_of(one).tenants for one in (Jobs.get_many, Jobs.count, Jobs.stats, Jobs.refused)} == {CUT}
     assert [job and job.tenant for job in await jobs.get_many([other.key, mine.key])] == [None, MINE]
     assert {count.tenant for count in await jobs.count()} == {MINE}
     assert {count.tenant for count in (await jobs.stats(1)).counts} == {MINE}
-    assert await jobs.foreign([other.key, mine.key]) == {other.key}
+    assert set(await jobs.refused([other.key, mine.key])) == {other.key}
 
 
 async def test_what_concerns_all_tenants_is_refused_to_a_bound_key_and_what_concerns_none_is_not(
@@ -241,6 +347,8 @@ async def test_the_first_argument_is_the_target_and_the_others_are_the_details(
     job, jobs = await a_pending_job(engine), Jobs(service, a_caller(Permission.JOBS))
     await jobs.set_priority(job.key, priority=0)
     await jobs.set_retries(job.key, 3)
+    await jobs.reschedule(job.key, run_at_ms=0)
+    await jobs.reschedule(job.key, delay_ms=0)
     await jobs.run_now(job.key)
     await jobs.cancel(key=job.key, reason="not needed")
     await jobs.delete(job.key)
@@ -248,12 +356,72 @@ async def test_the_first_argument_is_the_target_and_the_others_are_the_details(
     assert await recorded(service) == [
         ("jobs.priority", key, {"priority": 0}),
         ("jobs.retries", key, {"retries": 3}),
+        ("jobs.reschedule", key, {"run_at_ms": 0}),
+        ("jobs.reschedule", key, {"delay_ms": 0}),
         ("jobs.run-now", key, {}),
         ("jobs.cancel", key, {"reason": "not needed"}),
         ("jobs.delete", key, {}),
     ]
     [entry, *_] = await service.audit.last(1)
     assert (entry.key_id, entry.who, entry.origin) == ("k1", "ann", "10.0.0.7")
+
+
+async def _switched_worker(admin: Admin, _: Jobs, *, is_on: bool) -> None:
+    await admin.switch_worker(WORKER_ID, is_on)
+
+
+async def _switched_trigger(admin: Admin, _: Jobs, *, is_on: bool) -> None:
+    await admin.switch_trigger("nightly-report", is_on)
+
+
+async def _changed_many(_: Admin, jobs: Jobs, *, action: BulkAction) -> None:
+    await jobs.change_many(action, [1])
+
+
+async def _changed_matching(_: Admin, jobs: Jobs, *, action: BulkAction) -> None:
+    await jobs.change_matching(action, BulkFilter(JobFilter()))
+
+
+async def _changed_dead(_: Admin, jobs: Jobs, *, action: DeadLetterAction) -> None:
+    await jobs.change_dead(action, dead_filter(), all=True)
+
+
+BY_THEMSELVES: dict[str, Sequence[Callable[[Admin, Jobs], Awaitable[Any]]]] = {
+    "restart_process": [lambda admin, _: admin.restart_process("m1/0")],
+    "switch_worker": [partial(_switched_worker, is_on=is_on) for is_on in (True, False)],
+    "forget_worker": [lambda admin, _: admin.forget_worker(WORKER_ID)],
+    "switch_trigger": [partial(_switched_trigger, is_on=is_on) for is_on in (True, False)],
+    "fire_trigger": [lambda admin, _: admin.fire_trigger("nightly-report")],
+    "set_policy": [lambda admin, _: admin.set_policy(TYPE, {"base": 2})],
+    "drop_group": [lambda admin, _: admin.drop_group(TYPE, "reporting")],
+    "create_key": [lambda admin, _: admin.create_key("ci", ["jobs"])],
+    "change_many": [partial(_changed_many, action=action) for action in BulkAction],
+    "change_matching": [partial(_changed_matching, action=action) for action in BulkAction],
+    "requeue_matching": [lambda _, jobs: jobs.requeue_matching(JobFilter(), all=True)],
+    "change_dead": [partial(_changed_dead, action=action) for action in DeadLetterAction],
+}
+
+
+def test_every_verb_that_records_itself_is_among_them() -> None:
+    declared = {**rules_of(Jobs), **rules_of(Admin)}
+    assert {name for name, rule in declared.items() if rule.audited is ITSELF} == set(BY_THEMSELVES)
+
+
+@pytest.mark.parametrize("name", BY_THEMSELVES)
+async def test_a_verb_that_records_itself_records_the_actions_that_it_declares(
+    engine: Engine, service: JobService, name: str
+) -> None:
+    caller = a_caller(Permission.ALL)
+    admin, jobs = Admin(service, service.key_ring(), caller), Jobs(service, caller)
+    await a_trigger(engine)
+    if name == "restart_process":
+        await a_process(engine)
+    await engine.add_group(TYPE, "reporting")
+    for number, act in enumerate(BY_THEMSELVES[name]):
+        await a_dead_letter(engine, type=f"type-{number}")
+        await act(admin, jobs)
+    declared = {**rules_of(Jobs), **rules_of(Admin)}[name].audit
+    assert {action for action, _, _ in await recorded(service)} == set(declared)
 
 
 async def test_what_was_not_done_is_not_recorded(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from everwork.client.stream import Stream
 
 
-class LocalJobs(Jobs):
+class LocalJobs(Jobs, is_guarded=False):
     """The service's verbs, for a caller who may do everything."""
 
     __slots__ = ()
@@ -40,10 +40,6 @@ class LocalJobs(Jobs):
         valid = [one for one in merged if not isinstance(one, EverworkError)]
         judged = iter(await super().settle(valid) if valid else ())
         return [one if isinstance(one, EverworkError) else next(judged) for one in merged]
-
-    async def result(self, key: int, timeout: float) -> str | None:
-        """Wait for the result of a job."""
-        return await self._service.result(key, timeout)
 
     async def _merged_or_error(self, outcome: Outcome) -> Outcome | EverworkError:
         try:

@@ -149,8 +149,8 @@ class RemoteJobs:
         request = pb.SetRetriesRequest(key=key, retries=retries)
         return (await self._request(self._calls.SetRetries, request, key)).previous
 
-    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
-        request = pb.RescheduleRequest(key=key, run_at_ms=run_at_ms, delay_ms=delay_ms)
+    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int | None = None) -> State:
+        request = pb.RescheduleRequest(key=key, run_at_ms=run_at_ms, delay_ms=delay_ms or 0)
         return await self._change(self._calls.Reschedule, request)
 
     async def set_priority(self, key: int, priority: int) -> State:

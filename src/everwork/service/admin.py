@@ -21,7 +21,7 @@ from everwork.service.access.keys import KeyRing
 from everwork.service.fleet.admin import ADMIN, LOOK, FleetAdmin
 from everwork.service.policies import merged_fields, put_policy, stored_fields
 from everwork.service.service import JobService
-from everwork.service.verb import ITSELF, UNBOUND, Caller, guarded, verb
+from everwork.service.verb import ITSELF, UNBOUND, Caller, verb
 
 
 class TypeView(NamedTuple):
@@ -52,7 +52,6 @@ class GroupView(NamedTuple):
     last_asked_ms: int | None
 
 
-@guarded
 class Admin(FleetAdmin):
     """What a caller may do to the store."""
 

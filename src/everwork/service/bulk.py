@@ -18,6 +18,7 @@ from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import BulkChange, Count, JobFilter, Page
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
+from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, InvalidInput, NothingMatches
 
 COUNTED_MAX: Final = 10_000
@@ -81,12 +82,15 @@ class BulkFilter:
         """Whether engines can filter all of it."""
         return self == BulkFilter(self.filter, below=self.below)
 
-    def matches(self, job: Job, now_ms: int = 0) -> bool:
-        """Whether a job that the engine has found matches the rest, too; the time is for scheduled ones."""
+    def matches(self, job: Job, now_ms: int) -> bool:
+        """Whether a job that the engine has found matches the rest, too."""
+        return (not self.scheduled or job.run_at_ms > now_ms) and self.matches_failure(job)
+
+    def matches_failure(self, job: Job) -> bool:
+        """Whether a job failed when and how the filter says."""
         failed_ms = job.finished_at_ms or job.created_at_ms
         return (
-            (not self.scheduled or job.run_at_ms > now_ms)
-            and (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
+            (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
             and (self.failed_before_ms is None or failed_ms < self.failed_before_ms)
             and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
         )
@@ -94,12 +98,10 @@ class BulkFilter:
     def detail(self, *, with_states: bool = True) -> dict[str, Any]:
         """Its restrictions, as the audit log has them."""
         found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter)}
-        states = sorted(state.label for state in self.filter.states) if with_states else ()
-        found |= {"states": states, "scheduled": self.scheduled, "below": self.below}
-        failed = {name: getattr(self, name) for name in ("fingerprint", "failed_after_ms", "failed_before_ms")}
-        return {name: value for name, value in found.items() if value not in (None, (), [], False)} | {
-            name: value for name, value in failed.items() if value is not None
-        }
+        found |= {one.name: getattr(self, one.name) for one in fields(self) if one.name != "filter"}
+        found["states"] = sorted(state.label for state in self.filter.states) if with_states else []
+        # Compared by identity: a time of 0 equals False.
+        return {name: value for name, value in found.items() if not (value is False or value in (None, (), []))}
 
 
 class Reader(Protocol):
@@ -120,6 +122,16 @@ class Reader(Protocol):
 
 Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
 """Changes the jobs with these keys; one verdict per key."""
+
+
+def change_of(action: BulkAction, engine: Engine) -> Change:
+    """What an action does to jobs."""
+    return {
+        BulkAction.CANCEL: engine.cancel,
+        BulkAction.REQUEUE: engine.requeue,
+        BulkAction.RUN_NOW: engine.reschedule,
+        BulkAction.DELETE: engine.delete,
+    }[action]
 
 
 class Counted(NamedTuple):
@@ -203,10 +215,10 @@ async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
     return found
 
 
-async def find_page(jobs: Reader, search: BulkFilter, cursor: int | None) -> Page:
+async def find_page(jobs: Reader, search: BulkFilter, now_ms: int, cursor: int | None) -> Page:
     """What matches of a full page that the engine finds."""
-    page = await jobs.find(search.filter, LIST_LIMIT_MAX, cursor)
-    return Page([job for job in page.jobs if search.matches(job)], page.next)
+    page = await jobs.find(search.filter, LIST_LIMIT_MAX, search.below if cursor is None else cursor)
+    return Page([job for job in page.jobs if search.matches(job, now_ms)], page.next)
 
 
 async def change_in_steps(
@@ -243,23 +255,23 @@ async def change_selected(
         raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
     found = await jobs.get_many(keys)
     allowed = [job.key for job in found if job is not None and is_allowed(action, job, now_ms)]
-    yield BulkChange(len(keys), sum(map(is_first, await change(allowed))) if allowed else 0)
+    yield BulkChange(len(keys), sum(map(changed_by_this_call, await change(allowed))) if allowed else 0)
 
 
-def is_first(judged: Judged) -> bool:
+def changed_by_this_call(judged: Judged) -> bool:
     """Whether this call made the change: what others have done meanwhile is not counted again."""
     return judged.verdict is Verdict.ACCEPTED
 
 
-def is_done(judged: Judged) -> bool:
+def is_changed(judged: Judged) -> bool:
     """Whether the change is made, by this call or before."""
     return judged.ok
 
 
-def require_selection(is_empty: bool, *, all: bool, must: str) -> None:
+def require_selection(is_empty: bool, *, all: bool) -> None:
     """Refuse an empty filter, which would match every dead letter, unless `all` is given."""
     if is_empty and not all:
-        raise InvalidInput("all", f"must be {must} if every dead letter is meant; else give a filter")
+        raise InvalidInput("all", "must be true if every dead letter is meant; else give a filter")
     if all and not is_empty:
         raise InvalidInput("all", "must not be given together with a filter")
 
@@ -268,23 +280,17 @@ Progress = Callable[[BulkChange], None]
 Write = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
-async def run_steps(steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write | None) -> BulkChange:
+async def run_steps(steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write) -> BulkChange:
     """Run all steps, and record the totals after each in one audit entry.
 
     If the caller disconnects, the step that has begun is finished, and no other is started.
     """
-    if write is None:
-        return await _run_unrecorded(steps, progress)
     stop = asyncio.Event()
     return await shielded(_run_steps(steps, progress, write, stop), stop.set)
 
 
-async def _run_unrecorded(steps: AsyncIterator[BulkChange], progress: Progress | None) -> BulkChange:
-    change = BulkChange(0, 0)
-    async for change in steps:
-        if progress is not None:
-            progress(change)
-    return change
+async def unrecorded(_totals: Mapping[str, Any]) -> None:
+    """The `Write` of a bulk change that is not audited."""
 
 
 async def _run_steps(

@@ -1,4 +1,4 @@
-"""Dead letters: grouped by error, requeued or purged in bulk, a step at a time."""
+"""Dead letters: their filter, and their groups by error."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def grouped(jobs: Reader, filter_: BulkFilter, limit: int = GROUPS_DEFAULT
     looked_at = read = 0
     async for page in _pages(jobs, filter_):
         for job in page[: SCANNED_MAX - looked_at]:
-            if filter_.matches(job):
+            if filter_.matches_failure(job):
                 _add(found, job)
         read += sum(len(job.variables) for job in page)
         looked_at += len(page)
@@ -108,7 +108,7 @@ async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: i
     until = time.monotonic() + max(SURVEY_SECONDS, scan_max * SURVEY_SECONDS / 1_000)
     for _ in range(max(SURVEY_STEPS_MAX, scan_max // SURVEY_JOBS)):
         page = await jobs.find_step(filter_.filter, min(SURVEY_JOBS, scan_max - looked_at), cursor)
-        matching = [job for job in page.jobs if filter_.matches(job)]
+        matching = [job for job in page.jobs if filter_.matches_failure(job)]
         for job in matching:
             _add(found, job)
         newest += matching[: newest_max - len(newest)]
@@ -125,7 +125,7 @@ async def newest(jobs: Reader, kind: str, limit: int) -> list[Job]:
     filter_ = dead_filter(fingerprint=require_fingerprint(kind))
     found: list[Job] = []
     async for page in _pages(jobs, filter_):
-        found += [job for job in page if filter_.matches(job)]
+        found += [job for job in page if filter_.matches_failure(job)]
         if len(found) >= limit:
             break
     if not found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +26,7 @@ from everwork.core.limits import (
 from everwork.core.outcome import Complete, Outcome
 from everwork.core.queries import BulkChange, Count, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
-from everwork.exceptions import PermissionDenied, WrongState
+from everwork.exceptions import EverworkError, JobNotFound, PermissionDenied, WrongState
 from everwork.service import bulk
 from everwork.service.access.principal import Permission
 from everwork.service.bulk import BulkAction, BulkFilter
@@ -44,7 +44,6 @@ from everwork.service.verb import (
     OWNER,
     Caller,
     ForCaller,
-    guarded,
     verb,
 )
 
@@ -53,9 +52,9 @@ if TYPE_CHECKING:
 
 READ: Final = Permission.JOBS_READ
 WRITE: Final = Permission.JOBS
+_NOT_FOUND: Final = Judged(Verdict.NOT_FOUND)
 
 
-@guarded
 class Jobs(ForCaller):
     """What a caller may do with jobs."""
 
@@ -93,8 +92,10 @@ class Jobs(ForCaller):
             checks.attempt(outcome.attempt)
             for event in outcome.events if isinstance(outcome, Complete) else ():
                 self.principal.require_tenant(event.tenant)
-        await self._require_own([outcome.key for outcome in outcomes])
-        return await self._service.settle(outcomes)
+        refused = await self._refused([outcome.key for outcome in outcomes])
+        if foreign := [key for key, error in refused.items() if isinstance(error, PermissionDenied)]:
+            raise refused[min(foreign)]
+        return await (self._settle_known(outcomes, refused) if refused else self._service.settle(outcomes))
 
     @verb(WRITE, tenants=ITEMS)
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
@@ -143,12 +144,13 @@ class Jobs(ForCaller):
         return judged.retries or 0
 
     @verb(WRITE, tenants=OWNER, audit="jobs.reschedule", audited=BY_MINUTE)
-    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int = 0) -> State:
-        """Reschedule a pending job; a delay of 0 means now."""
-        checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
+    async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int | None = None) -> State:
+        """Reschedule a pending job; without a time or a delay, to now."""
+        if delay_ms is not None:
+            checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
         if run_at_ms is not None:
             checks.whole_number("run_at_ms", run_at_ms, 0, INSTANT_MS_MAX)
-        [judged] = await self._engine.reschedule([checks.job_key(key)], run_at_ms=run_at_ms, delay_ms=delay_ms)
+        [judged] = await self._engine.reschedule([checks.job_key(key)], run_at_ms=run_at_ms, delay_ms=delay_ms or 0)
         return accepted(key, judged, "rescheduled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.run-now", audited=BY_MINUTE)
@@ -184,7 +186,9 @@ class Jobs(ForCaller):
     @verb(WRITE, tenants=CONFINED, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
     async def change_many(self, action: BulkAction, keys: Sequence[int]) -> BulkChange:
         """Change the jobs with these keys, each judged on its own."""
-        steps = bulk.change_selected(self, action, self._change(action), keys, await self._service.now())
+        steps = bulk.change_selected(
+            self, action, bulk.change_of(action, self._engine), keys, await self._service.now()
+        )
         return await self._in_steps(steps, f"jobs.{action.value}", None, {"keys": [str(key) for key in keys]})
 
     @verb(WRITE, tenants=CONFINED, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
@@ -194,18 +198,18 @@ class Jobs(ForCaller):
         allowed = self._confined_search(bulk.restricted(action, search))
         steps = bulk.change_in_steps(
             lambda cursor: bulk.find_step(self, allowed, LIST_LIMIT_MAX, now_ms, cursor),
-            self._change(action),
-            bulk.is_first,
+            bulk.change_of(action, self._engine),
+            bulk.changed_by_this_call,
         )
         return await self._in_steps(steps, f"jobs.{action.value}", search.filter.type, {"filter": allowed.detail()})
 
     @verb(WRITE, tenants=CONFINED, audit="jobs.requeue", audited=ITSELF)
     async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
         """Requeue every matching dead letter; an empty filter needs `all`."""
-        failed = replace(self._confined(filter_), states=frozenset([State.FAILED]))
-        bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all, must="true")
-        steps = self._steps_of_dead(BulkFilter(failed), self._engine.requeue)
-        return await self._in_steps(steps, "jobs.requeue", filter_.type, _detail(BulkFilter(failed)))
+        dead = BulkFilter(replace(self._confined(filter_), states=frozenset([State.FAILED])))
+        bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all)
+        steps = await self._steps_of_dead(dead, self._engine.requeue)
+        return await self._in_steps(steps, "jobs.requeue", filter_.type, {"filter": dead.detail(with_states=False)})
 
     @verb(WRITE, tenants=CONFINED, audit=("dead.requeue", "dead.purge"), audited=ITSELF)
     async def change_dead(
@@ -221,13 +225,16 @@ class Jobs(ForCaller):
 
         A dry run changes nothing and is not audited. `NothingMatches` is raised if there are none.
         """
-        allowed = self._confined_search(search)
-        bulk.require_selection(search == dead_filter(), all=all, must="said")
+        dead = replace(search, filter=replace(search.filter, states=frozenset([State.FAILED])))
+        bulk.require_selection(dead == dead_filter(), all=all)
+        allowed = self._confined_search(dead)
         is_requeue = action is DeadLetterAction.REQUEUE
         change = self._engine.requeue if is_requeue else self._engine.delete
-        steps = self._steps_of_dead(allowed, None if dry_run else change, "no dead letter matches")
+        steps = await self._steps_of_dead(allowed, None if dry_run else change, "no dead letter matches")
         audited = None if dry_run else f"dead.{action.value}"
-        return await self._in_steps(steps, audited, search.filter.type, _detail(allowed), progress)
+        return await self._in_steps(
+            steps, audited, search.filter.type, {"filter": allowed.detail(with_states=False)}, progress
+        )
 
     # Questions ----------------------------------------------------------------------------------
 
@@ -260,10 +267,18 @@ class Jobs(ForCaller):
         tenants = self.principal.tenants
         return [count for count in await self._service.count() if not tenants or count.tenant in tenants]
 
-    @verb(READ, tenants=OWNER)
+    @verb(READ, tenants=ITEMS)
     async def history(self, key: int) -> list[HistoryEntry]:
-        """How the attempts of a job ended."""
-        return await self._engine.history(checks.job_key(key))
+        """How the attempts of a job ended; empty for an unknown key."""
+        error = (await self._refused([checks.job_key(key)])).get(key)
+        if isinstance(error, PermissionDenied):
+            raise error
+        return [] if error else await self._engine.history(key)
+
+    @verb(READ, tenants=OWNER)
+    async def result(self, key: int, timeout: float) -> str | None:
+        """Wait for the result of a job."""
+        return await self._service.result(key, timeout)
 
     @verb(READ, tenants=OWNER)
     async def explain(self, key: int) -> Explanation:
@@ -305,9 +320,9 @@ class Jobs(ForCaller):
         return None if newest is None else newest.key
 
     @verb(WRITE, tenants=CUT)
-    async def foreign(self, keys: Sequence[int]) -> set[int]:
-        """The keys among these that belong to tenants which the caller may not touch."""
-        return await self._foreign(keys)
+    async def refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
+        """The jobs among these that the caller may not touch, and why."""
+        return await self._refused(keys)
 
     # Inside -------------------------------------------------------------------------------------
 
@@ -315,19 +330,24 @@ class Jobs(ForCaller):
         """A job with its owner, in one call of the engine."""
         job = await self._service.get(key)
         if self.principal.tenants and job.tenant not in self.principal.tenants:
-            raise foreign_job_error(key)
+            raise _refusal(key, job.tenant)
         return job
 
     async def _require_own(self, keys: Sequence[int]) -> None:
-        if self.principal.tenants and (foreign := await self._foreign(keys)):
-            raise foreign_job_error(min(foreign))
+        for _, error in sorted((await self._refused(keys)).items()):
+            raise error
 
-    async def _foreign(self, keys: Sequence[int]) -> set[int]:
+    async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
+        """A job that does not exist is refused to a bound key: by now it may exist, and be another tenant's."""
         if not self.principal.tenants:
-            return set()
-        owners = await self._service.owners(keys)
-        pairs = zip(keys, owners, strict=True)
-        return {key for key, owner in pairs if owner is not None and owner not in self.principal.tenants}
+            return {}
+        owners = zip(keys, await self._service.owners(keys), strict=True)
+        return {key: _refusal(key, owner) for key, owner in owners if owner not in self.principal.tenants}
+
+    async def _settle_known(self, outcomes: Sequence[Outcome], unknown: Container[int]) -> list[Judged]:
+        known = [outcome for outcome in outcomes if outcome.key not in unknown]
+        judged = iter(await self._service.settle(known) if known else ())
+        return [_NOT_FOUND if outcome.key in unknown else next(judged) for outcome in outcomes]
 
     def _confined(self, filter_: JobFilter) -> JobFilter:
         """The filter restricted to the caller's tenants."""
@@ -341,18 +361,11 @@ class Jobs(ForCaller):
     def _confined_search(self, search: BulkFilter) -> BulkFilter:
         return replace(search, filter=self._confined(search.filter))
 
-    def _steps_of_dead(
+    async def _steps_of_dead(
         self, search: BulkFilter, change: bulk.Change | None, nothing: str | None = None
     ) -> AsyncIterator[BulkChange]:
-        return bulk.change_in_steps(partial(bulk.find_page, self, search), change, bulk.is_done, nothing)
-
-    def _change(self, action: BulkAction) -> bulk.Change:
-        return {
-            BulkAction.CANCEL: self._engine.cancel,
-            BulkAction.REQUEUE: self._engine.requeue,
-            BulkAction.RUN_NOW: self._engine.reschedule,
-            BulkAction.DELETE: self._engine.delete,
-        }[action]
+        read = partial(bulk.find_page, self, search, await self._service.now())
+        return bulk.change_in_steps(read, change, bulk.is_changed, nothing)
 
     async def _in_steps(
         self,
@@ -364,7 +377,7 @@ class Jobs(ForCaller):
     ) -> BulkChange:
         """Run a bulk change, and keep its totals in one audit entry."""
         if action is None or self.caller is IN_PROCESS:
-            return await bulk.run_steps(steps, progress, None)
+            return await bulk.run_steps(steps, progress, bulk.unrecorded)
         name = self._audit.new_name()
 
         async def write(totals: Mapping[str, Any]) -> None:
@@ -378,11 +391,7 @@ def in_process(service: JobService) -> Jobs:
     return Jobs(service, IN_PROCESS)
 
 
-def foreign_job_error(key: int) -> PermissionDenied:
-    """The error for a caller that touches another tenant's job."""
+def _refusal(key: int, owner: str | None) -> EverworkError:
+    if owner is None:
+        return JobNotFound(key)
     return PermissionDenied(f"Job '{key}' belongs to a tenant that this key may not touch")
-
-
-def _detail(search: BulkFilter) -> dict[str, Any]:
-    """A filter of dead letters, as the audit log has it: their state goes without saying."""
-    return {"filter": search.detail(with_states=False)}

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 class Tenants(Enum):
     """What a verb means for a key that is bound to tenants; the method itself sees to it unless this module does."""
 
-    OWNER = "the job must be its tenants'"
+    OWNER = "the job must belong to its tenants"
     """Checked here: the first argument is the job's key."""
-    ITEMS = "all it names must be its tenants'"
-    CONFINED = "only its tenants' jobs are meant"
-    CUT = "only its tenants' part is shown"
-    ANY = "the same"
+    ITEMS = "every job it names must belong to its tenants"
+    CONFINED = "applies to its tenants' jobs only"
+    CUT = "returns its tenants' part only"
+    ANY = "no restriction"
     UNBOUND = "refused"
     """Checked here: the call concerns all tenants."""
 
@@ -59,6 +59,17 @@ class Rule:
     audit: tuple[str, ...] = ()
     audited: Audited = EACH
 
+    def __post_init__(self) -> None:
+        if not self.permissions:
+            raise TypeError("a verb needs at least one permission")
+        if len(self.audit) > 1 and self.audited is not ITSELF:
+            raise TypeError(f"only the method itself knows which of {self.audit} it did")
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether calls are recorded here, and not by the method."""
+        return bool(self.audit) and self.audited is not ITSELF
+
     def admit(self, principal: Principal) -> None:
         """Refuse a caller who may not."""
         if not any(map(principal.allows, self.permissions)):
@@ -70,18 +81,12 @@ class Rule:
 class Caller:
     """Who calls, from where, and whether it is a person."""
 
-    __slots__ = ("_origin", "admitted", "is_person", "principal")
+    __slots__ = ("_origin", "is_person", "principal")
 
     def __init__(self, principal: Principal, origin: str | Callable[[], str], is_person: bool = False) -> None:
         self.principal = principal
         self._origin = origin
         self.is_person = is_person
-        self.admitted: Rule | None = None
-
-    def admit(self, rule: Rule) -> None:
-        """Refuse a caller who may not, before the request is read; the verb does not check the same rule again."""
-        rule.admit(self.principal)
-        self.admitted = rule
 
     @property
     def origin(self) -> str:
@@ -93,10 +98,29 @@ IN_PROCESS: Final = Caller(ANYBODY, "in process")
 """The application that uses the store directly."""
 
 
+S = TypeVar("S", bound="ForCaller")
+P = ParamSpec("P")
+T = TypeVar("T")
+Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+Verb = Callable[..., Coroutine[Any, Any, Any]]
+
+_RULES: Final[dict[Callable[..., Any], Rule]] = {}
+"""By the verb itself: an attribute would be copied to whatever wraps one."""
+
+
 class ForCaller:
-    """The base of classes with verbs: made for one caller, cheap enough for one call."""
+    """The base of classes with verbs: made for one caller, cheap enough for one call.
+
+    What is public in a class or its bases must be a verb, else the class cannot be imported, unless `is_guarded=False`.
+    """
 
     __slots__ = ("caller",)
+
+    def __init_subclass__(cls, *, is_guarded: bool = True) -> None:
+        for kind in cls.__mro__ if is_guarded else ():
+            for name, value in vars(kind).items() if kind not in (ForCaller, object) else ():
+                if _is_public(name, value) and not _is_verb(value):
+                    raise TypeError(f"{cls.__name__}.{name} must say who may call it, with @verb, or be private")
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -111,7 +135,7 @@ class ForCaller:
         raise NotImplementedError
 
     async def _require_own(self, keys: Sequence[int]) -> None:
-        """Refuse jobs of tenants that the caller is not bound to."""
+        """Refuse jobs that do not exist or are of tenants that the caller is not bound to."""
         raise NotImplementedError
 
     async def _audited(
@@ -142,14 +166,6 @@ class ForCaller:
             await self._audit.record(self.principal, action, target, self.caller.origin, detail, name=name)
 
 
-S = TypeVar("S", bound=ForCaller)
-P = ParamSpec("P")
-T = TypeVar("T")
-C = TypeVar("C")
-Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
-_RULE: Final = "__rule__"
-
-
 def verb(
     *permissions: Permission,
     tenants: Tenants,
@@ -160,17 +176,11 @@ def verb(
 
     The audit log has the first argument as the target, and the others, unless empty, as the details.
     """
-    actions = (audit,) if isinstance(audit, str) else audit
-    if len(actions) > 1 and audited is not ITSELF:
-        raise TypeError(f"only the method itself knows which of {actions} it did")
-    rule = Rule(permissions, tenants, actions, audited)
-    is_recorded = bool(actions) and audited is not ITSELF
+    rule = Rule(permissions, tenants, (audit,) if isinstance(audit, str) else audit, audited)
 
     def declare(method: Method[S, P, T]) -> Method[S, P, T]:
-        if not inspect.iscoroutinefunction(method):
-            raise TypeError(f"{method.__qualname__} must be a coroutine to be a verb")
-        parameters = inspect.signature(method)
-        first = [*parameters.parameters, ""][1]
+        signature = _checked_signature(method, rule)
+        first, is_recorded = [*signature.parameters, ""][1], rule.is_recorded
 
         @wraps(method)
         def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -178,43 +188,51 @@ def verb(
 
         async def admitted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
             caller = self.caller
-            if caller.admitted is not rule:
-                rule.admit(caller.principal)
+            rule.admit(caller.principal)
             if tenants is OWNER and caller.principal.tenants:
                 await self._require_own([checks.job_key(args[0] if args else kwargs[first])])
             if not is_recorded:
                 return await method(self, *args, **kwargs)
-            given = parameters.bind(self, *args, **kwargs)
-            given.apply_defaults()
-            (_, target), *others = list(given.arguments.items())[1:]
-            detail = {name: value for name, value in others if value not in (None, "")}
-            action = audit if isinstance(audit, str) else ""
+            target, detail = _target_and_detail(signature.bind(self, *args, **kwargs))
             by_minute = audited is BY_MINUTE and not caller.is_person
             act = partial(method, self, *args, **kwargs)
-            return await self._audited(action, str(target), act, detail, by_minute=by_minute)
+            return await self._audited(rule.audit[0], target, act, detail, by_minute=by_minute)
 
-        setattr(call, _RULE, rule)
+        _RULES[call] = rule
         return call
 
     return declare
 
 
-def guarded(service: type[C]) -> type[C]:
-    """Refuse, when it is imported, a class with a public method that does not say who may call it."""
-    for name, value in vars(service).items():
-        is_open = (inspect.isroutine(value) or callable(value)) and not name.startswith("_")
-        if is_open and not hasattr(value, _RULE):
-            raise TypeError(f"{service.__name__}.{name} must say who may call it, with @verb, or be private")
-    return service
-
-
-def rule_of(method: Callable[..., Any]) -> Rule:
-    """The rule of a verb."""
-    rule: Rule = getattr(method, _RULE)
-    return rule
+def rule_of(verb: Verb | Rule) -> Rule:
+    """The rule of a verb, or of what has one of its own."""
+    return verb if isinstance(verb, Rule) else _RULES[verb]
 
 
 def rules_of(service: type) -> dict[str, Rule]:
     """The rules of all verbs of a class, in the order of their declaration."""
     classes = reversed(service.__mro__)
-    return {name: rule_of(one) for kind in classes for name, one in vars(kind).items() if hasattr(one, _RULE)}
+    return {name: rule_of(one) for kind in classes for name, one in vars(kind).items() if _is_verb(one)}
+
+
+def _checked_signature(method: Callable[..., Any], rule: Rule) -> inspect.Signature:
+    if not inspect.iscoroutinefunction(method):
+        raise TypeError(f"{method.__qualname__} must be a coroutine to be a verb")
+    signature = inspect.signature(method)
+    if (rule.tenants is OWNER or rule.is_recorded) and len(signature.parameters) < 2:
+        raise TypeError(f"{method.__qualname__} must have an argument that says what it is about")
+    return signature
+
+
+def _target_and_detail(given: inspect.BoundArguments) -> tuple[str, dict[str, Any]]:
+    given.apply_defaults()
+    (_, target), *others = list(given.arguments.items())[1:]
+    return str(target), {name: value for name, value in others if value not in (None, "")}
+
+
+def _is_public(name: str, value: object) -> bool:
+    return not name.startswith("_") and (callable(value) or hasattr(value, "__get__"))
+
+
+def _is_verb(value: object) -> bool:
+    return inspect.isfunction(value) and value in _RULES

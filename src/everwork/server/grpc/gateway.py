@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -22,7 +24,7 @@ from everwork.server.metrics import Metrics
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
-from everwork.service.verb import Caller, Rule
+from everwork.service.verb import Caller, Rule, Verb, rule_of
 
 DETAILS_CHARS_MAX: Final = 1_000
 DETAILS_BYTES_MAX: Final = 4_096
@@ -41,13 +43,18 @@ Request = TypeVar("Request", bound=Message)
 T = TypeVar("T")
 
 
-class Rpc(NamedTuple):
-    """One call of a service, and who may make it; `api` is the name under which it is counted."""
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One call of a service, for whoever may call the verb; `api` is the name under which it is counted."""
 
     api: str
     service: str
     name: str
-    rule: Rule
+    verb: Verb | Rule
+    rule: Rule = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", rule_of(self.verb))
 
     @property
     def path(self) -> str:
@@ -110,8 +117,9 @@ class Gateway:
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
         """The service for the caller, if its key is valid, within its rate limit, and allows the call."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
-        caller = Caller(principal, lambda: origin_of(context.peer()))
-        caller.admit(rpc.rule)
+        # The peer is read now: once the call's deadline has passed, gRPC does not know it any more.
+        caller = Caller(principal, partial(origin_of, context.peer()))
+        rpc.rule.admit(principal)
         return Jobs(self.service, caller)
 
     def require_live(self, jobs: Jobs) -> None:

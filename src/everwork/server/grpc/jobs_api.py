@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
 
 from everwork.codec.proto_replies import portions
 from everwork.core import checks
@@ -21,10 +22,10 @@ from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 API: Final = "jobs"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["JobsService"].full_name
+_rpc: Final = partial(Rpc, API, SERVICE)
 
 
 class JobsApi:
@@ -201,7 +202,3 @@ async def _explained(jobs: Jobs, error: JobError) -> str:
         raise JobNotFound(error.key)
     is_finished = job.state in (State.COMPLETED, State.CANCELLED)
     return of_state(error.key, job.state) if is_finished else str(error)
-
-
-def _rpc(name: str, verb: Callable[..., Any]) -> Rpc:
-    return Rpc(API, SERVICE, name, rule_of(verb))

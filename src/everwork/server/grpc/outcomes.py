@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from everwork.codec.json import decode
@@ -12,7 +12,7 @@ from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
 from everwork.proto import work_pb2
-from everwork.service.jobs import Jobs, foreign_job_error
+from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 MESSAGE_CHARS_MAX: Final = 200
@@ -61,8 +61,8 @@ async def _checked(jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int)
             raise
         except EverworkError as error:
             batch.refusals.append(_invalid(number, message, error))
-    foreign = await jobs.foreign([outcome.key for outcome in batch.outcomes])
-    return _without_foreign(batch, foreign) if foreign else batch
+    refused = await jobs.refused([outcome.key for outcome in batch.outcomes])
+    return _without(batch, refused) if refused else batch
 
 
 async def _outcome(jobs: Jobs, message: work_pb2.Outcome) -> Outcome:
@@ -75,13 +75,12 @@ async def _outcome(jobs: Jobs, message: work_pb2.Outcome) -> Outcome:
     return outcome
 
 
-def _without_foreign(batch: Batch, foreign: set[int]) -> Batch:
-    """The batch without other tenants' jobs, which are refused."""
+def _without(batch: Batch, refused: Mapping[int, EverworkError]) -> Batch:
+    """The batch without the jobs that the caller may not touch."""
     kept = Batch([], [], batch.refusals)
     for number, outcome in zip(batch.numbers, batch.outcomes, strict=True):
-        if outcome.key in foreign:
-            message = str(foreign_job_error(outcome.key))
-            kept.refusals.append(_refusal(number, outcome, work_pb2.PERMISSION_DENIED, message))
+        if error := refused.get(outcome.key):
+            kept.refusals.append(_invalid(number, outcome, error))
         else:
             kept.numbers.append(number)
             kept.outcomes.append(outcome)
@@ -99,7 +98,7 @@ def _refused(number: int, outcome: Outcome, judged: Judged) -> work_pb2.Refusal:
     return refusal
 
 
-def _invalid(number: int, message: work_pb2.Outcome, error: EverworkError) -> work_pb2.Refusal:
+def _invalid(number: int, message: Outcome | work_pb2.Outcome, error: EverworkError) -> work_pb2.Refusal:
     return _refusal(number, message, _ERROR_REASONS.get(type(error), work_pb2.INVALID), str(error))
 
 

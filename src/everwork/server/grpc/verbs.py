@@ -23,7 +23,6 @@ from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.delivery import deliver, wait_ms
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 SERVICE: Final = "everwork.v1.DeskService"
 API: Final = "desk"
@@ -46,9 +45,9 @@ _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "Explain": Jobs.explain,
     "List": Jobs.find,
     "Stats": Jobs.stats,
-    "Result": Jobs.get,
+    "Result": Jobs.result,
 }
-RPCS: Final = {name: Rpc(API, SERVICE, name, rule_of(verb)) for name, verb in _VERBS.items()}
+RPCS: Final = {name: Rpc(API, SERVICE, name, verb) for name, verb in _VERBS.items()}
 """Every call of the service, with the rule of its verb."""
 
 
@@ -129,7 +128,10 @@ class Verbs:
     async def reschedule(self, jobs: Jobs, request: pb.RescheduleRequest) -> pb.Found:
         """Change when one pending job runs."""
         run_at_ms = request.run_at_ms if request.HasField("run_at_ms") else None
-        return replies.found_message(await jobs.reschedule(request.key, run_at_ms=run_at_ms, delay_ms=request.delay_ms))
+        delay_ms = request.delay_ms or None
+        if run_at_ms is None and delay_ms is None:
+            return replies.found_message(await jobs.run_now(request.key))
+        return replies.found_message(await jobs.reschedule(request.key, run_at_ms=run_at_ms, delay_ms=delay_ms))
 
     async def set_priority(self, jobs: Jobs, request: pb.SetPriorityRequest) -> pb.Found:
         """Change the priority of one pending job."""
@@ -166,9 +168,8 @@ class Verbs:
 
     async def result(self, jobs: Jobs, request: pb.ResultRequest) -> pb.ResultResponse:
         """Wait for the result of a job; a server that stops ends the wait."""
-        await jobs.get(request.key)
         seconds = checks.whole_number("wait_ms", request.wait_ms, 0, LEASE_MS_MAX) / 1000
-        waiting = asyncio.ensure_future(self._gateway.service.result(request.key, min(seconds, RESULT_SECONDS_MAX)))
+        waiting = asyncio.ensure_future(jobs.result(request.key, min(seconds, RESULT_SECONDS_MAX)))
         stopping = asyncio.ensure_future(self._gateway.stopping.wait())
         try:
             await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -212,8 +212,8 @@ class WorkStream:
         return found
 
     async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
-        foreign = await self.jobs.foreign([lease.key for lease in leases if lease not in self.held])
-        own = [lease for lease in leases if lease.key not in foreign]
+        refused = await self.jobs.refused([lease.key for lease in leases if lease not in self.held])
+        own = [lease for lease in leases if lease.key not in refused]
         return dict(zip(own, await self._service.extend_all(own, self.lease_ms), strict=True))
 
     # Outcomes -----------------------------------------------------------------------------------

@@ -23,11 +23,10 @@ from everwork.server.grpc.work_stream import WorkStream
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
-from everwork.service.verb import rule_of
 
 SERVICE: Final = "everwork.v1.WorkService"
-WORK: Final = Rpc("stream", SERVICE, "Work", rule_of(Jobs.activate))
-CREATE: Final = Rpc("stream", SERVICE, "CreateJobs", rule_of(Jobs.create))
+WORK: Final = Rpc("stream", SERVICE, "Work", Jobs.activate)
+CREATE: Final = Rpc("stream", SERVICE, "CreateJobs", Jobs.create)
 TICK_SECONDS: Final = 1.0
 RECONNECT_SECONDS: Final = 0.5
 """How long the attempts of a broken stream wait for their worker to reconnect."""

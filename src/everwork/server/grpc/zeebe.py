@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode_object, encode_object
@@ -30,10 +31,11 @@ from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
 from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
-from everwork.service.verb import ANY, Rule, rule_of
+from everwork.service.verb import ANY, Rule
 
 API: Final = "zeebe"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Gateway"].full_name
+_rpc: Final = partial(Rpc, API, SERVICE)
 VERSION: Final = "8.6.0"
 """The Zeebe whose protocol this is; clients compare it with what they need."""
 TOPOLOGY: Final = Rule((Permission.JOBS_READ,), ANY)
@@ -67,7 +69,7 @@ class ZeebeGateway:
         """The handlers of the calls."""
         unary, streams = self._gateway.unary, self._gateway.server_stream
         handlers = {
-            (rpc := Rpc(API, SERVICE, "Topology", TOPOLOGY)): unary(rpc, pb.TopologyRequest, self.topology),
+            (rpc := _rpc("Topology", TOPOLOGY)): unary(rpc, pb.TopologyRequest, self.topology),
             (rpc := _rpc("ActivateJobs", Jobs.activate)): streams(rpc, pb.ActivateJobsRequest, self.activate),
             (rpc := _rpc("StreamActivatedJobs", Jobs.activate)): streams(
                 rpc, pb.StreamActivatedJobsRequest, self.stream
@@ -235,7 +237,3 @@ async def _merged(jobs: Jobs, key: int, text: str) -> str | None:
     """The job's variables merged with the worker's; None if it sent none."""
     found = _variables(text)
     return await jobs.merged_variables(key, found) if found else None
-
-
-def _rpc(name: str, verb: Callable[..., Any]) -> Rpc:
-    return Rpc(API, SERVICE, name, rule_of(verb))

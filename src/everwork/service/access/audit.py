@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,7 +33,18 @@ TALLY_MS: Final = 60_000
 WRITE_SECONDS: Final = 1.0
 """How often the entry of a busy program is written: a server that is killed has not written the calls since."""
 TALLY_KEYS_MAX: Final = 100
+TALLY_ENTRIES_MAX: Final = 10
+"""How many entries a program fills in a minute with the keys of its jobs; further jobs are only counted."""
+TALLIES_MAX: Final = 1_000
+"""How many are kept at a time; beyond it, the addresses of a key share one."""
+SEVERAL_ORIGINS: Final = "several"
+PURGE_MS: Final = 1_000
 TALLY_DETAIL_CHARS_MAX: Final = 2_000
+
+
+def elapsed_ms() -> int:
+    """A clock that nobody sets: the minute of a tally must end."""
+    return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +64,13 @@ class AuditEntry:
 class Audit:
     """Writes and reads the audit log of one store."""
 
-    def __init__(self, engine: Engine, clock: Clock = host_clock) -> None:
+    def __init__(self, engine: Engine, clock: Clock = host_clock, elapsed_ms: Clock = elapsed_ms) -> None:
         self._engine = engine
         self._clock = clock
+        self._elapsed_ms = elapsed_ms
         self._number = itertools.count()
         self._tallies: dict[tuple[str, str, str], Tally] = {}
+        self._purged_ms = elapsed_ms()
         self._writing: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
 
@@ -70,10 +84,10 @@ class Audit:
         *,
         name: str | None = None,
     ) -> None:
-        """Record an action that was done; a `name` that was used before replaces that entry."""
-        at_ms = self._clock()
+        """Record an action that was done; a `name` that was used before replaces that entry, but not its time."""
+        name = name or self.new_name()
         entry = {
-            "at_ms": at_ms,
+            "at_ms": int(name.partition("-")[0]),
             "key_id": who.id,
             "who": _line(who.name, NAME_CHARS_MAX),
             "action": action,
@@ -81,7 +95,7 @@ class Audit:
             "origin": _line(origin, NAME_CHARS_MAX),
             "detail": _bounded(detail or {}),
         }
-        await self._engine.register(AUDIT_KIND, name or self.new_name(), orjson.dumps(entry).decode(), AUDIT_KEEP_MS)
+        await self._engine.register(AUDIT_KIND, name, orjson.dumps(entry).decode(), AUDIT_KEEP_MS)
 
     async def record_call(
         self, who: Principal, action: str, target: str, origin: str, detail: Mapping[str, Any]
@@ -90,15 +104,16 @@ class Audit:
 
         The first call is on record when it returns, the others within a second.
         """
-        tally = self._tally(who, action, origin)
+        tally = self._tally(who, action, origin, target)
         tally.add(target, detail)
-        if tally.calls == 1:
+        if tally.calls > 1:
+            self._schedule_write(tally)
+            return
+        try:
             await self._write(tally)
-        elif not tally.is_waiting:
-            tally.is_waiting = True
-            task = asyncio.get_running_loop().create_task(self._write_soon(tally))
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+        except EngineError:
+            self._schedule_write(tally)
+            raise
 
     async def close(self) -> None:
         """Write what has been counted."""
@@ -106,12 +121,39 @@ class Audit:
         while self._writing:
             await asyncio.wait(self._writing)
 
-    def _tally(self, who: Principal, action: str, origin: str) -> Tally:
-        now_ms, key = self._clock(), (who.id, action, origin)
-        if key not in self._tallies or self._tallies[key].until_ms <= now_ms:
-            current = {key: tally for key, tally in self._tallies.items() if tally.until_ms > now_ms}
-            self._tallies = current | {key: Tally(self.new_name(), who, action, origin, now_ms + TALLY_MS)}
-        return self._tallies[key]
+    def _tally(self, who: Principal, action: str, origin: str, target: str) -> Tally:
+        """The tally for a call: after one that has listed as many jobs as it can, another is begun."""
+        now_ms = self._elapsed_ms()
+        origin = self._shared_origin(who, action, origin, now_ms)
+        tally = self._tallies.get((who.id, action, origin))
+        if tally is None or tally.until_ms <= now_ms:
+            return self._new_tally(who, action, origin, now_ms + TALLY_MS)
+        if tally.is_full and target not in tally.keys and tally.number < TALLY_ENTRIES_MAX:
+            return self._new_tally(who, action, origin, tally.until_ms, tally.number + 1)
+        return tally
+
+    def _shared_origin(self, who: Principal, action: str, origin: str, now_ms: int) -> str:
+        if (who.id, action, origin) in self._tallies:
+            return origin
+        self._purge(now_ms)
+        return origin if len(self._tallies) < TALLIES_MAX else SEVERAL_ORIGINS
+
+    def _new_tally(self, who: Principal, action: str, origin: str, until_ms: int, number: int = 1) -> Tally:
+        tally = Tally(self.new_name(), who, action, origin, until_ms, number)
+        self._tallies[who.id, action, origin] = tally
+        return tally
+
+    def _purge(self, now_ms: int) -> None:
+        if now_ms - self._purged_ms >= PURGE_MS:
+            self._purged_ms = now_ms
+            self._tallies = {key: tally for key, tally in self._tallies.items() if tally.until_ms > now_ms}
+
+    def _schedule_write(self, tally: Tally) -> None:
+        if not tally.is_waiting:
+            tally.is_waiting = True
+            task = asyncio.get_running_loop().create_task(self._write_soon(tally))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
 
     async def _write_soon(self, tally: Tally) -> None:
         with suppress(TimeoutError):
@@ -147,8 +189,11 @@ class Tally:
     action: str
     origin: str
     until_ms: int
+    number: int = 1
+    """Which entry of the minute it is."""
     calls: int = 0
-    keys: list[str] = field(default_factory=list)
+    keys: dict[str, None] = field(default_factory=dict)
+    """The jobs, each once, in the order of their first calls."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """The details in which all calls agree."""
     is_waiting: bool = False
@@ -159,20 +204,25 @@ class Tally:
         agreed = {name: value for name, value in self.shared.items() if detail.get(name) == value}
         self.shared = agreed if self.calls else detail
         self.calls += 1
-        if len(self.keys) < TALLY_KEYS_MAX:
-            self.keys.append(target)
+        if not self.is_full:
+            self.keys[target] = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it cannot list another job."""
+        return len(self.keys) >= TALLY_KEYS_MAX
 
     @property
     def target(self) -> str:
-        """The job, if there is only one."""
-        return self.keys[0] if self.calls == 1 else "*"
+        """The job, if there is only one call."""
+        return next(iter(self.keys)) if self.calls == 1 else "*"
 
     def detail(self) -> Mapping[str, Any]:
-        """What is known of all calls, how many they were, and the first of their jobs."""
+        """What is known of all calls, how many they were, and their jobs."""
         if self.calls == 1:
             return self.shared
         shared = self.shared if len(str(self.shared)) <= TALLY_DETAIL_CHARS_MAX else {}
-        return {**shared, "changed": self.calls, "keys": self.keys}
+        return {**shared, "changed": self.calls, "keys": list(self.keys)}
 
 
 def _line(text: str, chars_max: int) -> str:

@@ -24,7 +24,7 @@ from everwork.service.fleet.entries import (
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.fleet.running import RUNNING_JOBS_MAX, RunningJobs, running_jobs
 from everwork.service.triggers.fires import FIRES_MAX, TriggerFire
-from everwork.service.verb import ITSELF, UNBOUND, Caller, ForCaller, guarded, verb
+from everwork.service.verb import ITSELF, UNBOUND, Caller, ForCaller, verb
 
 FIRES_DEFAULT: Final = 5
 LOOK: Final = (Permission.JOBS_READ, Permission.ADMIN)
@@ -48,21 +48,17 @@ class TriggerSwitch(NamedTuple):
     is_changed: bool
 
 
-@guarded
 class FleetAdmin(ForCaller):
     """What a caller may do to workers, triggers and processes."""
 
-    __slots__ = ("_engine", "_fleet", "_log")
+    __slots__ = ("_audit", "_engine", "_fleet")
+    _audit: Audit
 
     def __init__(self, engine: Engine, audit: Audit, caller: Caller) -> None:
         super().__init__(caller)
         self._engine = engine
         self._fleet = Fleet(engine)
-        self._log = audit
-
-    @property
-    def _audit(self) -> Audit:
-        return self._log
+        self._audit = audit
 
     @verb(*LOOK, tenants=UNBOUND)
     async def workers(self) -> list[WorkerView]:

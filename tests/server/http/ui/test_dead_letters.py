@@ -97,11 +97,11 @@ async def test_no_secret_of_a_job_stands_in_its_error_nor_in_a_link(visitor: Vis
 async def test_a_look_ends_after_so_many_and_says_so(local: Rest) -> None:
     for number in range(4):
         await local.dead_letter("refused" if number else "lost")
-    desk = Jobs(local.service, IN_PROCESS)
-    seen = await survey(desk, dead_filter(), 3, 2)
+    jobs = Jobs(local.service, IN_PROCESS)
+    seen = await survey(jobs, dead_filter(), 3, 2)
     assert (seen.matched, seen.grouped.looked_at, seen.grouped.is_cut) == (3, 3, True)
     assert ([job.key for job in seen.newest], [group.jobs for group in seen.grouped.groups]) == ([4, 3], [3])
-    whole = await survey(desk, dead_filter(error_text="lost"), 3)
+    whole = await survey(jobs, dead_filter(error_text="lost"), 3)
     assert (whole.matched, whole.grouped.is_cut, whole.newest) == (1, False, [])
 
 

@@ -75,10 +75,10 @@ async def test_what_lies_far_below_others_is_looked_for_and_found(local: Rest) -
     await local.job(correlation_id="rare", tenant="acme", run_at=LATER)
     for _ in range(3):
         await local.engine.create([PLAIN] * 10_000)
-    desk, rare = Jobs(local.service, IN_PROCESS), BulkFilter(JobFilter(correlation_id="rare"))
-    short = await bulk.find_within(desk, rare, 50, 0, seconds=0)
+    jobs, rare = Jobs(local.service, IN_PROCESS), BulkFilter(JobFilter(correlation_id="rare"))
+    short = await bulk.find_within(jobs, rare, 50, 0, seconds=0)
     assert (short.jobs, short.next is None) == ([], False)
-    assert [job.key for job in (await bulk.find_within(desk, rare, 50, 0, seconds=60)).jobs] == [1]
+    assert [job.key for job in (await bulk.find_within(jobs, rare, 50, 0, seconds=60)).jobs] == [1]
     async with visiting(local, "jobs", tenants=("acme",)) as somebody:
         page = await somebody.page("/ui/jobs?correlation=rare")
         while not keys_in(page):

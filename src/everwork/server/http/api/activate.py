@@ -22,7 +22,6 @@ from everwork.server.http.framework.fields import NAME, Integer, ListOf, Number,
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, Shape
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
-from everwork.service.verb import rule_of
 
 JOBS_MAX: Final = 100
 WAIT_SECONDS_MAX: Final = 300
@@ -155,7 +154,7 @@ OPERATIONS: Final = (
                 "The jobs, none if there are none; the reason, if the whole type is stopped.", ref("ActivatedJobs")
             )
         },
-        rule_of(Jobs.activate),
+        Jobs.activate,
         body=ACTIVATE,
     ),
 )

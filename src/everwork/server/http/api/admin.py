@@ -32,7 +32,6 @@ from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
 from everwork.service.reports import audit_report, group_report, key_report, stats_report, type_report
-from everwork.service.verb import rule_of
 
 
 async def stats(call: Call) -> Response:
@@ -145,7 +144,7 @@ def operation(
     method, path = route.split(" ")
     status = 204 if response.schema is None else 201 if id == "createKey" else 200
     options = {"tag": "administration", "problems": (404,) if "{" in path else (), **more}
-    return Operation(id, method, path, handler, summary, {status: response}, rule_of(verb), **options)
+    return Operation(id, method, path, handler, summary, {status: response}, verb, **options)
 
 
 def ok(schema: str) -> ResponseSpec:
@@ -161,7 +160,7 @@ OPERATIONS: Final = (
         stats,
         "Counts, and what workers did lately",
         {200: ResponseSpec("The figures; by worker and performance only for keys without tenants.", ref("Stats"))},
-        rule_of(Jobs.stats),
+        Jobs.stats,
         query=(Field("hours", Integer(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
     ),
     operation(

@@ -34,7 +34,6 @@ from everwork.server.http.framework.operations import (
     json_response,
 )
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 NOTHING: Final = Shape("Nothing", ())
 ATTEMPT: Final = Field(
@@ -90,7 +89,7 @@ async def reschedule(call: Call) -> Response:
     sent = await call.body()
     if (sent["run_at"] is None) == (sent["delay_ms"] is None):
         raise InvalidInput("run_at", "or delay_ms must be given, and not both")
-    await call.jobs.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"] or 0)
+    await call.jobs.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"])
     return await changed(call)
 
 
@@ -122,7 +121,7 @@ async def requeue_many(call: Call) -> Response:
 def _change(name: str, handler: Handler, verb: Callable[..., Any], summary: str, body: Shape) -> Operation:
     word = name.removesuffix("Job")
     path = f"/api/v1/jobs/{{key}}/{_PATHS.get(word, word)}"
-    return Operation(name, "PUT", path, handler, summary, CHANGED, rule_of(verb), body=body, problems=(404, 409))
+    return Operation(name, "PUT", path, handler, summary, CHANGED, verb, body=body, problems=(404, 409))
 
 
 _PATHS: Final = {"setRetries": "retries", "setTimeout": "timeout", "setPriority": "priority", "runNow": "run-now"}
@@ -187,7 +186,7 @@ OPERATIONS: Final = (
         delete,
         "Remove a finished job",
         {204: ResponseSpec("It is gone.")},
-        rule_of(Jobs.delete),
+        Jobs.delete,
         problems=(404, 409),
     ),
     Operation(
@@ -197,7 +196,7 @@ OPERATIONS: Final = (
         requeue_many,
         "Bring back the dead letters that a filter shows",
         {200: ResponseSpec("How many were met, and how many of them are back.", ref("BulkChange"))},
-        rule_of(Jobs.requeue_matching),
+        Jobs.requeue_matching,
         body=Shape(
             "RequeueFilter",
             (Field("all", FLAG, "Every dead letter is meant.", default=False), *FILTER),

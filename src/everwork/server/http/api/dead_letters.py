@@ -30,7 +30,6 @@ from everwork.service.dead_letters import (
 )
 from everwork.service.jobs import Jobs
 from everwork.service.reports import dead_report
-from everwork.service.verb import rule_of
 
 
 class Fingerprint:
@@ -100,13 +99,10 @@ _CHANGE: Final = Shape(
 )
 
 
-_RULE: Final = rule_of(Jobs.change_dead)
-
-
 def _change(id: str, verb: str, handler: Handler, summary: str) -> Operation:
     responses = {200: ResponseSpec("How many were met, and how many of them were changed.", ref("DeadChanged"))}
     path, problems = f"/api/v1/dead/{verb}", (404,)
-    return Operation(id, "POST", path, handler, summary, responses, _RULE, body=_CHANGE, problems=problems)
+    return Operation(id, "POST", path, handler, summary, responses, Jobs.change_dead, body=_CHANGE, problems=problems)
 
 
 OPERATIONS: Final = (
@@ -117,7 +113,7 @@ OPERATIONS: Final = (
         list_dead,
         "Dead letters by type and kind of error",
         {200: ResponseSpec("The groups with the most dead letters.", ref("DeadLetters"))},
-        rule_of(Jobs.find),
+        Jobs.find,
         query=(*_FILTER, Field("limit", Integer(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT)),
     ),
     _change("requeueDead", "requeue", requeue_dead, "Bring back the dead letters that a filter shows"),

@@ -19,7 +19,6 @@ from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
 from everwork.server.http.framework.fields import INSTANT, NAME, SEARCH_TEXT, STATE, Integer, ListOf
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, json_response
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
 """Characters of variables and results after which a page is full, whatever its limit."""
@@ -100,15 +99,16 @@ def job_filter(sent: dict[str, Any]) -> JobFilter:
     )
 
 
-_LIST: Final = rule_of(Jobs.find)
 _PAGE: Final = {200: ResponseSpec("A page of jobs, newest first.", ref("JobPage"))}
 _CREATED_ONE: Final = {"anyOf": [ref("CreatedJob"), ref("CreatedKey")]}
 _CREATED: Final = {"anyOf": [*_CREATED_ONE["anyOf"], list_of(_CREATED_ONE)]}
 
 OPERATIONS: Final = (
-    Operation("listJobs", "GET", "/api/v1/jobs", list_jobs, "List jobs, newest first", _PAGE, _LIST, query=_LIST_QUERY),
     Operation(
-        "listJobsShort", "GET", "/jobs", list_jobs, "The same as GET /api/v1/jobs", _PAGE, _LIST, query=_LIST_QUERY
+        "listJobs", "GET", "/api/v1/jobs", list_jobs, "List jobs, newest first", _PAGE, Jobs.find, query=_LIST_QUERY
+    ),
+    Operation(
+        "listJobsShort", "GET", "/jobs", list_jobs, "The same as GET /api/v1/jobs", _PAGE, Jobs.find, query=_LIST_QUERY
     ),
     Operation(
         "createJobs",
@@ -121,7 +121,7 @@ OPERATIONS: Final = (
                 "The job, or the list of jobs; their keys only, if that was asked for or they are large.", _CREATED
             )
         },
-        rule_of(Jobs.create),
+        Jobs.create,
         body=NEW_JOB,
         is_bulk=True,
     ),
@@ -132,7 +132,7 @@ OPERATIONS: Final = (
         get_job,
         "A job, its history, and why it is not running",
         {200: ResponseSpec("The job.", ref("JobInDetail"))},
-        rule_of(Jobs.get),
+        Jobs.get,
         problems=(404,),
     ),
 )

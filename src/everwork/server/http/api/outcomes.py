@@ -16,7 +16,6 @@ from everwork.server.http.framework.context import API
 from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, Integer, JsonObject
 from everwork.server.http.framework.operations import Call, Field, Operation, Shape
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 
 async def complete(call: Call) -> Response:
@@ -72,7 +71,7 @@ OPERATIONS: Final = (
         complete,
         "The work is done",
         CHANGED,
-        rule_of(Jobs.settle),
+        Jobs.settle,
         body=Shape(
             "Complete",
             (Field("variables", _VARIABLES, "The result."), ATTEMPT),
@@ -87,7 +86,7 @@ OPERATIONS: Final = (
         fail,
         "The attempt failed",
         CHANGED,
-        rule_of(Jobs.settle),
+        Jobs.settle,
         body=Shape(
             "Fail",
             (
@@ -109,7 +108,7 @@ OPERATIONS: Final = (
         throw,
         "The work met an error with a name: failed for good",
         CHANGED,
-        rule_of(Jobs.settle),
+        Jobs.settle,
         body=Shape(
             "Throw",
             (Field("error_code", NAME, "The error's name.", is_required=True), _MESSAGE, _OVER, ATTEMPT),

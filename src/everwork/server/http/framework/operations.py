@@ -22,7 +22,7 @@ from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.peer import api_key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.verb import UNBOUND, Rule
+from everwork.service.verb import UNBOUND, Rule, Verb, rule_of
 
 QUERY_FIELDS_MAX: Final = 1_100
 BODY: Final = "body"
@@ -115,7 +115,8 @@ Handler = Callable[[Call], Awaitable[Response]]
 class Operation:
     """One method on one path.
 
-    `rule`: who may call it; None means that no key is needed. `is_bulk`: the body may also be a list of the shape.
+    `verb`: it is for whoever may call that; None means that no key is needed.
+    `is_bulk`: the body may also be a list of the shape.
     """
 
     id: str
@@ -124,12 +125,17 @@ class Operation:
     handler: Handler
     summary: str
     responses: Mapping[int, ResponseSpec]
-    rule: Rule | None = None
+    verb: Verb | Rule | None = None
     query: tuple[Field, ...] = ()
     body: Shape | None = None
     is_bulk: bool = False
     problems: tuple[int, ...] = ()
     tag: str = "jobs"
+
+    @property
+    def rule(self) -> Rule | None:
+        """Who may call it."""
+        return None if self.verb is None else rule_of(self.verb)
 
     @property
     def permissions(self) -> tuple[Permission, ...]:
@@ -148,7 +154,7 @@ class Operation:
         else:
             call = Call(context, self, request, context.keys.admit(api_key_of(request.scope)))
             require_one_of(self.permissions, call.principal)
-            call.caller.admit(self.rule)
+            self.rule.admit(call.principal)
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
         return await self.handler(call)
 

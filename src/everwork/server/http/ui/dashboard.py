@@ -165,7 +165,7 @@ class _PageHandler:
         if not action.is_open:
             require_token(visit)
         if action.rule is not None:
-            visit.caller.admit(action.rule)
+            action.rule.admit(visit.caller.principal)
         if action.confirms and visit.optional("sure") is None:
             return self._dashboard.page(visit, confirmation(visit))
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.sessions import Session
-from everwork.service.verb import Rule
+from everwork.service.verb import Rule, Verb, rule_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,17 @@ class Page:
 class Action:
     """A path that changes something, by a form. It returns a `View` to show, or `Done` to redirect.
 
-    `rule`: whom it is for. `confirms`: a form without `sure` gets a confirmation page, for
+    `verb`: it is for whoever may call that. `confirms`: a form without `sure` gets a confirmation page, for
     browsers without script. `is_open`: without login, and therefore without CSRF token.
     """
 
     path: str
     act: Callable[[Visit], Awaitable[Done | View]]
-    rule: Rule | None = None
+    verb: Verb | None = None
     confirms: bool = False
     is_open: bool = False
+
+    @property
+    def rule(self) -> Rule | None:
+        """Who may call the verb."""
+        return None if self.verb is None else rule_of(self.verb)

@@ -25,7 +25,6 @@ from everwork.service import bulk, dead_letters
 from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, DeadLetterGroup, Survey, dead_filter
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 SCAN_MAX: Final = 1_000
 """How many of the newest dead letters the page scans, unless more are requested."""
@@ -258,6 +257,6 @@ def _failed_ms(job: Job) -> int:
 
 PAGES = (Page("/ui/dead", show),)
 ACTIONS = (
-    Action("/ui/dead/sure", sure, rule_of(Jobs.change_dead)),
-    Action("/ui/dead/change", change, rule_of(Jobs.change_dead)),
+    Action("/ui/dead/sure", sure, Jobs.change_dead),
+    Action("/ui/dead/change", change, Jobs.change_dead),
 )

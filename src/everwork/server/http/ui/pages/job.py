@@ -21,7 +21,6 @@ from everwork.server.http.ui.render import address, type_url
 from everwork.server.http.ui.timeline import summary, timeline
 from everwork.server.http.ui.visit import Visit
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 _SHOWN_TEXTS: Final = sorted(JSON_TEXTS, key=lambda name: name != "result")
 """The result first."""
@@ -161,7 +160,7 @@ async def delete(visit: Visit) -> Done:
 def _action(
     name: str, act: Callable[[Visit], Awaitable[Done]], verb: Callable[..., Any], *, confirms: bool = False
 ) -> Action:
-    return Action(f"/ui/jobs/{{key}}/{name}", act, rule_of(verb), confirms=confirms)
+    return Action(f"/ui/jobs/{{key}}/{name}", act, verb, confirms=confirms)
 
 
 PAGES: tuple[Page, ...] = (Page("/ui/jobs/{key}", show), Page("/ui/jobs/{key}/text", text))

@@ -35,7 +35,6 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView
 from everwork.service.policies import stored_fields
-from everwork.service.verb import rule_of
 
 DUE_SCAN_MAX: Final = 100
 """How many pending jobs are scanned to count those due: engines count only pending ones."""
@@ -227,8 +226,8 @@ def _seconds(text: str) -> float:
 
 PAGES = (Page("/ui/type", show), Page("/ui/breakers", show_breakers))
 ACTIONS = (
-    Action("/ui/type/policy", set_policy, rule_of(Admin.set_policy)),
-    Action("/ui/type/policy-clear", clear_policy, rule_of(Admin.clear_policy), confirms=True),
-    Action("/ui/type/breaker-open", open_breaker, rule_of(Admin.open_breaker), confirms=True),
-    Action("/ui/type/breaker-reset", reset_breaker, rule_of(Admin.reset_breaker)),
+    Action("/ui/type/policy", set_policy, Admin.set_policy),
+    Action("/ui/type/policy-clear", clear_policy, Admin.clear_policy, confirms=True),
+    Action("/ui/type/breaker-open", open_breaker, Admin.open_breaker, confirms=True),
+    Action("/ui/type/breaker-reset", reset_breaker, Admin.reset_breaker),
 )

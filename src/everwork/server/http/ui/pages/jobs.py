@@ -22,7 +22,6 @@ from everwork.server.http.ui.visit import Visit, parse_pairs
 from everwork.service import bulk
 from everwork.service.bulk import BulkAction, BulkFilter, Counted
 from everwork.service.jobs import Jobs
-from everwork.service.verb import rule_of
 
 PAGE_JOBS: Final = 50
 DISORDER_MS: Final = 60_000
@@ -250,6 +249,6 @@ def _below(visit: Visit) -> int:
 
 PAGES = (Page("/ui/jobs", show),)
 ACTIONS = (
-    Action("/ui/jobs/find", find, rule_of(Jobs.get)),
-    Action("/ui/jobs/change", change, rule_of(Jobs.change_matching)),
+    Action("/ui/jobs/find", find, Jobs.get),
+    Action("/ui/jobs/change", change, Jobs.change_matching),
 )

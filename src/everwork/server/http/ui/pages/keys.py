@@ -12,7 +12,6 @@ from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
-from everwork.service.verb import rule_of
 
 DAY_MS: Final = 86_400_000
 DAYS_MIN: Final = 0.01
@@ -97,6 +96,6 @@ def _number(visit: Visit, name: str) -> float | None:
 
 PAGES = (Page("/ui/keys", show),)
 ACTIONS = (
-    Action("/ui/keys/create", create, rule_of(Admin.create_key)),
-    Action("/ui/keys/revoke", revoke, rule_of(Admin.revoke_key), confirms=True),
+    Action("/ui/keys/create", create, Admin.create_key),
+    Action("/ui/keys/revoke", revoke, Admin.revoke_key, confirms=True),
 )

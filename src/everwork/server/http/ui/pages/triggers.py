@@ -17,7 +17,6 @@ from everwork.service.fleet.entries import TriggerView, own_source
 from everwork.service.triggers.cron import in_words
 from everwork.service.triggers.fires import TriggerFire
 from everwork.service.triggers.outlook import upcoming
-from everwork.service.verb import rule_of
 
 FIRES: Final = 1
 FIRES_OF_ONE: Final = 50
@@ -115,6 +114,6 @@ def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
 
 PAGES = (Page("/ui/triggers", show), Page("/ui/trigger", show_one))
 ACTIONS = (
-    Action("/ui/triggers/switch", switch, rule_of(Admin.switch_trigger), confirms=True),
-    Action("/ui/triggers/fire", fire, rule_of(Admin.fire_trigger), confirms=True),
+    Action("/ui/triggers/switch", switch, Admin.switch_trigger, confirms=True),
+    Action("/ui/triggers/fire", fire, Admin.fire_trigger, confirms=True),
 )

@@ -20,7 +20,6 @@ from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView, own_source
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES
 from everwork.service.monitor.sampler import MetricsSampler, Sample
-from everwork.service.verb import rule_of
 
 PAGE_ROWS: Final = 100
 RATE_MINUTES: Final = 5
@@ -247,6 +246,6 @@ def _first(visit: Visit, rows: int) -> int:
 
 PAGES = (Page("/ui/types", show),)
 ACTIONS = (
-    Action("/ui/type/pause", pause, rule_of(Admin.pause), confirms=True),
-    Action("/ui/type/resume", resume, rule_of(Admin.resume)),
+    Action("/ui/type/pause", pause, Admin.pause, confirms=True),
+    Action("/ui/type/resume", resume, Admin.resume),
 )

@@ -12,7 +12,6 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin
 from everwork.service.fleet.entries import ProcessView, WorkerView, own_source
 from everwork.service.fleet.running import RunningJob
-from everwork.service.verb import rule_of
 
 ROWS_MAX: Final = 200
 JOBS_SHOWN: Final = 5
@@ -99,6 +98,6 @@ def _worker(view: WorkerView) -> WorkerRow:
 
 PAGES = (Page("/ui/workers", show),)
 ACTIONS = (
-    Action("/ui/workers/switch", switch, rule_of(Admin.switch_worker), confirms=True),
-    Action("/ui/workers/restart", restart, rule_of(Admin.restart_process), confirms=True),
+    Action("/ui/workers/switch", switch, Admin.switch_worker, confirms=True),
+    Action("/ui/workers/restart", restart, Admin.restart_process, confirms=True),
 )
