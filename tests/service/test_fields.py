@@ -19,13 +19,13 @@ from everwork.codec.proto_replies import (
     history_of,
     job_message,
     job_of,
-    leased_job_message,
     stats_message,
     stats_of,
 )
 from everwork.codec.proto_requests import (
     filter_message,
     filter_of,
+    leased_job_message,
     new_job_message,
     new_job_of,
 )

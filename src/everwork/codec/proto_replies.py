@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from everwork.codec.fields import MessageFields
-from everwork.core.job import HistoryEntry, Job, LeasedJob
+from everwork.core.job import HistoryEntry, Job
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.queries import Count, Explanation, Page, Stats, WorkerHour
 from everwork.core.states import State
@@ -41,36 +41,6 @@ def job_message(job: Job) -> pb.JobView:
 def job_of(message: pb.JobView) -> Job:
     """A job with everything that is known of it."""
     return _JOBS.value(message)
-
-
-def leased_job_message(job: LeasedJob) -> pb.Job:
-    """A leased job as its worker gets it."""
-    message = pb.Job(
-        key=job.key,
-        attempt=job.attempt,
-        type=job.type,
-        group=job.group,
-        tenant=job.tenant,
-        variables=job.variables.encode(),
-        attempts=job.attempts,
-        max_attempts=job.max_attempts,
-        lease_until_ms=job.lease_until_ms,
-        run_at_ms=job.run_at_ms,
-        created_at_ms=job.created_at_ms,
-    )
-    if job.headers is not None:
-        message.headers = job.headers.encode()
-    if job.priority:
-        message.priority = job.priority
-    if job.timeout_ms is not None:
-        message.timeout_ms = job.timeout_ms
-    if job.correlation_id is not None:
-        message.correlation_id = job.correlation_id
-    if job.limit_key is not None:
-        message.limit_key = job.limit_key
-    if job.extra is not None:
-        message.extra = job.extra.encode()
-    return message
 
 
 # Verdicts -------------------------------------------------------------------------------------------

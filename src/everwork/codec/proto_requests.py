@@ -1,7 +1,7 @@
-"""Requests of everwork.v1 to and from messages: new jobs, demands, outcomes, filters.
+"""Requests of everwork.v1 to and from messages: new jobs, demands and what is leased for them, outcomes, filters.
 
-What comes from a message is checked, and errors name its field. New jobs pass by the thousand: what turns them into
-messages and back names every field, because a loop takes up to twice as long. Tests compare it with the loop.
+What comes from a message is checked, and errors name its field. New and leased jobs pass by the thousand: what turns
+them into messages and back names every field, because a loop takes up to twice as long. Tests compare it with the loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from everwork.codec.json import decode_json, decode_object, encode
 from everwork.codec.new_job import search_text, wire_job
 from everwork.core import checks
 from everwork.core import outcome as o
-from everwork.core.job import NewJob
+from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import (
     ACTIVATE_MAX,
@@ -139,6 +139,36 @@ def demand_of(message: pb.ActivateRequest) -> Demand:
         checks.text("group", message.group, NAME_CHARS_MAX),
         tenant_names("tenants", message.tenants),
     )
+
+
+def leased_job_message(job: LeasedJob) -> pb.Job:
+    """A leased job as its worker gets it."""
+    message = pb.Job(
+        key=job.key,
+        attempt=job.attempt,
+        type=job.type,
+        group=job.group,
+        tenant=job.tenant,
+        variables=job.variables.encode(),
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        lease_until_ms=job.lease_until_ms,
+        run_at_ms=job.run_at_ms,
+        created_at_ms=job.created_at_ms,
+    )
+    if job.headers is not None:
+        message.headers = job.headers.encode()
+    if job.priority:
+        message.priority = job.priority
+    if job.timeout_ms is not None:
+        message.timeout_ms = job.timeout_ms
+    if job.correlation_id is not None:
+        message.correlation_id = job.correlation_id
+    if job.limit_key is not None:
+        message.limit_key = job.limit_key
+    if job.extra is not None:
+        message.extra = job.extra.encode()
+    return message
 
 
 def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand
@@ -27,6 +26,7 @@ from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import (
     LANE_SEPARATOR,
     lane_of,
+    leased_jobs,
     limit_key_of,
     statements,
     tenant_of,
@@ -223,23 +223,7 @@ def _pick(tx: Transaction, demand: Demand, queue_lane: tuple[int, str], limit: i
     """The first jobs of a lane, as they will be once they are leased."""
     queue, lane = queue_lane
     rows = tx.cursor.execute(SQL["pick"], (queue, lane, limit)).fetchall()
-    return _leased_jobs(rows, demand, lane, tx.now_ms + demand.lease_ms)
-
-
-def _leased_jobs(rows: Sequence[Any], demand: Demand, lane: str, lease_until_ms: int) -> list[LeasedJob]:
-    """The jobs of one lane, from rows of `pick`, leased for a demand."""
-    type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
-    return [
-        # A tuple made directly: the NamedTuple constructor costs a third of a microsecond more per job.
-        tuple.__new__(LeasedJob, (
-            key, attempt, attempts, max_attempts, type, group, tenant, lease_until_ms, variables, headers, priority,
-            run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
-        ))
-        for (
-            key, attempt, attempts, max_attempts, variables, headers, priority, run_at_ms,
-            created_at_ms, timeout_ms, correlation_id, extra,
-        ) in rows
-    ]  # fmt: skip
+    return leased_jobs(rows, demand, lane, tx.now_ms + demand.lease_ms)
 
 
 def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[str, list[LeasedJob]]]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
-from everwork.core.job import Job, NewJob
+from everwork.core.job import Job, LeasedJob, NewJob
+from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_TENANT
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -52,3 +55,19 @@ def rare_columns(job: NewJob | Job, retry: str | None) -> tuple[object, ...]:
 
 
 NOTHING_RARE = rare_columns(NewJob(""), None)
+
+
+def leased_jobs(rows: Sequence[Any], demand: Demand, lane: str, lease_until_ms: int) -> list[LeasedJob]:
+    """The jobs of one lane, from rows of `pick` of activate.sql, leased for a demand."""
+    type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
+    return [
+        # A tuple made directly: the NamedTuple constructor costs a third of a microsecond more per job.
+        tuple.__new__(LeasedJob, (
+            key, attempt, attempts, max_attempts, type, group, tenant, lease_until_ms, variables, headers, priority,
+            run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
+        ))
+        for (
+            key, attempt, attempts, max_attempts, variables, headers, priority, run_at_ms,
+            created_at_ms, timeout_ms, correlation_id, extra,
+        ) in rows
+    ]  # fmt: skip

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from everwork.codec.proto_replies import leased_job_message
+from everwork.codec.proto_requests import leased_job_message
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.proto import work_pb2

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from everwork.codec import proto_replies as replies
 from everwork.codec.json import decode
-from everwork.codec.proto_requests import demand_of, filter_of, outcome_of
+from everwork.codec.proto_requests import demand_of, filter_of, leased_job_message, outcome_of
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.limits import (
@@ -184,7 +184,7 @@ class Verbs:
 
 
 def _messages(jobs: Sequence[LeasedJob]) -> Iterator[tuple[bytes, int]]:
-    for group in replies.portions(map(replies.leased_job_message, jobs)):
+    for group in replies.portions(map(leased_job_message, jobs)):
         yield pb.ActivateResponse(jobs=group).SerializeToString(), len(group)
 
 
