@@ -191,6 +191,40 @@ async def test_a_handler_that_raises_generator_exit_has_failed(app: Everwork) ->
     assert str((await run_one(app, "exit")).last_error) == "GeneratorExit"
 
 
+async def test_a_handler_that_cancels_its_own_task_has_failed(app: Everwork) -> None:
+    @app.job("cancel", retry=None)
+    async def cancel() -> None:
+        current_task().cancel()
+        await asyncio.sleep(0)
+
+    job = await run_one(app, "cancel")
+    assert (job.state, job.attempts, job.last_error) == (State.FAILED, 1, "CancelledError")
+
+
+async def test_a_handler_that_cancels_its_own_task_and_returns_does_not_cancel_the_next_job(app: Everwork) -> None:
+    began: list[int] = []
+
+    @app.job("cancel")
+    async def cancel(number: int) -> None:
+        began.append(number)
+        if not number:
+            current_task().cancel()
+            return
+        await asyncio.sleep(0)
+
+    keys = [await app.enqueue("cancel", number=number) for number in range(3)]
+    async with working(app):
+        for key in keys:
+            await app.result(key, timeout=DEADLINE_S)
+    assert began == [0, 1, 2]
+
+
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
 def test_a_handler_that_cancels_every_task_of_its_loop_strands_no_job(sync_app: Everwork) -> None:
     waiting = [threading.Event(), threading.Event()]
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from everwork import Everwork, State
 from everwork.app.sync import SyncEverwork
-from everwork.exceptions import Fail, InvalidInput, JobFailed, JobNotFound, ResultTimeout
+from everwork.exceptions import EngineUnavailable, Fail, InvalidInput, JobFailed, JobNotFound, ResultTimeout
+from everwork.runtime.portal import _chain
+from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, stop_thread, until_sync
 from tests.stores import VirtualClock
 
@@ -117,3 +121,50 @@ def test_with_opens_and_closes(url: str) -> None:
 
 def test_close_without_open_does_nothing(url: str) -> None:
     Everwork(url).sync.close()
+
+
+def test_a_call_that_comes_while_the_engine_s_loop_stops_gets_an_error(sync_app: Everwork) -> None:
+    sync_app.sync.open()
+    portal, late = sync_app._host.portal, Future[State]()
+    close = portal._close
+
+    async def close_and_stop() -> None:
+        await close()
+        portal.loop.call_soon(lambda: _chain(portal.loop.create_task(portal._use(state_of_first)), late))
+        portal.loop.stop()
+
+    async def state_of_first(service: JobService) -> State:
+        return (await service.get(1)).state
+
+    portal._close = close_and_stop  # type: ignore[method-assign]
+    with suppress(RuntimeError):  # It stops the loop once more.
+        sync_app.sync.close()
+    with pytest.raises(EngineUnavailable):
+        late.result(DEADLINE_S)
+
+
+def test_closing_in_the_engine_s_own_thread_is_refused(sync_app: Everwork) -> None:
+    sync_app.sync.open()
+
+    async def close() -> None:
+        sync_app.sync.close()
+
+    with pytest.raises(RuntimeError, match="engine's thread"):
+        asyncio.run_coroutine_threadsafe(close(), sync_app.loop).result(DEADLINE_S)
+
+
+def test_an_interrupted_call_leaves_nothing_in_the_engine_s_loop(
+    sync_app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = sync_app.sync.enqueue("work")
+    before = len(asyncio.all_tasks(sync_app.loop))
+
+    def interrupted(_: Future[object]) -> object:
+        until_sync(lambda: len(asyncio.all_tasks(sync_app.loop)) > before)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sync_app.sync.result(key)
+    until_sync(lambda: len(asyncio.all_tasks(sync_app.loop)) <= before)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -226,9 +228,30 @@ async def test_closing_refuses_what_waits_and_finishes_what_is_being_flushed() -
     for refused in (waiting, late):
         assert isinstance(await ended_future(refused), EngineUnavailable)
     assert isinstance((await ended(inside))[0], EngineUnavailable)
-    with pytest.raises(EngineUnavailable):
-        store.batcher.put([5], Future())
+    after: Future[list[int]] = Future()
+    store.batcher.put([5], after)
+    assert isinstance(await ended_future(after), EngineUnavailable)
     assert store.batches == [[1]]
+
+
+async def test_items_that_come_while_it_is_being_closed_are_refused_too() -> None:
+    """The thread has seen the loop, and the batcher is closed before it goes on."""
+    store = Store()
+    store.batcher.open()
+    promises: list[Future[list[int]]] = [Future(), Future()]
+
+    class Slow(deque[Any]):
+        def append(self, item: Any) -> None:
+            store.batcher.close()
+            super().append(item)
+
+    store.batcher._intake = Slow()
+    for promise in promises:
+        store.batcher._loop = asyncio.get_running_loop()
+        store.batcher.put([1], promise)
+    for promise in promises:
+        assert isinstance(await ended_future(promise), EngineUnavailable)
+    assert not store.batches
 
 
 async def test_a_flush_that_is_cancelled_is_reported_to_the_threads_that_wait_for_it() -> None:

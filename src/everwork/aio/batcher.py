@@ -63,32 +63,35 @@ class Batcher(Generic[Item, Result]):
     def put(self, items: Sequence[Item], promise: Promise[Result]) -> None:
         """Add items from any thread. A burst wakes the loop once, and each loop that waits for answers once."""
         loop = self._loop
-        if loop is None:
-            raise _closed()
         self._intake.append((items, promise))
-        if not self._is_called:
+        if loop is not None and not self._is_called:
             self._is_called = True
-            try:
+            with suppress(RuntimeError):  # It was closed just now.
                 loop.call_soon_threadsafe(self._take_in)
-            except RuntimeError:
-                raise _closed() from None
+        if self._loop is None:  # After the append: either `close` has seen it, or this sees that it is closed.
+            self._refuse()
 
     def close(self) -> None:
         """Refuse what waits and what is still to come; a batch that is being flushed is finished."""
         self._loop = None
-        refused, self._waiting = [*self._waiting, *self._intake], []
-        self._intake.clear()
-        _fail(refused, _closed())
+        waiting, self._waiting = self._waiting, []
+        _fail(waiting, _closed())
+        self._refuse()
 
     def _take_in(self) -> None:
         self._is_called = False  # Before taking: who comes later calls again.
+        if self._loop is None:
+            return
         while self._intake:
             self._waiting.append(self._intake.popleft())
-        if self._loop is None:
-            self.close()
-        elif not self._is_busy:
+        if not self._is_busy:
             self._is_busy = True
             self._flush_next()
+
+    def _refuse(self) -> None:
+        with suppress(IndexError):  # Another thread has taken the last one.
+            while self._intake:
+                _fail([self._intake.popleft()], _closed())
 
     def _flush_next(self) -> None:
         if self._waiting:
@@ -159,7 +162,7 @@ def _fail(batch: Iterable[Entry[Item, Result]], error: Exception) -> None:
 
 
 def _answer(answers: Iterable[Answer[Result]]) -> None:
-    here = asyncio.get_running_loop()
+    here = _running_loop()
     elsewhere: dict[asyncio.AbstractEventLoop, list[Answer[Result]]] = {}
     for promise, answer in answers:
         if isinstance(promise, Future) or (loop := promise.get_loop()) is here:
@@ -169,6 +172,13 @@ def _answer(answers: Iterable[Answer[Result]]) -> None:
     for loop, theirs in elsewhere.items():
         with suppress(RuntimeError):  # The callers' loop is closed.
             loop.call_soon_threadsafe(_resolve_all, theirs)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _resolve_all(answers: Iterable[Answer[Result]]) -> None:

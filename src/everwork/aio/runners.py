@@ -29,13 +29,13 @@ class Runners(Generic[T]):
     Call `wake` after adding to the inbox.
     """
 
-    __slots__ = ("_concurrency", "_idle", "_is_closed", "_owner", "_run", "inbox", "tasks")
+    __slots__ = ("_concurrency", "_idle", "_owner", "_run", "inbox", "is_closed", "tasks")
 
     def __init__(self, run: Callable[[T, asyncio.Task[Any]], Awaitable[None]], concurrency: int, owner: str) -> None:
         self._run = run
         self._concurrency = concurrency
         self._owner = owner
-        self._is_closed = False
+        self.is_closed = False
         self._idle: list[asyncio.Future[None]] = []
         self.inbox: deque[T] = deque()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -56,7 +56,7 @@ class Runners(Generic[T]):
 
     def close(self) -> None:
         """Cancel the runners and the calls they are making."""
-        self._is_closed = True
+        self.is_closed = True
         for task in self.tasks:
             task.cancel()
 
@@ -65,7 +65,7 @@ class Runners(Generic[T]):
         self.tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a runner broke down", worker=self._owner, exc_info=task.exception())
-        if not self._is_closed:
+        if not self.is_closed:
             self.wake()
 
     async def _run_all(self) -> None:

@@ -65,6 +65,8 @@ class Executor:
         self._watch: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self._is_fork = False
+        self.owner: asyncio.Task[Any] | None = None
+        """The task that runs all this; cancelled, it takes the runners with it."""
         forks.reset_in_child(self, Executor._note_fork)
 
     def _note_fork(self) -> None:
@@ -182,8 +184,8 @@ class Executor:
         try:
             outcome = await pool.run_call(attempt)
         except asyncio.CancelledError as error:
-            if attempt.stop is None and attempt.task is not None and attempt.task.cancelling():
-                raise  # The runner itself is being stopped.
+            if attempt.stop is None and self._is_torn_down(pool):
+                raise
             outcome = None if attempt.stop is not None else self._failed(attempt, error)
         except GeneratorExit:
             raise
@@ -193,11 +195,17 @@ class Executor:
             outcome = None if is_interrupted else self._failed(attempt, error)
         if attempt.stop is None and time.monotonic() > ends_at:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
-        if attempt.stop is not None:
-            await absorb_cancellation(attempt.task)
-            if outcome is None or attempt.stop is not Stop.SHUTDOWN:
-                outcome = self._stopped(attempt)
+        task = attempt.task
+        if attempt.stop is not None or (task is not None and task.cancelling() and not self._is_torn_down(pool)):
+            # Also that of a handler which has cancelled its own task: the next job must not pay for it.
+            await absorb_cancellation(task)
+        if attempt.stop is not None and (outcome is None or attempt.stop is not Stop.SHUTDOWN):
+            outcome = self._stopped(attempt)
         return outcome
+
+    def _is_torn_down(self, pool: Pool) -> bool:
+        """Whether the runners themselves are being stopped, by `close` or with their loop."""
+        return pool.runners.is_closed or (self.owner is not None and self.owner.cancelling() > 0)
 
     def _call_of(self, attempt: Attempt) -> HandlerCall:
         return self._pools[attempt.handler.name].call

@@ -127,8 +127,13 @@ class Portal(Generic[S]):
         """Use the service from a thread that has no event loop."""
         self.require_other_thread()
         done: Future[T] = Future()
-        self._in_loop(lambda: _chain(self.loop.create_task(self._use(use)), done))
-        return done.result()
+        started: list[asyncio.Task[T]] = []
+        self._in_loop(lambda: started.append(_chain(self.loop.create_task(self._use(use)), done)))
+        try:
+            return done.result()
+        except KeyboardInterrupt:
+            self._in_loop(lambda: [task.cancel() for task in started])
+            raise
 
     def require_other_thread(self) -> None:
         """Refuse a call that blocks in the engine's thread, which would block it for ever."""
@@ -137,6 +142,7 @@ class Portal(Generic[S]):
 
     def close(self) -> None:
         """Close the service and end the thread; blocks until both are done."""
+        self.require_other_thread()
         if not self.is_broken:
             closing = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
             try:
@@ -181,12 +187,7 @@ class Portal(Generic[S]):
         service, self._service = self._service, None
         if service is not None:
             await service.close()
-        # Callers that still wait get an error: after this the loop does not run.
-        left = asyncio.all_tasks(self.loop) - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=CANCEL_SECONDS)
+        await _cancel_tasks()
 
     def _start(
         self,
@@ -208,6 +209,7 @@ class Portal(Generic[S]):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            self.loop.run_until_complete(_cancel_tasks())  # Those that were started while it stopped.
         finally:
             self.loop.close()
 
@@ -216,7 +218,16 @@ Host = Portal[Any] | CurrentLoop
 """Where a source of jobs runs: in the engine's thread or in the handlers' own loop."""
 
 
-def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
+async def _cancel_tasks() -> None:
+    """Let callers that still wait get an error: after this the loop does not run."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=CANCEL_SECONDS)
+
+
+def _chain(task: asyncio.Task[T], done: Future[T]) -> asyncio.Task[T]:
     """Pass a task's result to a waiting thread."""
 
     def forward(ended: asyncio.Task[T]) -> None:
@@ -228,6 +239,7 @@ def _chain(task: asyncio.Task[T], done: Future[T]) -> None:
             done.set_result(ended.result())
 
     task.add_done_callback(forward)
+    return task
 
 
 def _resolve(future: asyncio.Future[T], done: asyncio.Task[T]) -> None:

@@ -100,6 +100,7 @@ class Runtime:
         `shutdown_timeout`: how long what runs may take after a stop, unless there is a second one; `cancel_seconds`:
         how long it may take after that. None: without a limit.
         """
+        self._executor.owner = asyncio.current_task()
         try:
             fetching, cancel = self._host.start(lambda _: self._source.run())
             try:
