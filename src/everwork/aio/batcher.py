@@ -57,11 +57,11 @@ class Batcher(Generic[Item, Result]):
             self._flush_next()
 
     def open(self) -> None:
-        """Flush in the running loop what comes from other threads."""
+        """Accept items from other threads, to be flushed in the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def put(self, items: Sequence[Item], promise: Promise[Result]) -> None:
-        """Add items from any thread. A burst wakes the loop once, and each loop that waits for answers once."""
+        """Add items from any thread. A burst wakes this loop only once, and each waiting loop only once."""
         loop = self._loop
         if loop is None:
             raise _closed()
@@ -74,14 +74,14 @@ class Batcher(Generic[Item, Result]):
                 raise _closed() from None
 
     def close(self) -> None:
-        """Refuse what waits and what is still to come; a batch that is being flushed is finished."""
+        """Refuse waiting and future items; a batch that is being flushed is finished."""
         self._loop = None
         refused, self._waiting = [*self._waiting, *self._intake], []
         self._intake.clear()
         _fail(refused, _closed())
 
     def _take_in(self) -> None:
-        self._is_called = False  # Before taking: who comes later calls again.
+        self._is_called = False  # Before taking items: a later `put` schedules another call.
         while self._intake:
             self._waiting.append(self._intake.popleft())
         if self._loop is None:
