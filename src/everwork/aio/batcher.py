@@ -57,11 +57,11 @@ class Batcher(Generic[Item, Result]):
             self._flush_next()
 
     def open(self) -> None:
-        """Flush in the running loop what comes from other threads."""
+        """Accept items from other threads, to be flushed in the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def put(self, items: Sequence[Item], promise: Promise[Result]) -> None:
-        """Add items from any thread. A burst wakes the loop once, and each loop that waits for answers once."""
+        """Add items from any thread. A burst wakes this loop only once, and each waiting loop only once."""
         loop = self._loop
         self._intake.append((items, promise))
         if loop is not None and not self._is_called:
@@ -72,14 +72,14 @@ class Batcher(Generic[Item, Result]):
             self._refuse()
 
     def close(self) -> None:
-        """Refuse what waits and what is still to come; a batch that is being flushed is finished."""
+        """Refuse waiting and future items; a batch that is being flushed is finished."""
         self._loop = None
         waiting, self._waiting = self._waiting, []
         _fail(waiting, _closed())
         self._refuse()
 
     def _take_in(self) -> None:
-        self._is_called = False  # Before taking: who comes later calls again.
+        self._is_called = False  # Before taking items: a later `put` schedules another call.
         if self._loop is None:
             return
         while self._intake:

@@ -123,7 +123,7 @@ _unfinished: Final[set[asyncio.Future[Any]]] = set()
 
 
 class Facade(Protocol[T_co]):
-    """Stands for an object with coroutine methods, and runs them."""
+    """A blocking stand-in for an object with coroutine methods."""
 
     def _run(self, use: Callable[[T_co], Coroutine[Any, Any, R]]) -> R:
         """Run a coroutine of the object to its end, and return its result."""
@@ -131,7 +131,7 @@ class Facade(Protocol[T_co]):
 
 
 def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Facade[T], P], R]:
-    """The same method without `await`: `cancel = blocking(Client.cancel)` in the body of `SyncClient`."""
+    """A blocking version of a coroutine method: `cancel = blocking(Client.cancel)` in the body of `SyncClient`."""
 
     @wraps(method)
     def call(facade: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:

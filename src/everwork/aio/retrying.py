@@ -30,7 +30,7 @@ def backoff_delays(first: float = 0.1, longest: float = 1.5) -> Iterator[float]:
 
 
 def bounded_delays() -> Iterator[float]:
-    """The same for a caller that gives up in the end: for about as long as a server takes to restart."""
+    """The same for a caller that eventually gives up: after about the time a server takes to restart."""
     ends = time.monotonic() + OUTAGE_SECONDS_MAX
     for seconds in backoff_delays():
         if time.monotonic() + seconds > ends:
@@ -52,7 +52,7 @@ async def retrying(
     delays: Delays = backoff_delays,
     outage: Outage | None = None,
 ) -> T:
-    """Retry an idempotent call while it raises one of these errors: as long as there are delays, or until a time."""
+    """Retry an idempotent call while it raises one of the errors `on`, until `delays` ends or `until` has passed."""
     loop, pauses = asyncio.get_running_loop(), delays()
     while True:
         try:

@@ -95,7 +95,7 @@ class RemoteTransport:
 
 
 class RemoteJobs:
-    """The verbs of the service's `Jobs` for one call, each of them a request; see there for what they do."""
+    """The verbs of the service's `Jobs` for one call, each sent as a request; they are documented there."""
 
     __slots__ = ("_calls", "_deadline", "_transport")
 
@@ -176,7 +176,7 @@ class RemoteJobs:
     async def result(self, key: int, timeout: float) -> str | None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while True:  # Long waits are made of several calls.
+        while True:  # Long waits are split into several calls.
             seconds = min(max(deadline - loop.time(), 0.0), RESULT_SECONDS)
             request = pb.ResultRequest(key=key, wait_ms=round(seconds * 1000))
             try:
@@ -200,7 +200,7 @@ class RemoteJobs:
     # Inside -------------------------------------------------------------------------------------
 
     async def _poll(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
-        """One call. If the connection breaks in the middle, the jobs received so far are ours all the same."""
+        """One call. If the connection breaks in the middle, the jobs received so far are still leased to us."""
         request = requests.demand_message(demand, wait_ms)
         jobs: list[pb.Job] = []
         try:

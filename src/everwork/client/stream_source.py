@@ -28,12 +28,12 @@ from everwork.runtime.source import Deliver, Report, StopAttempt
 Handler = Callable[[ActiveJob], Any]
 """Takes a job and returns its result; a coroutine function, or a plain one, which runs in a thread."""
 PREFETCH_SECONDS: Final = 0.1
-"""As many jobs are prefetched as were recently done in this time: it hides the round trip to the server."""
+"""Prefetch as many jobs as were recently finished in this time, to hide the round trip to the server."""
 PREFETCH_MAX: Final = 2_000
 
 
 async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyncio.Event) -> None:
-    """Work until `stop` is set: then finish what runs and release what has not started."""
+    """Work until `stop` is set; then finish running jobs and release those that have not started."""
     job_log = JobLog(stream.worker, only_errors=True)
     make_source = functools.partial(StreamSource, stream)
     async with stream:
@@ -42,7 +42,7 @@ async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyn
 
 
 def runtime_handlers(handlers: Mapping[str, Handler], concurrency: int) -> list[RuntimeHandler]:
-    """Checked handlers, each for the jobs of its type; they have the timeouts of their jobs only."""
+    """Validated handlers, one per type; they have no timeouts other than those of their jobs."""
     checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
     if not handlers:
         raise BadConfiguration("there is nothing to run: give at least one handler")
@@ -67,7 +67,7 @@ def _runtime_handler(type: str, handler: Handler, concurrency: int) -> RuntimeHa
 
 
 class Window:
-    """How many jobs of a type may be here and on their way: as many as run, and what is done in a short time."""
+    """How many jobs of a type may be here or in transit: the concurrency plus the prefetch."""
 
     __slots__ = ("_counted_at", "_done", "handler", "outstanding", "size", "taken")
 
@@ -77,7 +77,7 @@ class Window:
         self.outstanding = 0
         """Credits that were granted, less the jobs whose handlers have ended."""
         self.taken = 0
-        """Jobs that are here."""
+        """Jobs received whose handlers have not ended."""
         self._done = 0
         self._counted_at = time.monotonic()
 
@@ -89,7 +89,7 @@ class Window:
 
     @property
     def wants_more(self) -> bool:
-        """Whether to grant credits: in portions, but at once if a runner is idle."""
+        """Whether to grant credits: in batches, but immediately if a runner is idle."""
         return self.size - self.outstanding > self.size >> 2 or self.taken < self.handler.concurrency
 
     def credits(self) -> int:
@@ -111,7 +111,7 @@ class StreamSource:
         self._stop = stop
         self._windows: dict[str, Window] = {}
         self._delivered: dict[ActiveJob, Attempt] = {}
-        """What was delivered and has not been reported."""
+        """Attempts delivered but not yet reported."""
         self._is_stopping = False
         self._idle = asyncio.Event()
         stream.on_loss = self._stop_lost
@@ -122,10 +122,10 @@ class StreamSource:
         self._top_up(window)
 
     async def run(self) -> None:
-        """Receive jobs until stopped and everything that was delivered is reported; the stream settles it."""
+        """Receive jobs until stopped and all delivered attempts are reported; the stream settles them."""
         receiving = asyncio.ensure_future(self._receive())
         try:
-            # An unavailable server must not delay the stop: what is left is sent while the stream closes.
+            # An unavailable server must not delay the stop: remaining outcomes are sent while the stream closes.
             await first_of(self._idle, work=receiving)
             if receiving.done():
                 receiving.result()
@@ -163,7 +163,7 @@ class StreamSource:
         self._note_idle()
 
     def abandon(self) -> None:
-        """Wait no longer for what runs: its jobs are released when the stream closes."""
+        """Stop waiting for running handlers; their jobs are released when the stream closes."""
         self._idle.set()
 
     async def _receive(self) -> None:
@@ -189,7 +189,7 @@ class StreamSource:
             self._stop(attempt, Stop.LOST)
 
     async def _stop_all(self) -> None:
-        """The stream is broken: stop what runs, and wait for it."""
+        """After the stream broke: stop running handlers, and wait for them."""
         self.stop_fetching()  # First, or what is released would be sent here again.
         for job, attempt in list(self._delivered.items()):
             if attempt.take():

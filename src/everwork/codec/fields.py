@@ -1,6 +1,6 @@
 """The fields of jobs, read once from their declarations in the core, and messages made by a loop over them.
 
-A loop is for what is rarely called: it takes up to twice as long as a function that names every field.
+The loop is for cold paths: it takes up to twice as long as a function that names every field.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _field(name: str, hint: Any) -> Field:
 
 JOB: Final = fields_of(Job)
 TEXTS: Final = tuple(field.name for field in JOB if field.type is str and field.kind is None and field.is_optional)
-"""The texts that a job may have; their values come from users."""
+"""Optional text fields of a job, whose values come from users."""
 JSON_TEXTS: Final = tuple(field.name for field in JOB if field.kind is Kind.JSON)
 
 
@@ -59,12 +59,12 @@ _WRITE: Final[Mapping[object, Callable[[Any], Any]]] = {
     Reason: attrgetter("value"),
     frozenset[State]: sorted,
 }
-"""What makes of a value what a message holds, if that is not the value itself."""
+"""Converters for values that messages represent differently."""
 _READ: Final[Mapping[object, Callable[[Any], Any]]] = {Kind.JSON: bytes.decode, Reason: Reason, State: State}
 
 
 class MessageFields(Generic[Value, M]):
-    """Values of a class as messages whose fields have the same names, and back. What is None is absent."""
+    """Converts values of a class to messages with the same field names, and back; None becomes an absent field."""
 
     def __init__(self, declared: type[Value], message: type[M]) -> None:
         fields = fields_of(declared)

@@ -1,6 +1,6 @@
 """Jobs as JSON objects: one shape for REST, the command line and Python.
 
-Lists hold thousands: what turns a job into an object names every field. Tests compare it with the declaration.
+Lists hold thousands of jobs, so the conversion names every field. Tests compare it with the declaration.
 """
 
 from __future__ import annotations

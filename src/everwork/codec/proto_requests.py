@@ -1,7 +1,7 @@
 """Requests of everwork.v1 to and from messages: new jobs, demands and what is leased for them, outcomes, filters.
 
-What comes from a message is checked, and errors name its field. New and leased jobs pass by the thousand: what turns
-them into messages and back names every field, because a loop takes up to twice as long. Tests compare it with the loop.
+Values from messages are validated, and errors name the field. New and leased jobs are a hot path: their conversion
+names every field, because a loop takes up to twice as long. Tests compare it with the loop.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from everwork.core.states import State
 
 
 class Kind(Enum):
-    """What a value is: it decides how the value is written."""
+    """The kind of a value, which decides how it is serialized."""
 
     KEY = "the key of a job: decimal text in JSON"
     INSTANT = "milliseconds UTC: RFC 3339 in JSON, under the name without _ms"
@@ -23,7 +23,7 @@ class Kind(Enum):
 
 
 class Called(NamedTuple):
-    """What JSON calls a field, where it is not the field's own name."""
+    """The name of a field in JSON, if it differs from its own."""
 
     json: str
 

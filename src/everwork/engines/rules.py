@@ -201,13 +201,13 @@ def matches(job: Job, query: JobFilter, now_ms: int) -> bool:
 
 
 def filters_by_job(query: JobFilter) -> bool:
-    """Whether a query filters by what never changes of a job, besides type and group."""
+    """Whether a query filters by immutable properties of a job other than type and group."""
     values = (query.correlation_id, query.created_after_ms, query.created_before_ms)
     return bool(query.tenants) or any(value is not None for value in values)
 
 
 def job_conditions(query: JobFilter) -> tuple[str | None, int, int]:
-    """What `filters_by_job` finds besides tenants: the correlation id, and from when to when a job was created."""
+    """What `filters_by_job` finds besides tenants: the correlation id, and the range of creation times."""
     before_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
     return query.correlation_id, query.created_after_ms or 0, before_ms
 

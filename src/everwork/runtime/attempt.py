@@ -30,7 +30,7 @@ class AttemptJob(JobFacts, Protocol):
 
     @property
     def attempts(self) -> int:
-        """Attempts that count, this one included."""
+        """How many attempts count, including this one."""
 
     @property
     def max_attempts(self) -> int:

@@ -24,7 +24,7 @@ class Budget:
         self.completed: set[AttemptId] = set()
         self.released: set[AttemptId] = set()
         self.failed: list[AttemptId] = []
-        """Those that ended with a failure, to be retried or not."""
+        """Failed attempts, whether or not they will be retried."""
 
     @property
     def lost(self) -> int:
@@ -32,7 +32,7 @@ class Budget:
         return len(self.begun.difference(self.completed, self.released, self.failed))
 
     def requests(self, capacities: Collection[Capacity], round: int) -> list[FetchRequest]:
-        """An equal share of what is left for each handler that may have more."""
+        """An equal share of the remaining jobs for each handler that may have more."""
         pollable, left, requests = self.pollable(capacities, round), self.jobs_left, list[FetchRequest]()
         for at, capacity in enumerate(pollable):
             more = capacity.requests(math.ceil(left / (len(pollable) - at)), round)

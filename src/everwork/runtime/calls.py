@@ -1,4 +1,4 @@
-"""How a handler is called, and what becomes of its result."""
+"""Calls handlers, and turns their results into outcomes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ArgumentsCall:
     async def _innermost(self, attempt: Attempt, call: Call) -> Any:
         """The call itself, inside all middleware."""
         if attempt.is_in_thread:
-            raise BadConfiguration("the call before this one still runs in its thread")
+            raise BadConfiguration("the previous call is still running in its thread")
         try:
             arguments = self._bind(dict(call.arguments))
         except InvalidInput as error:
@@ -81,7 +81,7 @@ class ArgumentsCall:
         return _in_thread(self._threads, attempt, handler.function, **arguments)
 
     async def _collecting(self, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector) -> Any:
-        """Call with its own event collector, also for tasks and threads that the call starts."""
+        """Call with its own event collector, which tasks and threads that it starts share."""
         if self._collector_name is not None:
             arguments[self._collector_name] = collector
         token = collector_of_call.set(collector)

@@ -229,7 +229,7 @@ class Fetcher:
         return max(1, math.ceil((self._wakes_at - now) * 1000))
 
     def _pause_within(self, budget: Budget, wait_ms: int | None) -> int | None:
-        """Go on while some handler may have more; stop when all are empty and idle, or enough jobs were leased."""
+        """Continue while any handler may have more jobs; stop when all are empty and idle, or the budget is spent."""
         pollable = budget.pollable(self._capacities.values(), self._round)
         if budget.jobs_left and (wait_ms is None or pollable):
             if not pollable:

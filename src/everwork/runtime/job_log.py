@@ -17,7 +17,7 @@ _PACKAGE: Final = str(Path(__file__).parents[1])
 
 
 class JobLog:
-    """The log of one process's jobs. `only_errors`: failures that a handler requested are not logged, nor timeouts."""
+    """The log of one process's jobs. `only_errors`: no timeouts, and no failures that a handler requested."""
 
     def __init__(self, process: str, *, only_errors: bool = False) -> None:
         self._only_errors = only_errors

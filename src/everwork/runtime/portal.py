@@ -136,9 +136,9 @@ class Portal(Generic[S]):
             raise
 
     def require_other_thread(self) -> None:
-        """Refuse a call that blocks in the engine's thread, which would block it for ever."""
+        """Refuse a blocking call from the engine's thread: it would deadlock."""
         if threading.current_thread() is self._thread:
-            raise RuntimeError("a call that blocks would block the engine's thread for ever")
+            raise RuntimeError("a blocking call from the engine's thread would deadlock")
 
     def close(self) -> None:
         """Close the service and end the thread; blocks until both are done."""

@@ -33,7 +33,7 @@ CANCEL_SECONDS = 5.0
 
 
 class Runtime:
-    """Runs once what a source delivers. The source runs in the loop of its host, the handlers in the running one."""
+    """Runs the jobs of a source, once. The source runs in its host's loop, the handlers in the current one."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Runtime:
         self._in_source(self._source.add, handler)
 
     def stop_fetching(self) -> None:
-        """Lease no more, and release what has not begun, also while a handler blocks its loop; from any thread."""
+        """Lease no more jobs, and release those not begun, even while a handler blocks its loop; from any thread."""
         self._in_source(self._source.stop_fetching)
 
     def stop_soft(self) -> None:
@@ -95,10 +95,10 @@ class Runtime:
         return self._executor.is_runner(task)
 
     async def run(self, shutdown_timeout: float | None, cancel_seconds: float | None = CANCEL_SECONDS) -> None:
-        """Work until stopped, then stop in stages: finish, cancel, leave to lapse. Cancelled itself, it cancels.
+        """Work until stopped, then in stages: finish, cancel, let leases expire. If cancelled, it cancels the handlers.
 
-        `shutdown_timeout`: how long what runs may take after a stop, unless there is a second one; `cancel_seconds`:
-        how long it may take after that. None: without a limit.
+        `shutdown_timeout`: how long handlers may take to finish after a stop, unless a second one is requested;
+        `cancel_seconds`: how long they may take once cancelled. None: no limit.
         """
         self._executor.owner = asyncio.current_task()
         try:

@@ -21,9 +21,9 @@ SETTLE_SECONDS = 1.0
 
 
 class StopSignal:
-    """The first request stops gracefully, the second cancels. From any thread, for the loop that created it.
+    """The first request stops gracefully, the second cancels. Any thread may request it; one event loop waits for it.
 
-    `soft` is an event of the caller that also stops gracefully.
+    `soft`: the caller's own event; setting it also stops gracefully.
     """
 
     def __init__(self, soft: asyncio.Event | None = None) -> None:

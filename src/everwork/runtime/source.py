@@ -26,11 +26,11 @@ class JobSource(Protocol):
         ...
 
     async def run(self) -> None:
-        """Fetch and settle until stopped and everything that was delivered is reported and settled."""
+        """Fetch and settle until stopped and all delivered attempts are reported and settled."""
         ...
 
     def take(self, reports: Sequence[Report]) -> None:
-        """Take reports of attempts that have ended, or whose handlers have."""
+        """Take reports of attempts that have ended or whose handlers have returned."""
         ...
 
     def stop_fetching(self) -> None:
@@ -50,7 +50,7 @@ class JobStore(Protocol):
         ...
 
     def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> Coroutine[Any, Any, list[LeaseStatus]]:
-        """Let leases end `lease_ms` from now; one status per lease."""
+        """Make leases expire `lease_ms` from now; one status per lease."""
         ...
 
     def check(self, leases: Sequence[Lease]) -> Coroutine[Any, Any, list[LeaseStatus]]:
@@ -66,5 +66,5 @@ class JobStore(Protocol):
         ...
 
     def wait_for_jobs(self, types: Sequence[str], timeout_ms: int, since: int) -> Coroutine[Any, Any, bool]:
-        """Wait until jobs of these types may be due, or a wake-up has come since a mark; False after the timeout."""
+        """Wait until jobs of these types may be due or a wake-up came after the mark `since`; False on timeout."""
         ...

@@ -25,7 +25,7 @@ COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
 """The maximum number of engine steps to count matching jobs: few may match of very many."""
 REST_STEP: Final = 500
-"""How many jobs are read per step where engines cannot filter all of it."""
+"""How many jobs are read per step if the engine cannot apply the whole filter."""
 KEYS_MAX: Final = 1_000
 SEARCH_SECONDS: Final = 0.08
 """Time limit of a search for a page; a step that has begun is finished."""
@@ -66,7 +66,7 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BulkFilter:
-    """Which jobs are meant: what engines can filter, and the rest, which is filtered here."""
+    """Selects jobs: the engine applies `filter`; the other conditions are applied here."""
 
     filter: JobFilter
     scheduled: bool = False
@@ -79,15 +79,15 @@ class BulkFilter:
 
     @property
     def is_plain(self) -> bool:
-        """Whether engines can filter all of it."""
+        """Whether the engine can apply the whole filter."""
         return self == BulkFilter(self.filter, below=self.below)
 
     def matches(self, job: Job, now_ms: int) -> bool:
-        """Whether a job that the engine has found matches the rest, too."""
+        """Whether a job that the engine found also meets the conditions applied here."""
         return (not self.scheduled or job.run_at_ms > now_ms) and self.matches_failure(job)
 
     def matches_failure(self, job: Job) -> bool:
-        """Whether a job failed when and how the filter says."""
+        """Whether the time and the error of a job's failure match the filter."""
         failed_ms = job.finished_at_ms or job.created_at_ms
         return (
             (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
@@ -105,7 +105,7 @@ class BulkFilter:
 
 
 class Reader(Protocol):
-    """What bulk changes read jobs with: those that the caller may see."""
+    """Reads jobs for bulk changes: only those that the caller may see."""
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs, newest first."""
@@ -125,7 +125,7 @@ Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
 
 
 def change_of(action: BulkAction, engine: Engine) -> Change:
-    """What an action does to jobs."""
+    """The engine operation that performs an action."""
     return {
         BulkAction.CANCEL: engine.cancel,
         BulkAction.REQUEUE: engine.requeue,
@@ -216,7 +216,7 @@ async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
 
 
 async def find_page(jobs: Reader, search: BulkFilter, now_ms: int, cursor: int | None) -> Page:
-    """What matches of a full page that the engine finds."""
+    """The matching jobs of one full page from the engine."""
     page = await jobs.find(search.filter, LIST_LIMIT_MAX, search.below if cursor is None else cursor)
     return Page([job for job in page.jobs if search.matches(job, now_ms)], page.next)
 
@@ -227,9 +227,9 @@ async def change_in_steps(
     counts: Callable[[Judged], bool],
     nothing: str | None = None,
 ) -> AsyncIterator[BulkChange]:
-    """Change all jobs that are read, each judged on its own; yields the totals so far after each step.
+    """Change all jobs that `read` returns, each accepted or refused individually; yields the totals after each step.
 
-    Without `change`, they are only counted. `nothing`: why it is an error if there are none.
+    Without `change`, jobs are only counted. `nothing`: the error message if there are none; None: no error.
     """
     matched = changed = 0
     cursor: int | None = None
@@ -250,7 +250,7 @@ async def change_in_steps(
 async def change_selected(
     jobs: Reader, action: BulkAction, change: Change, keys: Sequence[int], now_ms: int
 ) -> AsyncIterator[BulkChange]:
-    """Change the jobs with these keys, each judged on its own."""
+    """Change the jobs with these keys; each one is accepted or refused individually."""
     if not 1 <= len(keys) <= KEYS_MAX:
         raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
     found = await jobs.get_many(keys)

@@ -99,7 +99,7 @@ class Jobs(ForCaller):
 
     @verb(WRITE, tenants=ITEMS)
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
-        """Let a lease end `lease_ms` from now; attempt 0 means the running one."""
+        """Make a lease expire `lease_ms` from now; attempt 0 means the running one."""
         checks.whole_number("timeout", lease_ms, 1, LEASE_MS_MAX)
         await self._require_own([checks.job_key(key, "job_key")])
         lease = Lease(key, checks.attempt(attempt) or (await self._service.get(key)).attempt)
@@ -181,11 +181,11 @@ class Jobs(ForCaller):
         [judged] = await self._engine.delete([job.key])
         return accepted(key, judged, "deleted")
 
-    # Changes of many: one audit entry for all ----------------------------------------------------
+    # Bulk changes: one audit entry per call ------------------------------------------------------
 
     @verb(WRITE, tenants=CONFINED, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
     async def change_many(self, action: BulkAction, keys: Sequence[int]) -> BulkChange:
-        """Change the jobs with these keys, each judged on its own."""
+        """Change the jobs with these keys; each one is accepted or refused individually."""
         steps = bulk.change_selected(
             self, action, bulk.change_of(action, self._engine), keys, await self._service.now()
         )
@@ -193,7 +193,7 @@ class Jobs(ForCaller):
 
     @verb(WRITE, tenants=CONFINED, audit=("jobs.cancel", "jobs.requeue", "jobs.run-now", "jobs.delete"), audited=ITSELF)
     async def change_matching(self, action: BulkAction, search: BulkFilter) -> BulkChange:
-        """Change all jobs that match, in steps, each judged on its own."""
+        """Change all matching jobs, in steps; each one is accepted or refused individually."""
         now_ms = await self._service.now()
         allowed = self._confined_search(bulk.restricted(action, search))
         steps = bulk.change_in_steps(
@@ -263,7 +263,7 @@ class Jobs(ForCaller):
 
     @verb(READ, tenants=CUT)
     async def count(self) -> list[Count]:
-        """How many jobs of the caller's tenants are in which state."""
+        """The number of jobs in each state, of the caller's tenants."""
         tenants = self.principal.tenants
         return [count for count in await self._service.count() if not tenants or count.tenant in tenants]
 
@@ -287,9 +287,9 @@ class Jobs(ForCaller):
 
     @verb(READ, tenants=CUT)
     async def stats(self, hours: int) -> Stats:
-        """Counts of the caller's tenants, and what workers did in the last hours.
+        """Job counts of the caller's tenants, and worker activity in the last `hours` hours.
 
-        What workers did is not kept per tenant: a key that is bound to tenants does not see it.
+        Worker activity is not kept per tenant, so a key that is bound to tenants does not see it.
         """
         stats = await self._service.stats(hours)
         if not self.principal.tenants:
@@ -327,7 +327,7 @@ class Jobs(ForCaller):
     # Inside -------------------------------------------------------------------------------------
 
     async def _own_job(self, key: int) -> Job:
-        """A job with its owner, in one call of the engine."""
+        """A job, once its owner has been checked, in one engine call."""
         job = await self._service.get(key)
         if self.principal.tenants and job.tenant not in self.principal.tenants:
             raise _refusal(key, job.tenant)
@@ -338,7 +338,7 @@ class Jobs(ForCaller):
             raise error
 
     async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
-        """A job that does not exist is refused to a bound key: by now it may exist, and be another tenant's."""
+        """Bound keys are also refused jobs that do not exist: another tenant may have created them meanwhile."""
         if not self.principal.tenants:
             return {}
         owners = zip(keys, await self._service.owners(keys), strict=True)

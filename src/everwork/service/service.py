@@ -205,7 +205,7 @@ class JobService(StoreAccess):
 
 
 def is_repeatable(jobs: Sequence[NewJob]) -> bool:
-    """Whether creating these jobs again creates none twice."""
+    """Whether creating these jobs again creates no duplicates."""
     return bool(jobs) and all(job.dedupe_key is not None for job in jobs)
 
 

@@ -122,7 +122,7 @@ class StoreAccess:
         return Audit(self._engine)
 
     async def close_audit(self) -> None:
-        """Write what the audit log has only counted so far."""
+        """Write pending audit entries."""
         if "audit" in vars(self):
             await self.audit.close()
 

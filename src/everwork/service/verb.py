@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Tenants(Enum):
-    """What a verb means for a key that is bound to tenants; the method itself sees to it unless this module does."""
+    """How a verb treats a key that is bound to tenants. The method enforces it, except where this module does."""
 
     OWNER = "the job must belong to its tenants"
     """Checked here: the first argument is the job's key."""
     ITEMS = "every job it names must belong to its tenants"
     CONFINED = "applies to its tenants' jobs only"
-    CUT = "returns its tenants' part only"
+    CUT = "returns only its tenants' data"
     ANY = "no restriction"
     UNBOUND = "refused"
     """Checked here: the call concerns all tenants."""
@@ -41,9 +41,9 @@ class Audited(Enum):
     """How calls are recorded in the audit log."""
 
     EACH = "each call"
-    BY_MINUTE = "each call of a person; those of a program by the minute"
+    BY_MINUTE = "each call by a person; those by a program aggregated per minute"
     ITSELF = "itself"
-    """The method records it: only there the target or the details are known."""
+    """The method records it: only the method knows the target or the details."""
 
 
 OWNER, ITEMS, CONFINED, CUT, ANY, UNBOUND = Tenants
@@ -71,7 +71,7 @@ class Rule:
         return bool(self.audit) and self.audited is not ITSELF
 
     def admit(self, principal: Principal) -> None:
-        """Refuse a caller who may not."""
+        """Refuse a caller who lacks permission."""
         if not any(map(principal.allows, self.permissions)):
             principal.require(self.permissions[0])
         if self.tenants is UNBOUND:
@@ -105,13 +105,13 @@ Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 Verb = Callable[..., Coroutine[Any, Any, Any]]
 
 _RULES: Final[dict[Callable[..., Any], Rule]] = {}
-"""By the verb itself: an attribute would be copied to whatever wraps one."""
+"""Keyed by the verb itself: an attribute would be copied to any wrapper of it."""
 
 
 class ForCaller:
     """The base of classes with verbs: made for one caller, cheap enough for one call.
 
-    What is public in a class or its bases must be a verb, else the class cannot be imported, unless `is_guarded=False`.
+    Every public member of a class and its bases must be a verb, or its import fails, unless `is_guarded=False`.
     """
 
     __slots__ = ("caller",)
@@ -135,7 +135,7 @@ class ForCaller:
         raise NotImplementedError
 
     async def _require_own(self, keys: Sequence[int]) -> None:
-        """Refuse jobs that do not exist or are of tenants that the caller is not bound to."""
+        """Refuse jobs that do not exist or belong to tenants that the caller is not bound to."""
         raise NotImplementedError
 
     async def _audited(
@@ -147,7 +147,7 @@ class ForCaller:
         *,
         by_minute: bool = False,
     ) -> T:
-        """Perform an action and record it, even if the caller goes away. What was refused is not recorded."""
+        """Perform an action and record it, even if the caller disconnects. Refused actions are not recorded."""
 
         async def act_and_record() -> T:
             result = await act()
@@ -172,9 +172,9 @@ def verb(
     audit: str | tuple[str, ...] = (),
     audited: Audited = EACH,
 ) -> Callable[[Method[S, P, T]], Method[S, P, T]]:
-    """Declare who may call a method: whose key has one of the permissions.
+    """Declare who may call a method: callers whose key has one of the permissions.
 
-    The audit log has the first argument as the target, and the others, unless empty, as the details.
+    In the audit log, the first argument is the target; the others, unless empty, are the details.
     """
     rule = Rule(permissions, tenants, (audit,) if isinstance(audit, str) else audit, audited)
 
@@ -205,7 +205,7 @@ def verb(
 
 
 def rule_of(verb: Verb | Rule) -> Rule:
-    """The rule of a verb, or of what has one of its own."""
+    """The rule of a verb; a rule is returned as it is."""
     return verb if isinstance(verb, Rule) else _RULES[verb]
 
 
@@ -220,7 +220,7 @@ def _checked_signature(method: Callable[..., Any], rule: Rule) -> inspect.Signat
         raise TypeError(f"{method.__qualname__} must be a coroutine to be a verb")
     signature = inspect.signature(method)
     if (rule.tenants is OWNER or rule.is_recorded) and len(signature.parameters) < 2:
-        raise TypeError(f"{method.__qualname__} must have an argument that says what it is about")
+        raise TypeError(f"{method.__qualname__} must have an argument that names its target")
     return signature
 
 

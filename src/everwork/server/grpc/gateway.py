@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """One call of a service, for whoever may call the verb; `api` is the name under which it is counted."""
+    """One gRPC call, for callers who may call its verb; `api` is its label in the metrics."""
 
     api: str
     service: str

@@ -39,7 +39,7 @@ _rpc: Final = partial(Rpc, API, SERVICE)
 VERSION: Final = "8.6.0"
 """The Zeebe whose protocol this is; clients compare it with what they need."""
 TOPOLOGY: Final = Rule((Permission.JOBS_READ,), ANY)
-"""It is about the server: no verb of jobs."""
+"""Describes the server, so there is no verb for it."""
 WAIT_SECONDS: Final = 10.0
 """How long an empty poll lasts by default."""
 WORKER_DEFAULT: Final = "default"

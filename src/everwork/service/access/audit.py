@@ -31,19 +31,19 @@ TARGET_CHARS_MAX: Final = 1_024
 TALLY_MS: Final = 60_000
 """How long the calls of a program share an entry."""
 WRITE_SECONDS: Final = 1.0
-"""How often the entry of a busy program is written: a server that is killed has not written the calls since."""
+"""How often the entry of a busy program is written: a killed server loses the calls since the last write."""
 TALLY_KEYS_MAX: Final = 100
 TALLY_ENTRIES_MAX: Final = 10
-"""How many entries a program fills in a minute with the keys of its jobs; further jobs are only counted."""
+"""How many entries per minute list the keys of the jobs that a program changed; further jobs are only counted."""
 TALLIES_MAX: Final = 1_000
-"""How many are kept at a time; beyond it, the addresses of a key share one."""
+"""How many tallies are kept at a time; beyond that, further addresses of a key share one."""
 SEVERAL_ORIGINS: Final = "several"
 PURGE_MS: Final = 1_000
 TALLY_DETAIL_CHARS_MAX: Final = 2_000
 
 
 def elapsed_ms() -> int:
-    """A clock that nobody sets: the minute of a tally must end."""
+    """A monotonic clock: setting back the system time must not keep a tally open."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -84,7 +84,7 @@ class Audit:
         *,
         name: str | None = None,
     ) -> None:
-        """Record an action that was done; a `name` that was used before replaces that entry, but not its time."""
+        """Record an action after it was performed; reusing a `name` replaces that entry but keeps its time."""
         name = name or self.new_name()
         entry = {
             "at_ms": int(name.partition("-")[0]),
@@ -100,7 +100,7 @@ class Audit:
     async def record_call(
         self, who: Principal, action: str, target: str, origin: str, detail: Mapping[str, Any]
     ) -> None:
-        """Record what a program did to a job: its calls of a minute share an entry, which counts them.
+        """Record a change that a program made to a job; its calls within a minute share an entry, which counts them.
 
         The first call is on record when it returns, the others within a second.
         """
@@ -116,13 +116,13 @@ class Audit:
             raise
 
     async def close(self) -> None:
-        """Write what has been counted."""
+        """Write pending entries."""
         self._closing.set()
         while self._writing:
             await asyncio.wait(self._writing)
 
     def _tally(self, who: Principal, action: str, origin: str, target: str) -> Tally:
-        """The tally for a call: after one that has listed as many jobs as it can, another is begun."""
+        """The tally for a call; when one cannot list any more jobs, the next is started."""
         now_ms = self._elapsed_ms()
         origin = self._shared_origin(who, action, origin, now_ms)
         tally = self._tallies.get((who.id, action, origin))
@@ -182,7 +182,7 @@ class Audit:
 
 @dataclass(slots=True)
 class Tally:
-    """The calls of one program and kind since the first of them."""
+    """A program's calls with the same action, counted for up to a minute."""
 
     name: str
     who: Principal
@@ -195,7 +195,7 @@ class Tally:
     keys: dict[str, None] = field(default_factory=dict)
     """The jobs, each once, in the order of their first calls."""
     shared: Mapping[str, Any] = field(default_factory=dict)
-    """The details in which all calls agree."""
+    """The details that all calls have in common."""
     is_waiting: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -214,11 +214,11 @@ class Tally:
 
     @property
     def target(self) -> str:
-        """The job, if there is only one call."""
+        """The job if there was only one call, otherwise `*`."""
         return next(iter(self.keys)) if self.calls == 1 else "*"
 
     def detail(self) -> Mapping[str, Any]:
-        """What is known of all calls, how many they were, and their jobs."""
+        """The details that all calls have in common, the number of calls, and their jobs."""
         if self.calls == 1:
             return self.shared
         shared = self.shared if len(str(self.shared)) <= TALLY_DETAIL_CHARS_MAX else {}

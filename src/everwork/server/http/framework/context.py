@@ -44,7 +44,7 @@ class AuthorisedRequest:
 
     @cached_property
     def admin(self) -> Admin:
-        """The operations of operators."""
+        """The administrative operations."""
         return Admin(self.context.service, self.context.keys, self.caller)
 
     @cached_property

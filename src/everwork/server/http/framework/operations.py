@@ -115,7 +115,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 class Operation:
     """One method on one path.
 
-    `verb`: it is for whoever may call that; None means that no key is needed.
+    `verb`: the caller must be allowed to call it; None means that no key is needed.
     `is_bulk`: the body may also be a list of the shape.
     """
 
@@ -160,7 +160,7 @@ class Operation:
 
 
 def require_one_of(permissions: tuple[Permission, ...], principal: Principal) -> None:
-    """Refuse a principal without any of them; the error names all that help."""
+    """Refuse a principal that has none of these permissions; the error names all that would do."""
     if not any(map(principal.allows, permissions)):
         needed = " or ".join(sorted(repr(one.value) for one in {*permissions, Permission.ALL}))
         raise PermissionDenied(f"key '{principal.name}' lacks the permission {needed}")

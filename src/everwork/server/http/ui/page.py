@@ -52,7 +52,7 @@ class Page:
 class Action:
     """A path that changes something, by a form. It returns a `View` to show, or `Done` to redirect.
 
-    `verb`: it is for whoever may call that. `confirms`: a form without `sure` gets a confirmation page, for
+    `verb`: the user must be allowed to call it. `confirms`: a form without `sure` gets a confirmation page, for
     browsers without script. `is_open`: without login, and therefore without CSRF token.
     """
 
