@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,6 @@ async def test_a_copy_whose_target_dies_is_finished_by_the_same_command(
     assert copying.returncode == 2
     assert told.splitlines()[-1].endswith("when it is back, run the same command again to go on")
     server.start()
-    again = cli("copy", "sqlite:///everwork.db", server.url, "--json").json
+    again = json.loads(cli("copy", "sqlite:///everwork.db", server.url, "--json").out)
     assert again["counts_agree"]
     assert (again["present"] + again["jobs"], again["present"] > 0) == (JOBS, True)
