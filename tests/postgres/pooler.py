@@ -108,8 +108,9 @@ class Pooler:
         await asyncio.gather(*self._clients, return_exceptions=True)
         while not self._free.empty():
             backend = self._free.get_nowait()
-            self.trespasses += await backend.left_behind()
-            backend.writer.close()
+            if not backend.writer.is_closing():  # A session that was just aborted holds nothing.
+                self.trespasses += await backend.left_behind()
+                backend.writer.close()
 
     async def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         task = asyncio.current_task()
