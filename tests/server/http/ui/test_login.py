@@ -61,7 +61,7 @@ async def test_a_refused_login_says_the_same_of_every_wrong_key_and_repeats_none
             told.add(re.sub(r'data-now="\d+"', "", answer.text))
     [page] = told
     assert 'name="next" value="/ui/jobs"' in page
-    assert "somebody could not log in" in caplog.text
+    assert "login failed" in caplog.text
 
 
 async def test_a_link_lets_in_once_and_whoever_is_in_already_goes_on(local: Rest) -> None:

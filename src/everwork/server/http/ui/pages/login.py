@@ -33,7 +33,7 @@ async def log_in(visit: Visit) -> Done | View:
     except Unauthenticated as error:
         if token is not None and visit.session.token:  # A used link, followed again within its session.
             return Done("", local_path(visit.optional("next") or ""))
-        log.warning("somebody could not log in", origin=visit.caller.origin, error=str(error))
+        log.warning("login failed", origin=visit.caller.origin, error=str(error))
         return _form(visit, None, str(error), 401)
     await _record(visit, principal, "ui.login")
     return Done("", local_path(visit.optional("next") or ""), session=session)
