@@ -33,6 +33,8 @@ SEED: Final = 20
 FORBIDDEN: Final = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 ENDLESS: Final = ("StreamActivatedJobs", "Watch", "Work", "Result")
 """Calls that last as long as the caller wants."""
+EXTENDING: Final = ("UpdateJobTimeout", "Extend")
+"""Calls that make a lease the caller's own: its worker may go on elsewhere, so the server leaves it alone."""
 NO_JOBS: Final = "a type without jobs"
 
 TEXTS: Final = (
@@ -147,7 +149,10 @@ async def strike(server: RunningServer, chance: random.Random, target: Target, s
             await call
     except grpc.aio.AioRpcError:
         pass
-    seen.statuses[target.path, await call.code()] += 1
+    status = await call.code()
+    seen.statuses[target.path, status] += 1
+    if status is grpc.StatusCode.OK and target.method.name in EXTENDING:
+        note_extension(target, raw, seen)
 
 
 async def strike_stream(server: RunningServer, messages: list[bytes], target: Target, seen: Seen) -> None:
@@ -169,10 +174,18 @@ def note_leases(target: Target, answer: bytes, seen: Seen) -> None:
     message: Any = GetMessageClass(target.method.output_type).FromString(answer)
     for job in getattr(message, "jobs", ()):
         key = int(getattr(job, "job_key", 0) or job.key)
-        seen.leases.add((key, getattr(job, "attempt", 0)))
         # Zeebe's messages name no attempt: any of the job's may have been given.
-        if not hasattr(job, "attempt"):
-            seen.leases.update((key, attempt) for attempt in range(1, 200))
+        seen.leases.update([(key, job.attempt)] if hasattr(job, "attempt") else any_attempt(key))
+
+
+def note_extension(target: Target, request: bytes, seen: Seen) -> None:
+    message: Any = GetMessageClass(target.method.input_type).FromString(request)
+    key = next(int(getattr(message, name)) for name in ("key", "job_key", "jobKey") if hasattr(message, name))
+    seen.leases.update(any_attempt(key))
+
+
+def any_attempt(key: int) -> list[tuple[int, int]]:
+    return [(key, attempt) for attempt in range(1, 200)]
 
 
 async def nothing_leaked(server: RunningServer, seen: Seen) -> bool:
