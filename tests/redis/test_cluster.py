@@ -13,6 +13,7 @@ from everwork.core.leasing import Verdict
 from everwork.core.outcome import Complete
 from everwork.engines.redis.engine import RedisEngine
 from everwork.exceptions import EngineUnavailable
+from tests.app.waiting import until_sync
 from tests.conformance.observe import assert_counts_add_up, every_job
 from tests.factories import a_new_job, a_pending_job, asked, the_job
 from tests.redis.conftest import opened
@@ -62,8 +63,17 @@ def move_keys(owner: RedisServer, other: RedisServer) -> None:
 
 
 def end_move(cluster: RedisCluster, other: RedisServer) -> None:
-    for node in cluster.nodes:
+    """The new owner is told first, as Redis asks for: otherwise gossip may give the slot back to the old one."""
+    for node in sorted(cluster.nodes, key=lambda node: node is not other):
         node.ask("CLUSTER", "SETSLOT", SLOT, "NODE", id_of(other))
+    until_sync(lambda: [owner_port(node) for node in cluster.nodes] == [other.port] * len(cluster.nodes))
+
+
+def owner_port(node: RedisServer) -> int | None:
+    """The port of the node that has the store, as this node sees it."""
+    with redis.Redis(port=node.port) as client:
+        ranges = client.execute_command("CLUSTER", "SLOTS")
+    return next((master[1] for first, last, master, *_ in ranges if first <= int(SLOT) <= last), None)
 
 
 async def test_every_key_of_a_store_is_in_one_slot(cluster: RedisCluster, cluster_url: str) -> None:
