@@ -86,8 +86,11 @@ async def test_a_second_signal_cancels_and_every_unfinished_job_is_pending_again
     assert await manager.exit_code() == 0
     print(f"100 jobs were given back in {time.monotonic() - began:.2f} s")
     jobs = await outside.all_are(State.PENDING, keys)
-    assert {(job.attempts, job.attempt) for job in jobs} == {(0, 1)}
-    assert len(said.lines("cancelled")) == 100
+    assert {job.attempts for job in jobs} == {0}
+    # Whatever began was cancelled. A job that one process gave back may have reached the other before its signal did.
+    begun, cancelled = ({tuple(line[2:4]) for line in said.lines(what)} for what in ("begin", "cancelled"))
+    assert begun == cancelled
+    assert {int(key) for key, _ in begun} == set(keys)
     assert len(said.lines("shutdown", "holder")) == 2
     # Nothing is lost or doubled: the next manager ends each of them once.
     gate.touch()
