@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 import httpx
 import pytest
@@ -19,6 +20,8 @@ from tests.browser.watching import Visitor
 from tests.factories import a_dead_letter, a_pending_job, a_policy
 from tests.server.whole import KEY, Whole
 
+KEY_TEXT: Final = re.compile(r"ew_[0-9a-f]{12}_[\w-]+")
+
 
 async def press(page: Page, name: str, within: Locator | None = None) -> None:
     """A button, and yes to the question that it may ask."""
@@ -27,6 +30,11 @@ async def press(page: Page, name: str, within: Locator | None = None) -> None:
     question = page.locator("dialog#confirm[open]")
     if await question.count():
         await question.locator("[data-yes]").click()
+
+
+async def offered(page: Page, name: str) -> None:
+    """Wait for a button of the page that comes next."""
+    await expect(page.locator("main").get_by_role("button", name=name, exact=True)).to_be_visible()
 
 
 async def said(page: Page, text: str) -> None:
@@ -98,8 +106,9 @@ async def test_a_key_is_made_shown_once_used_and_revoked(operator: Visitor, whol
     page = await operator.go("/ui/keys")
     await page.get_by_label("Name").fill("the wall screen")
     await press(page, "Make the key")
+    await expect(page.locator("main")).to_contain_text(KEY_TEXT)
     assert await barriers(page) == []
-    text = re.search(r"ew_[0-9a-f]{12}_[\w-]+", await page.locator("main").inner_text())
+    text = KEY_TEXT.search(await page.locator("main").inner_text())
     assert text is not None
     assert await status_of(operator, text[0]) == 200
     await operator.go("/ui/keys")
@@ -205,6 +214,7 @@ async def test_many_jobs_are_changed_after_a_question(operator: Visitor, whole: 
     for job in jobs[:2]:
         await page.get_by_label(f"Select job {job.key}", exact=True).check()
     await press(page, "Cancel…")
+    await offered(page, "Cancel 2 jobs")
     assert await barriers(page) == []
     await press(page, "Cancel 2 jobs")
     await said(page, "2 are cancelled")
@@ -234,6 +244,7 @@ async def test_dead_letters_of_one_sort_are_brought_back_after_a_question(operat
     page = await operator.go("/ui/dead?type=import")
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="import"))
     await press(page, "Requeue…", row)
+    await offered(page, "Requeue 3")
     assert await barriers(page) == []
     await press(page, "Requeue 3")
     await said(page, "3 dead letters were brought back")
