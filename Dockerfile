@@ -1,0 +1,40 @@
+# The image of the server, of workers and of the command line: docker, podman and buildah build it.
+#
+#     docker build -t everwork .
+#     docker run -e EVERWORK_API_KEY=... -p 127.0.0.1:27500:27500 -p 127.0.0.1:27555:27555 -v jobs:/var/lib/everwork everwork
+#
+# BASE is any Debian or Ubuntu image with Python 3.11 or newer and its venv module.
+ARG BASE=docker.io/library/python:3.13-slim-trixie
+
+FROM ${BASE} AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY src ./src
+# An index of your own, and the authority that signs its certificate: --secret id=pip,src=pip.conf --secret id=ca,src=ca.pem.
+# They are mounted for this step, and never a part of the image.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    python3 -m venv /opt/everwork \
+    && /opt/everwork/bin/pip install --no-cache-dir --disable-pip-version-check .
+
+FROM ${BASE}
+# An init: it passes signals on and reaps what worker processes leave behind.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log \
+    && groupadd --gid 10001 everwork \
+    && useradd --uid 10001 --gid 10001 --home-dir /var/lib/everwork --create-home --shell /usr/sbin/nologin everwork
+COPY --from=build /opt/everwork /opt/everwork
+# Listens on every address of the container; what the host publishes is its own decision.
+ENV PATH="/opt/everwork/bin:$PATH" \
+    PYTHONUNBUFFERED=1 \
+    EVERWORK_HOST=0.0.0.0 \
+    EVERWORK_ENGINE=sqlite:////var/lib/everwork/jobs.db
+WORKDIR /var/lib/everwork
+# By number, so that Kubernetes can tell that it is not root.
+USER 10001:10001
+EXPOSE 27500 27555
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=6s --start-period=30s --retries=3 CMD ["everwork", "probe"]
+ENTRYPOINT ["tini", "--", "everwork"]
+CMD ["serve"]
