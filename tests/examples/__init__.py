@@ -1,0 +1,1 @@
+"""The example applications, as their readers run them."""
