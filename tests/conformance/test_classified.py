@@ -67,6 +67,12 @@ async def test_a_strict_type_tries_only_what_a_rule_knows(engine: Engine) -> Non
     assert await failed(engine, "rate limit", classes=("ValueError",)) == (State.PENDING, 60)
 
 
+async def test_a_strict_failure_is_retried_only_if_a_rule_matches(engine: Engine) -> None:
+    assert await failed(engine, "boom", classes=("ValueError",), strict=True) == (State.FAILED, 0)
+    assert await failed(engine, "rate limit", classes=("ValueError",), strict=True) == (State.PENDING, 60)
+    assert await failed(engine, "boom", classes=("ValueError",)) == (State.PENDING, 5)
+
+
 async def test_a_failure_without_classes_is_not_classified(engine: Engine) -> None:
     await a_policy(engine, errors=[{"strategy": "permanent", "text": "rate"}], strict=True)
     assert await failed(engine, "rate limit") == (State.PENDING, 5)

@@ -9,7 +9,7 @@ import pytest
 
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Throw
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, Order, cursor_of
 from everwork.core.states import State
 from everwork.engines.rules import matches
 from tests.factories import a_new_job
@@ -45,7 +45,9 @@ async def test_a_list_is_what_a_look_at_every_job_finds(engine: Engine, clock: V
     assert {job.state for job in jobs} == set(State)
     for _ in range(FILTERS):
         wanted, limit = a_filter(chance, jobs), chance.choice(LIMITS)
-        expected = [job.key for job in jobs if matches(job, wanted, clock.now_ms)]
+        matching = [job for job in jobs if matches(job, wanted, clock.now_ms)]
+        matching.sort(key=lambda job: cursor_of(job, wanted.order), reverse=wanted.order is not Order.DUE)
+        expected = [job.key for job in matching]
         assert await paged(engine, wanted, limit) == expected, (wanted, limit)
 
 
@@ -98,6 +100,7 @@ def a_filter(chance: Random, jobs: Sequence[Job]) -> JobFilter:
         created_before_ms=instants[1] if chance.random() < 0.2 else None,
         error_text=chance.choice(TEXTS) if chance.random() < 0.4 else None,
         due=chance.random() < 0.15,
+        order=chance.choice([Order.NEWEST, *Order]),
     )
 
 
@@ -109,6 +112,6 @@ async def paged(engine: Engine, wanted: JobFilter, limit: int) -> list[int]:
         before = page.next
         page = await engine.find(wanted, limit, before)
         assert len(page.jobs) <= limit
-        assert page.next is None or page.next < before
+        assert page.next is None or (page.next > before) == (wanted.order is Order.DUE)
         keys += [job.key for job in page.jobs]
     return keys

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.job import HistoryEntry
-from everwork.core.leasing import Demand, Judged, Verdict
+from everwork.core.leasing import Demand, Failure, Judged, Verdict
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from tests.conformance.observe import kinds, sight
@@ -88,8 +88,27 @@ async def refused(engine: Engine, wrong: Outcome) -> Judged:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_outcome_of_the_live_attempt_is_accepted(engine: Engine, kind: str) -> None:
     job = await a_processing_job(engine)
-    assert await judged(engine, outcome(kind, job.key, 1)) == Judged(Verdict.ACCEPTED, State.PROCESSING)
+    verdict = await judged(engine, outcome(kind, job.key, 1))
+    assert (verdict.verdict, verdict.state) == (Verdict.ACCEPTED, State.PROCESSING)
     assert (await the_job(engine, job.key)).state is ENDS_IN[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("complete", None),
+        ("release", None),
+        ("fail", Failure(1, 3, 0, "boom")),
+        ("fail finally", Failure(1, 3, None, "boom")),
+        ("reject", Failure(1, 3, None, "nonsense")),
+        ("retry", Failure(1, 3, 0, "again")),
+        ("throw", Failure(1, 3, None, "no money")),
+    ],
+)
+async def test_the_answer_to_a_failure_says_what_follows(engine: Engine, kind: str, failure: Failure | None) -> None:
+    job = await a_processing_job(engine, max_attempts=3)
+    assert (await judged(engine, outcome(kind, job.key, 1))).failure == failure
+    assert (await judged(engine, outcome(kind, job.key, 1))).failure is None  # Repeated: nothing follows from it.
 
 
 async def test_a_completed_job_keeps_its_result_and_who_did_it(engine: Engine, clock: VirtualClock) -> None:
@@ -330,7 +349,8 @@ async def test_attempt_zero_ends_whatever_attempt_runs(engine: Engine, kind: str
     job = await a_processing_job(engine)
     await settled(engine, Release(job.key, 1))
     await activated(engine, job)
-    assert await judged(engine, outcome(kind, job.key, 0)) == Judged(Verdict.ACCEPTED, State.PROCESSING)
+    verdict = await judged(engine, outcome(kind, job.key, 0))
+    assert (verdict.verdict, verdict.state) == (Verdict.ACCEPTED, State.PROCESSING)
     after = await the_job(engine, job.key)
     assert (after.state, after.attempt) == (ENDS_IN[kind], 2)
 

@@ -13,7 +13,7 @@ import pytest
 from everwork.core.leasing import Lease
 from everwork.core.limits import PROMOTE_MAX
 from everwork.core.outcome import Complete, Failed, Release
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, Order, cursor_at
 from everwork.core.states import State
 from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.engine import PostgresEngine
@@ -73,6 +73,13 @@ LISTS: Final = {
     ),
     "list of processing": Hot(
         lambda e: e.find(JobFilter(type=TYPE, states=frozenset({State.PROCESSING})), 50), "live_busy", 1_000
+    ),
+    "list of what is due": Hot(lambda e: e.find(JobFilter(type=TYPE, order=Order.DUE), 50), "live_ready", 1_000),
+    "list of what is scheduled": Hot(
+        lambda e: e.find(JobFilter(type=TYPE, order=Order.DUE), 50, cursor_at(START_MS + 1, 0)), "live_future", 1_000
+    ),
+    "list of the latest failures": Hot(
+        lambda e: e.find(JobFilter(type="capped", order=Order.FAILED), 50), "finished_failed", 1_000
     ),
     # Promotions that earlier tests have taken back are dead entries at the head of their queue.
     "oldest": Hot(lambda e: e.oldest(), "live_ready", PROMOTE_MAX + SLACK),

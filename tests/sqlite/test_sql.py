@@ -116,6 +116,18 @@ def test_the_longest_waiting_job_is_looked_for_by_lane_and_priority(store: sqlit
     assert plan(store, sql["due"]) == ["SEARCH ew_future USING PRIMARY KEY (queue=? AND run_at_ms<?)"]
 
 
+def test_ordered_lists_read_one_range_of_an_index(store: sqlite3.Connection) -> None:
+    sql = statements("find")
+    [latest] = plan(store, sql["latest"])
+    assert latest.startswith(
+        "SEARCH ew_finished USING COVERING INDEX ew_failed (queue=? AND (finished_at_ms,key)<(?,?)"
+    )
+    [scheduled] = plan(store, sql["scheduled"])
+    assert scheduled.startswith("SEARCH ew_future USING PRIMARY KEY (queue=? AND (run_at_ms,key)>(?,?)")
+    [ready] = plan(store, sql["ready_range"])
+    assert ready.startswith("SEARCH ew_ready USING PRIMARY KEY (queue=? AND lane=? AND urgency=? AND (run_at_ms,key)>")
+
+
 def test_dead_letters_that_come_back_are_read_in_the_order_in_which_they_failed(store: sqlite3.Connection) -> None:
     first, *_ = plan(store, statements("sweep")["dead"])
     assert first.startswith("SEARCH f USING INDEX ew_failed (queue=? AND (finished_at_ms,key)>(?,?)")

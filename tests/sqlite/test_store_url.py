@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from everwork.codec.local_file import NETWORK_FILE_SYSTEMS, refuse_network_file_system
 from everwork.engines.open import open_engine
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.engines.sqlite.store_url import NETWORK_FILE_SYSTEMS, StoreUrl, check_file, refuse_network_file_system
+from everwork.engines.sqlite.store_url import StoreUrl, check_file
 from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, SchemaMismatch
 from tests.factories import a_new_job, a_pending_job, the_job

@@ -135,7 +135,7 @@ async def test_a_folder_that_goes_away_while_pokes_are_sent_breaks_no_create(tmp
     shutil.rmtree(f"{file}.wake")
     created = await asyncio.gather(*(engine.create([a_new_job()]) for _ in range(10)))
     await engine.close()
-    assert [key for made in created for key, _ in made] == list(range(1, 11))
+    assert [one.key for made in created for one in made] == list(range(1, 11))
 
 
 async def test_the_socket_of_a_killed_process_is_taken_away(sqlite: SqliteEngine, file: Path, start: Start) -> None:

@@ -196,7 +196,7 @@ async def test_close_finishes_what_was_accepted(file: Path) -> None:
     creating = [asyncio.ensure_future(engine.create([a_new_job()])) for _ in range(20)]
     await asyncio.sleep(0)
     await engine.close()
-    assert [key for made in await asyncio.gather(*creating) for key, _ in made] == list(range(1, 21))
+    assert [one.key for made in await asyncio.gather(*creating) for one in made] == list(range(1, 21))
 
 
 async def test_a_closed_engine_says_so(file: Path) -> None:
@@ -204,5 +204,5 @@ async def test_a_closed_engine_says_so(file: Path) -> None:
     await engine.open()
     await engine.close()
     for call in (engine.create([a_new_job()]), engine.get([1]), engine.wait([TYPE], 1)):
-        with pytest.raises(EngineUnavailable, match="the engine is not open"):
+        with pytest.raises(EngineUnavailable, match="it was not reached yet, or is closed"):
             await call

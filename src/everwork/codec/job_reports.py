@@ -11,6 +11,7 @@ from typing import Any
 from everwork.codec.json import decode
 from everwork.core.instants import utc_text, utc_text_or_none
 from everwork.core.job import HistoryEntry, Job, LeasedJob
+from everwork.core.outcome import label_of
 from everwork.core.queries import Explanation
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
@@ -19,7 +20,10 @@ from everwork.core.states import State
 def job_report(
     job: Job, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
 ) -> dict[str, Any]:
-    """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes its JSON texts."""
+    """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes its JSON texts.
+
+    `max_retries` is a second name of `max_attempts`: for programs whose rule is `attempts >= max_retries`.
+    """
     report: dict[str, Any] = {
         "key": str(job.key),
         "type": job.type,
@@ -33,6 +37,7 @@ def job_report(
         "attempt": job.attempt,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
+        "max_retries": job.max_attempts,
         "retries": job.retries,
         "created_at": utc_text(job.created_at_ms),
         "run_at": utc_text(job.run_at_ms),
@@ -70,6 +75,7 @@ def leased_report(job: LeasedJob, worker: str, names: Sequence[str]) -> dict[str
         "attempt": job.attempt,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,
+        "max_retries": job.max_attempts,
         "retries": remaining_retries(State.PROCESSING, job.attempts, job.max_attempts),
         "created_at": utc_text(job.created_at_ms),
         "run_at": utc_text(job.run_at_ms),
@@ -97,6 +103,7 @@ def _event_report(event: HistoryEntry) -> dict[str, Any]:
     return {
         "attempt": event.attempt,
         "kind": event.kind,
+        "label": label_of(event.kind),
         "at": utc_text(event.at_ms),
         "worker": event.worker,
         "error": event.error,

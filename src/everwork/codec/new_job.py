@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from everwork.codec.json import encode_object, encode_policy
+from everwork.codec.json import decode_object, encode_object, encode_policy
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import NewJob
@@ -108,6 +108,21 @@ def wire_job(  # noqa: PLR0913 - every field of a job
         None if retry is None else encode_policy(retry),
         None if extra is None else encode_object("extra", extra, HEADERS_BYTES_MAX),
     )
+
+
+def require_valid(job: NewJob) -> None:
+    """Check a job again that comes from a file, where another version or another hand may have written it."""
+    fields = job._asdict() | {"retry": None, "variables": _object("variables", job.variables, PAYLOAD_BYTES_MAX)}
+    for name in ("headers", "extra"):
+        text = fields[name]
+        fields[name] = None if text is None else _object(name, text, HEADERS_BYTES_MAX)
+    wire_job(fields.pop("type"), fields.pop("variables"), **fields)
+
+
+def _object(field: str, text: object, bytes_max: int) -> dict[str, Any]:
+    if not isinstance(text, str):
+        raise InvalidInput(field, f"must be a JSON text, not {checks.shown(text)}")
+    return decode_object(field, text, bytes_max)
 
 
 def instant(field: str, value: object) -> int:

@@ -12,8 +12,18 @@ from google.protobuf.message import Message
 
 from everwork.codec.fields import MessageFields
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.leasing import Judged, Verdict
-from everwork.core.queries import Count, Explanation, Page, Stats, WorkerHour
+from everwork.core.leasing import Created, Judged, Spooled, Verdict
+from everwork.core.queries import (
+    Count,
+    Explanation,
+    Order,
+    Page,
+    Stats,
+    WorkerHour,
+    cursor_at,
+    cursor_of,
+    cursor_parts,
+)
 from everwork.core.states import State
 from everwork.proto import work_pb2 as pb
 
@@ -65,6 +75,32 @@ def judged_of(message: pb.Judged) -> Judged:
     return Judged(_FROM_VERDICT[message.verdict], State(message.state) if message.state else None)
 
 
+def created_message(created: Created) -> pb.CreatedJob:
+    """A created job, or one that is spooled and has no key yet."""
+    if created.is_spooled:
+        return pb.CreatedJob(spool_id=created.spool_id)
+    return pb.CreatedJob(key=created.key, deduplicated=created.deduplicated)
+
+
+def created_of(message: pb.CreatedJob) -> Created:
+    """A created job; one that the server has spooled has the negative number of its spool id in place of its key."""
+    if not message.spool_id:
+        return Created(message.key, message.deduplicated)
+    number = message.spool_id.rpartition("-")[2]
+    return Created(-int(number) if number.isdecimal() else 0, spool_id=message.spool_id)
+
+
+def spooled_message(spooled: Spooled) -> pb.SpooledJob:
+    """What has become of a spooled job."""
+    key, deduplicated, _ = spooled.created or Created(0)
+    return pb.SpooledJob(key=key, deduplicated=deduplicated, reason=spooled.reason or "")
+
+
+def spooled_of(message: pb.SpooledJob) -> Spooled:
+    """What has become of a spooled job."""
+    return Spooled(Created(message.key, message.deduplicated) if message.key else None, message.reason or None)
+
+
 def found_message(state: State) -> pb.Found:
     """The state in which a job was found."""
     return pb.Found(state=int(state))
@@ -73,16 +109,17 @@ def found_message(state: State) -> pb.Found:
 # Answers to questions -------------------------------------------------------------------------------
 
 
-def page_message(page: Page) -> pb.Page:
+def page_message(page: Page, order: Order) -> pb.Page:
     """A page, cut where it would be too large for one message: the rest belongs to the next page."""
     jobs = next(portions(map(job_message, page.jobs), LIST_BYTES_MAX), [])
     is_cut = len(jobs) < len(page.jobs)
-    return pb.Page(jobs=jobs, next=jobs[-1].key if is_cut else page.next or 0)
+    next_ms, key = cursor_parts(cursor_of(page.jobs[len(jobs) - 1], order) if is_cut else page.next or 0)
+    return pb.Page(jobs=jobs, next=key, next_ms=next_ms)
 
 
 def page_of(message: pb.Page) -> Page:
-    """Jobs, newest first."""
-    return Page([job_of(job) for job in message.jobs], message.next or None)
+    """A page, with the cursor of the next one."""
+    return Page([job_of(job) for job in message.jobs], cursor_at(message.next_ms, message.next) or None)
 
 
 _HISTORY: Final = MessageFields(HistoryEntry, pb.HistoryEntry)

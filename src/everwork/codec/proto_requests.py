@@ -15,7 +15,7 @@ from everwork.codec.new_job import search_text, wire_job
 from everwork.core import checks
 from everwork.core import outcome as o
 from everwork.core.job import LeasedJob, NewJob
-from everwork.core.leasing import Demand
+from everwork.core.leasing import Demand, Stamp
 from everwork.core.limits import (
     ACTIVATE_MAX,
     API_KEYS_TENANTS_MAX,
@@ -26,12 +26,15 @@ from everwork.core.limits import (
     ERROR_RULE_CHARS_MAX,
     HEADERS_BYTES_MAX,
     INSTANT_MS_MAX,
+    KEY_MAX,
     LEASE_MS_DEFAULT,
     LEASE_MS_MAX,
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
+    PRODUCER_CHARS_MAX,
+    STAMP_NUMBER_MAX,
 )
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, Order, cursor_at
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
@@ -67,6 +70,17 @@ def new_job_message(job: NewJob) -> pb.NewJob:
         retry=(job.retry or "").encode(),
         extra=(job.extra or "").encode(),
     )
+
+
+def stamp_of(request: pb.CreateJobsRequest) -> Stamp | None:
+    """The checked stamp of a request; None if it has none."""
+    if not request.HasField("stamp"):
+        return None
+    producer, number = request.stamp.producer, request.stamp.number
+    if not (1 <= len(producer) <= PRODUCER_CHARS_MAX and producer.isascii() and producer.isprintable()):
+        allowed = f"1 to {PRODUCER_CHARS_MAX} printable ASCII characters"
+        raise InvalidInput("stamp.producer", f"must have {allowed}, not {checks.shown(producer)}")
+    return Stamp(producer, checks.whole_number("stamp.number", number, 1, STAMP_NUMBER_MAX))
 
 
 def new_jobs_of(messages: Sequence[pb.NewJob], tenant_of: TenantOf, field: str = "jobs") -> list[NewJob]:
@@ -203,6 +217,7 @@ def _fail_message(outcome: o.Failed) -> pb.Outcome:
         by_policy=outcome.classes is not None,
         classes=outcome.classes or (),
         uncounted=not outcome.is_counted,
+        strict=outcome.strict,
     )
     return pb.Outcome(key=outcome.key, attempt=outcome.attempt, fail=fail)
 
@@ -276,12 +291,12 @@ def _failed_of(key: int, attempt: int, fail: pb.Fail) -> o.Failed:
         retries = checks.whole_number("retries", fail.retries, 0, ATTEMPTS_MAX)
     backoff_ms = _milliseconds("backoff_ms", fail.backoff_ms, fail.HasField("backoff_ms"))
     failed = o.Failed(key, attempt, _error(fail.error), retries, backoff_ms, fail.final, _variables(fail.variables))
-    return failed._replace(classes=_error_classes(fail), is_counted=not fail.uncounted)
+    return failed._replace(classes=_error_classes(fail), is_counted=not fail.uncounted, strict=fail.strict)
 
 
 def _error_classes(fail: pb.Fail) -> tuple[str, ...] | None:
     """The error's classes, cut to as many as are useful: a failure must get through."""
-    if not fail.by_policy:
+    if not (fail.by_policy or fail.strict):
         return None
     return tuple(name for name in fail.classes[:ERROR_CLASSES_MAX] if len(name) <= ERROR_RULE_CHARS_MAX)
 
@@ -329,7 +344,15 @@ def filter_of(message: pb.JobFilter) -> JobFilter:
         created_before_ms=_instant(message, "created_before_ms"),
         error_text=search_text("error_text", message.error_text) if message.HasField("error_text") else None,
         due=message.due,
+        order=Order(checks.whole_number("order", message.order, Order.NEWEST, Order.FAILED)),
     )
+
+
+def cursor_from(message: pb.ListRequest) -> int | None:
+    """The checked cursor of a list; None for the first page."""
+    key = checks.whole_number("cursor", message.cursor, 0, KEY_MAX)
+    instant_ms = checks.whole_number("cursor_ms", message.cursor_ms, 0, INSTANT_MS_MAX)
+    return cursor_at(instant_ms, key) or None
 
 
 def _name(message: pb.JobFilter, name: str) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from typing import Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from everwork.exceptions import BadConfiguration
 
@@ -24,6 +26,18 @@ def shown_url(url: str) -> str:
     user, has_password, _ = userinfo.partition(":")
     shown = f"{user}:{HIDDEN}@" if has_password else f"{userinfo}{has_user}"
     return f"{scheme}://{shown}" + _SECRET.sub(rf"\1={HIDDEN}", host)
+
+
+def store_name(url: str) -> str:
+    """What identifies the store of a URL: where it is, and its schema or namespace; neither user nor options."""
+    parts = urlsplit(url)
+    secure = {"postgres": "postgresql", "rediss": "redis", "rediss+cluster": "redis+cluster", "grpcs": "grpc"}
+    scheme = secure.get(parts.scheme, parts.scheme)
+    if scheme == "sqlite":
+        return f"sqlite:///{os.path.realpath(unquote(parts.path)[1:])}"
+    named = [(name, value) for name, value in parse_qsl(parts.query) if name in ("schema", "namespace", "host", "port")]
+    options = f"?{urlencode(sorted(named))}" if named else ""
+    return f"{scheme}://{parts.netloc.rpartition('@')[2].lower()}{parts.path.rstrip('/')}{options}"
 
 
 def require_encoded(url: str) -> None:

@@ -13,30 +13,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.limits import BREAKER_FAILURES_MAX, BREAKER_SECONDS_MAX
+from everwork.exceptions import InvalidInput
+
+FAILURES_DEFAULT: Final = 3
+SECONDS_DEFAULT: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class CircuitBreaker:
-    """After `failures` failures in a row, no job of the type starts for `seconds`; then one job probes.
+    """After `failures` failures in a row (3), no job of the type starts for `seconds` (60); then one job probes.
 
-    Exceptions, timeouts and lapsed leases count; `Fail`, `Reject`, `Retry`, thrown errors and bad arguments do not.
+    `failure_threshold` and `recovery_timeout` are other names of the two. Exceptions, timeouts and lapsed leases count;
+    `Fail`, `Reject`, `Retry`, thrown errors and bad arguments do not.
     """
 
-    failures: int = 3
-    seconds: float = 60.0
+    failures: int
+    seconds: float
 
-    def __post_init__(self) -> None:
-        checks.whole_number("breaker_failures", self.failures, 1, BREAKER_FAILURES_MAX)
-        checks.number("breaker_seconds", self.seconds, 1.0, BREAKER_SECONDS_MAX)
+    def __init__(
+        self,
+        failures: int | None = None,
+        seconds: float | None = None,
+        *,
+        failure_threshold: int | None = None,
+        recovery_timeout: float | None = None,
+    ) -> None:
+        count = _one_of("failures", failures, "failure_threshold", failure_threshold, FAILURES_DEFAULT)
+        time = _one_of("seconds", seconds, "recovery_timeout", recovery_timeout, SECONDS_DEFAULT)
+        object.__setattr__(self, "failures", checks.whole_number("breaker_failures", count, 1, BREAKER_FAILURES_MAX))
+        object.__setattr__(self, "seconds", checks.number("breaker_seconds", time, 1.0, BREAKER_SECONDS_MAX))
 
     @property
     def open_ms(self) -> int:
         """How long it stays open."""
         return round(self.seconds * 1000)
+
+
+def _one_of(name: str, value: Any, other_name: str, other: Any, default: Any) -> Any:
+    """The value that was given by one of two names for the same thing."""
+    if value is not None and other is not None:
+        raise InvalidInput(other_name, f"is another name of {name}: give one of them, not both")
+    return default if value is None and other is None else other if value is None else value
 
 
 class BreakerState(Enum):
@@ -67,6 +88,21 @@ class Breaker(NamedTuple):
 
 
 CLOSED: Final = Breaker()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerStatus:
+    """A type's breaker as it was when it was read. `failures`: how many in a row; `probe_key`: the job that probes."""
+
+    type: str
+    state: BreakerState
+    failures: int = 0
+    open_until_ms: int | None = None
+    probe_key: int | None = None
+
+    def should_fail_fast(self) -> bool:
+        """Whether no job of the type would start now: the breaker is open, or half-open and its probe is running."""
+        return self.state is BreakerState.OPEN or self.probe_key is not None
 
 
 def after_success(breaker: Breaker, *, is_probe: bool) -> Breaker:

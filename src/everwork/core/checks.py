@@ -6,10 +6,14 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import date, time
+from typing import Final
 
 from everwork.core.limits import ATTEMPT_MAX, KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import ACTIVATABLE, SYNONYMS, State
-from everwork.exceptions import InvalidInput
+from everwork.exceptions import InvalidInput, JobNotFound
+
+KEY_CHARS_SHOWN: Final = 60
+"""How much of a key that does not exist an error repeats."""
 
 
 def whole_number(field: str, value: object, low: int, high: int) -> int:
@@ -75,6 +79,16 @@ def job_key(value: object, field: str = "key") -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= KEY_MAX:
         raise InvalidInput(field, f"must be a job key, a whole number from 1 to {KEY_MAX}, not {shown(value)}")
     return value
+
+
+def known_key(text: str, field: str = "key") -> int:
+    """A job key that a caller sent: whatever does not have the form of a key is a job that does not exist."""
+    if not text:
+        raise InvalidInput(field, "must be given")
+    if re.fullmatch(r"[1-9][0-9]{0,18}", text) and int(text) <= KEY_MAX:
+        return int(text)
+    cut = text if len(text) <= KEY_CHARS_SHOWN else f"{text[:KEY_CHARS_SHOWN]}..."
+    raise JobNotFound(0, f"Job {shown(cut)} not found")
 
 
 def attempt(value: object) -> int:

@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import NamedTuple, assert_never
 
 from everwork.core.classify import Strategy, classify, delay_ms
+from everwork.core.leasing import Failure, Judged, Verdict
 from everwork.core.limits import ERROR_CHARS_MAX
 from everwork.core.measures import ASKED, LAPSED, REJECTED, THROWN, UNCLASSIFIED
-from everwork.core.outcome import DecidedOutcome, Failed, Lapse, Reject, Retry, Throw, kind_of
+from everwork.core.outcome import (
+    REJECTED_TEXT,
+    RETRY_REQUESTED,
+    DecidedOutcome,
+    Failed,
+    Lapse,
+    Reject,
+    Retry,
+    Throw,
+    kind_of,
+)
 from everwork.core.policy import TypePolicy
 from everwork.core.retry import raised_attempts
 from everwork.core.states import Cause, State, after
@@ -40,6 +51,12 @@ class Decision(NamedTuple):
     category: str = UNCLASSIFIED
     """The category of the failure, for the statistics (`core.measures`)."""
 
+    def accepted(self, known: Known) -> Judged:
+        """The judgement on an outcome that is stored like this."""
+        retry_ms = self.backoff_ms if self.state is State.PENDING else None
+        failure = Failure(known.attempts, self.max_attempts, retry_ms, self.error)
+        return Judged(Verdict.ACCEPTED, State.PROCESSING, failure=failure)
+
 
 def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decision:
     """Decide what follows a failed attempt."""
@@ -47,14 +64,14 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
         case Failed():
             return _failed(known, outcome, policy)
         case Retry():
-            rest = _rest(known, outcome, Cause.FAIL, outcome.error or "the worker asked for a retry")
+            rest = _rest(known, outcome, Cause.FAIL, outcome.error or RETRY_REQUESTED)
             return _retried(known, rest._replace(category=ASKED), outcome.delay_ms, policy)
         case Lapse():
             error = f"lease lapsed: worker '{outcome.worker}' did not report in time"
             rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True, category=LAPSED)
             return _retried(known, rest, None, policy)
         case Reject():
-            rest = _rest(known, outcome, Cause.REJECT, outcome.error or "rejected by the worker")
+            rest = _rest(known, outcome, Cause.REJECT, outcome.error or REJECTED_TEXT)
             return rest._replace(category=REJECTED)
         case Throw():
             rest = _rest(known, outcome, Cause.THROW, outcome.error or outcome.code)
@@ -74,7 +91,7 @@ def _failed(known: Known, outcome: Failed, policy: TypePolicy) -> Decision:
         return rest
     backoff_ms = outcome.backoff_ms
     if outcome.classes is not None:
-        if strategy is Strategy.PERMANENT or (strategy is None and policy.strict):
+        if strategy is Strategy.PERMANENT or (strategy is None and (policy.strict or outcome.strict)):
             return rest
         if strategy is not None and backoff_ms is None:
             backoff_ms = delay_ms(strategy, known.attempts)

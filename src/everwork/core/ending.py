@@ -7,9 +7,9 @@ from typing import Final
 from everwork.core import checks
 from everwork.core import outcome as o
 from everwork.core.classify import class_names
-from everwork.core.limits import DELAY_MS_MAX
+from everwork.core.limits import DELAY_MS_MAX, OUTAGE_PAUSE_SECONDS_MAX, OUTAGE_RELEASES_MAX
 from everwork.core.texts import error_text
-from everwork.exceptions import Fail, InvalidInput, Reject, Retry
+from everwork.exceptions import EngineUnavailable, Fail, InvalidInput, Reject, Retry
 
 TIMEOUT_CLASSES: Final = class_names(TimeoutError())
 """A call that times out is classified as if it had raised this."""
@@ -19,15 +19,28 @@ def raised(key: int, attempt: int, error: BaseException, *, is_final: bool = Fal
     """The outcome of a raised exception: one of the signals, or any error. `is_final`: never retried."""
     match error:
         case Fail():
-            return unusable(key, attempt, error.detail)
+            return unusable(key, attempt, _reason(error))
         case Reject():
-            return o.Reject(key, attempt, error_text(error.detail))
+            return o.Reject(key, attempt, _reason(error) or o.REJECTED_TEXT)
         case Retry():
             return _retried(key, attempt, error)
         case _:
-            text = error_text(error)
-            named = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            return o.Failed(key, attempt, error_text(named), final=is_final, classes=class_names(error))
+            return o.Failed(key, attempt, _named(error), final=is_final, classes=class_names(error))
+
+
+def outage_of(error: BaseException, uncounted: int) -> EngineUnavailable | None:
+    """The outage of a store by which an attempt ended, which is then not to count; None if that is not why.
+
+    Also a `Retry` for that reason. After `uncounted` attempts that did not count either, it is a failure as any other:
+    a store whose address is wrong must not keep a job going for ever.
+    """
+    reason = _cause(error) if isinstance(error, Retry) else error
+    return reason if isinstance(reason, EngineUnavailable) and uncounted < OUTAGE_RELEASES_MAX else None
+
+
+def outage_pause(uncounted: int) -> float:
+    """Seconds to wait before a job is handed back because of an outage: 1, 2, 4, up to 30."""
+    return min(2.0 ** min(uncounted, 10), OUTAGE_PAUSE_SECONDS_MAX)
 
 
 def timed_out(key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False) -> o.Failed:
@@ -42,10 +55,29 @@ def unusable(key: int, attempt: int, why: object) -> o.Failed:
 
 
 def _retried(key: int, attempt: int, error: Retry) -> o.Outcome:
-    text = error_text(error.detail)
+    text = _reason(error) or o.RETRY_REQUESTED
     if error.delay is None:
         return o.Retry(key, attempt, text)
     try:
         return o.Retry(key, attempt, text, checks.milliseconds("delay", error.delay, 0, DELAY_MS_MAX / 1000))
     except InvalidInput as problem:
         return unusable(key, attempt, f"Retry: {problem}")
+
+
+def _reason(signal: Fail | Reject | Retry) -> str:
+    """Why a handler ended its attempt: what it said, or else the error that it was handling."""
+    if text := error_text(signal.detail):
+        return text
+    cause = _cause(signal)
+    return "" if cause is None else _named(cause)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    if error.__cause__ is not None:
+        return error.__cause__
+    return None if error.__suppress_context__ else error.__context__
+
+
+def _named(error: BaseException) -> str:
+    text = error_text(error)
+    return error_text(f"{type(error).__name__}: {text}" if text else type(error).__name__)

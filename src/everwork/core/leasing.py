@@ -15,10 +15,33 @@ WAIT_MS_MAX: Final = 1_000
 
 
 class Created(NamedTuple):
-    """The result of creating one job. `deduplicated`: the key is that of an earlier job."""
+    """The result of creating one job. `deduplicated`: the key is that of an earlier job.
+
+    A job that waits in a local spool for its store has a `spool_id`, and a negative number in place of its key.
+    """
 
     key: int
     deduplicated: bool = False
+    spool_id: str = ""
+
+    @property
+    def is_spooled(self) -> bool:
+        """Whether the job waits in a spool, and has no key yet."""
+        return bool(self.spool_id)
+
+
+class Spooled(NamedTuple):
+    """The state of a spooled job: waiting, created, or set aside for a `reason`."""
+
+    created: Created | None = None
+    reason: str | None = None
+
+
+class Stamp(NamedTuple):
+    """Identifies one `create` of a producer, so that it can be repeated; numbers increase."""
+
+    producer: str
+    number: int
 
 
 class Demand(NamedTuple):
@@ -76,15 +99,27 @@ class Verdict(Enum):
     LEASE_LOST = "lease lost"
 
 
+class Failure(NamedTuple):
+    """What followed a failed attempt, as it was stored. `retry_ms` None: nothing, the job has failed for good."""
+
+    attempts: int
+    """How many attempts count, including this one."""
+    max_attempts: int
+    retry_ms: int | None
+    error: str
+
+
 class Judged(NamedTuple):
     """The verdict on one item, with the state in which the job was found (None: no such job).
 
-    `retries` are those that the job showed before, where the operation reads them.
+    `retries` are those that the job showed before, where the operation reads them. `failure`: of an accepted outcome
+    that is a failure.
     """
 
     verdict: Verdict
     state: State | None = None
     retries: int | None = None
+    failure: Failure | None = None
 
     @property
     def ok(self) -> bool:

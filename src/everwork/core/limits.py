@@ -11,6 +11,10 @@ NAME_CHARS_MAX: Final = 255
 TITLE_CHARS_MAX: Final = 300
 ERROR_CHARS_MAX: Final = 8_192
 KEY_MAX: Final = 2**63 - 1
+PRODUCER_CHARS_MAX: Final = 64
+"""How long the name may be that a remote producer gives itself."""
+STAMP_NUMBER_MAX: Final = 2**53 - 1
+"""The largest number that every store compares exactly."""
 
 PAYLOAD_BYTES_MAX: Final = 1_048_576
 HEADERS_BYTES_MAX: Final = 65_536
@@ -21,6 +25,9 @@ PRIORITY_MAX: Final = 511
 
 ATTEMPTS_DEFAULT: Final = 5
 ATTEMPTS_MAX: Final = 100
+OUTAGE_RELEASES_MAX: Final = 20
+"""How often a job is handed back because a store was unavailable, before such an attempt counts as any other."""
+OUTAGE_PAUSE_SECONDS_MAX: Final = 30.0
 ATTEMPT_MAX: Final = 2**31 - 1
 """Attempt numbers grow with every activation, even uncounted ones; stores keep them in 32 bits."""
 
@@ -34,6 +41,9 @@ CREATE_BATCH_MAX: Final = 10_000
 SETTLE_BATCH_MAX: Final = 10_000
 ACTIVATE_MAX: Final = 1_000
 POLLERS_MAX: Final = 1_000
+"""How many polls of one API key wait for one type, unless a setting changes it."""
+POLLERS_TOTAL_MAX: Final = 100_000
+"""How many polls of all keys wait in one server, for all types together."""
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
@@ -54,6 +64,9 @@ FAILED_KEEP_MS: Final = 90 * 86_400_000
 STATISTICS_KEEP_HOURS: Final = 30 * 24
 
 HOUR_MS: Final = 3_600_000
+
+PRODUCER_KEEP_MS: Final = 30 * 86_400_000
+"""How long a store remembers the last create of a producer: longer than any spool keeps jobs for it."""
 
 BREAKER_FAILURES_MAX: Final = 1_000
 BREAKER_SECONDS_MAX: Final = 86_400.0

@@ -26,7 +26,8 @@ class Failed(NamedTuple):
     `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
     policy's delay. `final`: failed for good. `variables`, a JSON text, replace the job's own.
     `classes`: the error is classified by the names of its exception's classes, which may be empty, and by its text;
-    None: it is not classified. `is_counted`: the type's breaker counts it.
+    None: it is not classified. `strict`: if no rule matches, it is permanent, as with the policy's own `strict`.
+    `is_counted`: the type's breaker counts it.
     """
 
     key: int
@@ -38,6 +39,7 @@ class Failed(NamedTuple):
     variables: str | None = None
     classes: tuple[str, ...] | None = None
     is_counted: bool = True
+    strict: bool = False
 
 
 class Reject(NamedTuple):
@@ -85,6 +87,15 @@ class Lapse(NamedTuple):
 Outcome = Complete | Failed | Reject | Retry | Release | Throw
 DecidedOutcome = Failed | Reject | Retry | Throw | Lapse
 
+RETRY_REQUESTED: Final = "retry requested"
+REJECTED_TEXT: Final = "rejected by the worker"
+"""The errors of attempts that ended like this without a reason."""
+
+
+def outcome_of(kind: object) -> type[Outcome] | None:
+    """The outcome that has this name in the history; None if there is none."""
+    return next((outcome for outcome, name in _KINDS.items() if name == kind and outcome is not Lapse), None)
+
 
 def kind_of(outcome: Outcome | Lapse) -> str:
     """The name of an outcome in the history."""
@@ -99,4 +110,23 @@ _KINDS: Final[Mapping[type, str]] = {
     Release: "release",
     Throw: "throw",
     Lapse: "lapse",
+}
+
+
+def label_of(kind: str) -> str:
+    """How an attempt ended, or what else happened to a job, for people."""
+    return _LABELS.get(kind, kind)
+
+
+_LABELS: Final[Mapping[str, str]] = {
+    "complete": "completed",
+    "fail": "failed",
+    "retry": "retry requested",
+    "reject": "rejected",
+    "throw": "error thrown",
+    "lapse": "lease expired",
+    "release": "handed back",
+    "cancel": "cancelled",
+    "expire": "expired",
+    "requeue": "requeued",
 }

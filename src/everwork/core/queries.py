@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from everwork.core import checks
 from everwork.core.breaker import BreakerState
 from everwork.core.job import GroupName, Instant, Job, Key
+from everwork.core.limits import INSTANT_MS_MAX, KEY_MAX
 from everwork.core.states import State
+from everwork.exceptions import InvalidInput
+
+
+class Order(IntEnum):
+    """The order of a list. The numbers are sent, so they never change.
+
+    NEWEST: highest key first. DUE: pending jobs only, the earliest `run_at` first. FAILED: failed jobs only, the
+    latest failure first.
+    """
+
+    NEWEST = 0
+    DUE = 1
+    FAILED = 2
+
+    @property
+    def label(self) -> str:
+        """The order as people write it."""
+        return self.name.lower()
+
+
+def order_named(value: object) -> Order:
+    """The order of a list, by its name."""
+    if isinstance(value, Order):
+        return value
+    found = next((one for one in Order if isinstance(value, str) and value.lower() == one.label), None)
+    if found is None:
+        raise InvalidInput("order", f"must be one of {', '.join(ORDERS)}, not {checks.shown(value)}")
+    return found
+
+
+ORDERS: Final = tuple(order.label for order in Order)
+STATE_OF_ORDER: Final[Mapping[Order, State]] = MappingProxyType({Order.DUE: State.PENDING, Order.FAILED: State.FAILED})
+"""The jobs that an order lists, if not all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +65,51 @@ class JobFilter:
     created_before_ms: Instant | None = None
     error_text: str | None = None
     due: bool = False
+    order: Order = Order.NEWEST
+
+
+_KEYS: Final = KEY_MAX + 1
+CURSOR_MAX: Final = (INSTANT_MS_MAX + 1) * _KEYS
+
+
+def cursor_at(instant_ms: int, key: int) -> int:
+    """A place in a list that is ordered by an instant, then by key. Without an instant it is the key."""
+    return instant_ms * _KEYS + key
+
+
+def cursor_parts(cursor: int) -> tuple[int, int]:
+    """The instant and the key of a place."""
+    return divmod(cursor, _KEYS)
+
+
+def cursor_of(job: Job, order: Order) -> int:
+    """The place of a job in a list."""
+    match order:
+        case Order.NEWEST:
+            return job.key
+        case Order.DUE:
+            return cursor_at(job.run_at_ms, job.key)
+        case Order.FAILED:
+            return cursor_at(job.finished_at_ms or 0, job.key)
+
+
+def in_order(query: JobFilter, cursor: int | None = None) -> JobFilter:
+    """The query, restricted to what its order lists; an order that does not suit its states is refused."""
+    if query.order is Order.NEWEST:
+        if cursor is not None and cursor > KEY_MAX:
+            raise InvalidInput("cursor", "belongs to a list in another order")
+        return query
+    state = STATE_OF_ORDER[query.order]
+    if query.states - {state}:
+        others = ", ".join(sorted(one.label for one in query.states - {state}))
+        raise InvalidInput("order", f"'{query.order.label}' lists {state.label} jobs only, not {others}")
+    if query.due and state is not State.PENDING:
+        raise InvalidInput("order", f"'{query.order.label}' lists {state.label} jobs only, not those that are due")
+    return replace(query, states=frozenset([state]))
 
 
 class Page(NamedTuple):
-    """Jobs, newest first. `next` is the cursor of the following page, None at the end.
+    """Jobs, in the order of the query. `next` is the cursor of the following page, None at the end.
 
     A page may be short although there is a `next`: the engine limits how many jobs it scans in one call.
     """

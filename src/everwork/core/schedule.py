@@ -32,7 +32,10 @@ class Calendar(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Time points of a foreign calendar that returns one at a time; it is kept until a later one is requested."""
+    """Time points of a foreign calendar that cannot look from an earlier instant: only its next ones can be asked for.
+
+    Each is kept until a later one is requested.
+    """
 
     next_after: Callable[[int], int | None]
 
@@ -122,8 +125,8 @@ def _latest(schedule: Schedule, began_ms: int, span: _Span, most: int) -> Due:
         case Calendar(next_after):
             return _latest_of_calendar(next_after, span, most)
         case Awaited(next_after):
-            point_ms = next_after(span.after_ms)
-            return Due([point_ms] if point_ms is not None and point_ms <= span.end_ms else [])
+            points = _walk(next_after, span, most)
+            return Due(points[-most:], max(0, len(points) - most), len(points) > most)
         case _:
             assert_never(schedule)
 

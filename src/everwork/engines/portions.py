@@ -7,8 +7,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from everwork.core.job import Job, LeasedJob
 from everwork.core.leasing import Demand
-from everwork.core.limits import HOUR_MS, INSTANT_MS_MAX, LIST_SCAN_MAX, PAGE_BYTES_MAX
-from everwork.core.queries import JobFilter, Page
+from everwork.core.limits import HOUR_MS, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, PAGE_BYTES_MAX
+from everwork.core.queries import CURSOR_MAX, JobFilter, Order, Page, cursor_of, cursor_parts
 from everwork.engines.rules import filters_by_attempt, filters_by_job, matches
 
 
@@ -87,6 +87,7 @@ class PageBuilder:
     def __init__(self, query: JobFilter, limit: int) -> None:
         self._query, self._limit = query, limit
         self.jobs: list[Job] = []
+        self._places: dict[int, int] = {}
         self._size = self._read = self._read_size = 0
 
     @property
@@ -100,18 +101,33 @@ class PageBuilder:
         fitting = PAGE_BYTES_MAX * self._read // self._read_size if self._read_size else FIRST_STEP
         return max(1, min(fitting, STEP_MAX, self._limit - len(self.jobs)))
 
+    def keys(self, cursors: Sequence[int]) -> Sequence[int]:
+        """The keys of the candidates at these places."""
+        if self._query.order is Order.NEWEST:
+            return cursors
+        self._places = {cursor_parts(cursor)[1]: cursor for cursor in cursors}
+        return list(self._places)
+
     def add(self, jobs: Sequence[Job | None], now_ms: int) -> None:
-        """Add those of the jobs, now read completely, that match."""
+        """Add those of the jobs, now read completely, that match and are still where they were found."""
         for job in jobs:
             size = 0 if job is None else len(job.variables) + len(job.result or "")
             self._read, self._read_size = self._read + 1, self._read_size + size
-            if job is not None and matches(job, self._query, now_ms):
+            if job is not None and matches(job, self._query, now_ms) and self._is_in_place(job):
                 self.jobs.append(job)
                 self._size += size
 
     def page(self) -> Page:
         """The page, with a cursor to the next one."""
-        return Page(self.jobs, self.jobs[-1].key)
+        return Page(self.jobs, cursor_of(self.jobs[-1], self._query.order))
+
+    def _is_in_place(self, job: Job) -> bool:
+        return not self._places or self._places.get(job.key) == cursor_of(job, self._query.order)
+
+
+def first_cursor(query: JobFilter) -> int:
+    """The cursor of the first page."""
+    return {Order.NEWEST: KEY_MAX, Order.DUE: 0, Order.FAILED: CURSOR_MAX}[query.order]
 
 
 def first_step(query: JobFilter, limit: int) -> int:

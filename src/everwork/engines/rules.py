@@ -11,14 +11,15 @@ from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.leasing import Created, Judged, Verdict
+from everwork.core.leasing import Created, Judged, Stamp, Verdict
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.core.outcome import Lapse, Outcome, kind_of
 from everwork.core.policy import TypePolicy
-from everwork.core.queries import Explanation, JobFilter, Reason, TypeInfo
+from everwork.core.queries import STATE_OF_ORDER, Explanation, JobFilter, Reason, TypeInfo
 from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.values import Fire, Fired, TriggerMark
+from everwork.exceptions import InvalidInput
 
 TOP_NAME: Final = "\U0010ffff"
 """Sorts after every name: it is not a printable character."""
@@ -43,6 +44,11 @@ def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> J
     if outcome.attempt == latest and ended != _LAPSED:
         return Judged(Verdict.WRONG_STATE, state)
     return Judged(Verdict.LEASE_LOST, state)
+
+
+def outdated(stamp: Stamp) -> InvalidInput:
+    """The error for a create that was repeated after its producer has gone on."""
+    return InvalidInput("stamp", f"number {stamp.number} of producer '{stamp.producer}' is outdated")
 
 
 class Facts(NamedTuple):
@@ -168,6 +174,8 @@ def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
 
 def states_to_search(query: JobFilter) -> frozenset[State]:
     """The states to search; empty means all. A completed job has no error."""
+    if query.order in STATE_OF_ORDER:
+        return frozenset({STATE_OF_ORDER[query.order]})
     if query.due:
         return frozenset({State.PENDING})
     with_error = (query.states or frozenset(State)) - {State.COMPLETED}
@@ -190,6 +198,7 @@ def matches(job: Job, query: JobFilter, now_ms: int) -> bool:
         query.type in (None, job.type)
         and query.group in (None, job.group)
         and (not query.states or job.state in query.states)
+        and STATE_OF_ORDER.get(query.order) in (None, job.state)
         and (not query.tenants or job.tenant in query.tenants)
         and query.worker in (None, job.worker)
         and query.correlation_id in (None, job.correlation_id)

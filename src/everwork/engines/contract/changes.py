@@ -20,10 +20,12 @@ class Changes(ABC):
         """
 
     @abstractmethod
-    async def requeue(self, keys: Sequence[int]) -> list[Judged]:
+    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
         """Requeue dead letters: pending, due now, attempts 0, max_attempts as created, last error cleared.
 
-        The attempt number keeps counting up and the history is kept. Any other state is WRONG_STATE.
+        `waiting`: also pending jobs that have had an attempt since they were created or last requeued, without waiting
+        for their retry; one that is due already keeps its `run_at`. The attempt number keeps counting up and the
+        history is kept. Anything else is WRONG_STATE.
         """
 
     @abstractmethod

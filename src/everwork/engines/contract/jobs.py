@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from everwork.core.job import NewJob
-from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
 from everwork.core.outcome import Complete, Outcome
 
 
@@ -14,7 +14,7 @@ class JobFlow(ABC):
     """What producers and workers call; the hot path."""
 
     @abstractmethod
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         """Accept jobs, all or none, durably before returning (G1).
 
         Keys increase in the order of the request. A dedupe key that already exists for (tenant, type), from
@@ -22,6 +22,10 @@ class JobFlow(ABC):
         group of the type that is registered at this moment gets a copy with its own key; the key of the
         default group's copy is returned. A job without max_attempts gets that of its type's policy. A job that
         is due can be activated immediately.
+
+        With a stamp the call can be repeated: the number that a producer used last creates nothing and returns what
+        it returned then, whatever has become of those jobs. A lower number is an `InvalidInput` on `stamp`. Producers
+        that were not seen for `PRODUCER_KEEP_MS` are forgotten.
         """
 
     @abstractmethod
@@ -87,6 +91,15 @@ class JobFlow(ABC):
     @abstractmethod
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
         """Like `extend`, but read-only: which leases still hold, which are cancelled, which are lost."""
+
+    @abstractmethod
+    async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        """Like `extend`, and take back leases that have lapsed if no other attempt has begun since.
+
+        The lapse is undone: the job is processing again, in the same attempt, by the same worker, whether it had
+        become pending or failed; its history forgets the lapse. For workers that were cut off from the store and have
+        an outcome to report.
+        """
 
     @abstractmethod
     def mark(self) -> int:

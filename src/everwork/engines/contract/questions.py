@@ -57,7 +57,11 @@ class Questions(ABC):
 
     @abstractmethod
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Jobs that match, highest key first, from below the cursor. Paging to the end returns every job once.
+        """Jobs that match, in the query's order, after the cursor. Paging to the end returns every job once.
+
+        `Order.DUE` finds pending jobs only, by `run_at`, then key; `Order.FAILED` failed jobs only, by the instant of
+        their failure, then key, both descending. A job that moves to another place of the list between two pages may
+        be missing or occur twice; no other job is.
 
         A page may be short although there is a next one: a call scans at most LIST_SCAN_MAX jobs, and a page ends
         when its jobs exceed PAGE_BYTES_MAX.

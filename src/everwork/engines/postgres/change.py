@@ -35,8 +35,11 @@ class PostgresChanges(PostgresBase, Changes):
         changed = await cancel_rows(self._store, keys, Cause.CANCEL, reason)
         return await _judged(self._store, keys, changed, _judge_cancel)
 
-    async def requeue(self, keys: Sequence[int]) -> list[Judged]:
-        return await _judged(self._store, keys, await requeue_rows(self._store, keys))
+    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
+        changed = await requeue_rows(self._store, keys)
+        if waiting and len(changed) < len(keys):
+            changed += await _requeue_waiting(self._store, keys)
+        return await _judged(self._store, keys, changed)
 
     async def set_retries(self, key: int, retries: int) -> Judged:
         store = self._store
@@ -88,6 +91,15 @@ async def requeue_rows(
     """
     sql = store.sql("requeue")["requeue"]
     rows = await store.connections.fetch(sql, sorted(set(keys)), store.now_ms(), max_attempts, note)
+    changed = [Changed(*row) for row in rows]
+    if changed:
+        store.notifier.notify_work({job.type for job in changed})
+    return changed
+
+
+async def _requeue_waiting(store: OpenStore, keys: Sequence[int]) -> list[Changed]:
+    """Requeue pending jobs that were tried; return those that were requeued."""
+    rows = await store.connections.fetch(store.sql("requeue")["waiting"], sorted(set(keys)), store.now_ms())
     changed = [Changed(*row) for row in rows]
     if changed:
         store.notifier.notify_work({job.type for job in changed})

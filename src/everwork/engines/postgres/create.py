@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created
+from everwork.core.leasing import Created, Stamp
 from everwork.core.outcome import Complete
 from everwork.exceptions import InvalidInput
 
@@ -38,9 +38,12 @@ OPTION_KEYS: Final = (*(KEYS[name] for name in NewJob._fields[OPTIONS:]), CARRIE
 OPTION_DEFAULTS: Final = NewJob("")[OPTIONS:]
 
 
-def create_document(jobs: Sequence[NewJob], now_ms: int | None) -> bytes:
+def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | None = None) -> bytes:
     """What `create_jobs` takes."""
-    return packed(document_of(((job, None) for job in jobs), now_ms))
+    document = document_of(((job, None) for job in jobs), now_ms)
+    if stamp is not None:
+        document["stamp"] = list(stamp)  # orjson takes no named tuples.
+    return packed(document)
 
 
 def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -> dict[str, Any]:

@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+import asyncpg
+
 from everwork.core.job import NewJob
-from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
 from everwork.core.outcome import Outcome
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.postgres.create import create_document, created_of
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.postgres.settle import rounds_of, run_step, settle_distinct
 from everwork.engines.postgres.wake import POLL_ONLY_MS, Wakeup
+from everwork.engines.rules import outdated
+from everwork.exceptions import EngineError
 
 FOR_WORK, FOR_RESULTS = "#idle", "#waiter"
 """The kinds of the registry entries of a waiting process: without one, no notification is sent."""
@@ -23,12 +27,17 @@ WAITER_MS: Final = 30_000
 class PostgresJobs(PostgresBase, JobFlow):
     """What producers and workers call."""
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         if not jobs:
             return []
         store = self._store
-        document = create_document(jobs, store.now_ms())
-        [(new_keys, keys, is_awaited)] = await store.connections.fetch(store.sql("create")["create"], document)
+        document = create_document(jobs, store.now_ms(), stamp)
+        try:
+            [(new_keys, keys, is_awaited)] = await store.connections.fetch(store.sql("create")["create"], document)
+        except EngineError as error:
+            if stamp is None or not isinstance(error.__cause__, asyncpg.RaiseError):
+                raise
+            return await _repeated(store, stamp)
         store.notifier.notify_work({job.type for job in jobs}, elsewhere=is_awaited)
         return created_of(new_keys, keys)
 
@@ -56,6 +65,10 @@ class PostgresJobs(PostgresBase, JobFlow):
         if late:
             held |= await _extended(store, sql["extend_locked"], late, lease_ms)
         return await _statuses(store, leases, held)
+
+    async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        await _extended(self._store, self._store.sql("reclaim")["reclaim"], sorted(set(leases)), lease_ms)
+        return await self.extend(leases, lease_ms)
 
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
         store = self._store
@@ -98,6 +111,14 @@ class PostgresJobs(PostgresBase, JobFlow):
         await store.connections.fetch(sql, kind, self._waiter_id, "", WAITER_MS, store.now_ms())
         store.waits_until[kind] = clock_ms + WAITER_MS
         return clock_ms >= known_until
+
+
+async def _repeated(store: OpenStore, stamp: Stamp) -> list[Created]:
+    """What the call with this stamp returned."""
+    [(number, keys)] = await store.connections.read(store.sql("create")["repeated"], stamp.producer)
+    if number > stamp.number:
+        raise outdated(stamp)
+    return [Created(abs(key), key < 0) for key in keys]
 
 
 async def _extended(store: OpenStore, sql: str, leases: Sequence[Lease], lease_ms: int) -> set[tuple[int, int]]:

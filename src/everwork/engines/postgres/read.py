@@ -8,11 +8,23 @@ from typing import Any, NamedTuple
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_SCAN_MAX
-from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
+from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, OLDEST_SCAN_MAX
+from everwork.core.queries import (
+    Count,
+    Explanation,
+    JobFilter,
+    Measure,
+    Oldest,
+    Order,
+    Page,
+    Stats,
+    WorkerHour,
+    cursor_at,
+    cursor_parts,
+)
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import PageBuilder, batches, first_step, hour_ranges, next_step
+from everwork.engines.portions import PageBuilder, batches, first_cursor, first_step, hour_ranges, next_step
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.rules import (
     AHEAD_MAX,
@@ -92,28 +104,28 @@ class PostgresQuestions(PostgresBase, Questions):
         return explained(facts, await server_now_ms(store))
 
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Walk candidate keys newest first, a bounded number of them, and keep the jobs that match."""
+        """Walk a bounded number of candidates, in order, and keep the jobs that match."""
         store = self._store
-        below = KEY_MAX if cursor is None else cursor
+        last = first_cursor(query) if cursor is None else cursor
         now_ms = await server_now_ms(store) if query.due else INSTANT_MS_MAX
         page = PageBuilder(query, limit)
         seen = 0
         step = first_step(query, limit)
         while step:
-            keys = await _candidates(store, query, (below, step), now_ms)
-            for part in batches(keys, FILTER_STEP):
+            places = await _candidates(store, query, (last, step), now_ms)
+            for part in batches(page.keys(places), FILTER_STEP):
                 left = await _filtered(store, part, query)
                 while left:
                     if page.is_full:
                         return page.page()
                     batch, left = left[: page.step], left[page.step :]
                     page.add(await self.get(batch), now_ms)
-            if len(keys) < step:
+            if len(places) < step:
                 return Page(page.jobs, None)
-            below = keys[-1]
-            seen += len(keys)
+            last = places[-1]
+            seen += len(places)
             step = next_step(query, seen, step)
-        return Page(page.jobs, below)
+        return Page(page.jobs, last)
 
 
 async def histories(store: OpenStore, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
@@ -153,7 +165,8 @@ async def server_now_ms(store: OpenStore) -> int:
 
 
 async def _candidates(store: OpenStore, query: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
-    """The next keys below the cursor that may match: of all jobs, or of the queues and states that matter."""
+    """The next places after the cursor whose jobs may match: of all jobs, or of the queues and states that matter."""
+    last, step = window
     sql = store.sql("find")
     states = states_to_search(query)
     if query.type is None and query.group is None and not states:
@@ -163,13 +176,20 @@ async def _candidates(store: OpenStore, query: JobFilter, window: tuple[int, int
         for queue, type, group in await store.connections.read(sql["queues"])
         if query.type in (None, type) and query.group in (None, group)
     ]
+    if query.order is Order.FAILED:
+        found = await store.connections.read(sql["latest"], queues, *cursor_parts(last), step)
+        return [cursor_at(*row) for row in found]
+    if query.order is Order.DUE:
+        place = cursor_parts(last)
+        found = await store.connections.read(sql["due"], queues, *place, step, due_ms, attempts_min(query))
+        return [cursor_at(*row) for row in found]
     parameters = (queues, *window, sorted(states or set(State)), due_ms, attempts_min(query))
     return [key for (key,) in await store.connections.read(sql["some"], *parameters)]
 
 
-async def _filtered(store: OpenStore, keys: Sequence[int], query: JobFilter) -> Sequence[int]:
+async def _filtered(store: OpenStore, candidates: Sequence[int], query: JobFilter) -> Sequence[int]:
     """Those of the keys whose jobs may match, without reading their payloads."""
-    sql = store.sql("find")
+    sql, keys = store.sql("find"), candidates
     if filters_by_job(query):
         parameters = (keys, list(query.tenants) or None, *job_conditions(query))
         keys = [key for (key,) in await store.connections.read(sql["of_job"], *parameters)]
@@ -179,7 +199,8 @@ async def _filtered(store: OpenStore, keys: Sequence[int], query: JobFilter) -> 
             for key, worker, error in await store.connections.read(sql["of_attempt"], keys)
             if query.worker in (None, worker) and error_matches(error, query.error_text)
         ]
-    return sorted(keys, reverse=True)  # The next page begins behind the last one; a plan may give them in any order.
+    left = set(keys)
+    return [key for key in candidates if key in left]  # In their order; a plan may give them in any.
 
 
 def job_of(row: Any) -> Job:

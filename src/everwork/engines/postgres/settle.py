@@ -40,19 +40,19 @@ async def settle_distinct(
 ) -> tuple[list[Judged], Activation]:
     """Settle outcomes that name different jobs, and serve demands in the same step."""
     document, failures = _document_of(outcomes, store.now_ms())
-    missing = await _decide(store, failures, document) if failures else set()
+    decided = await _decide(store, failures, document) if failures else {}
     try:
         step = await run_step(store, document, demands)
     except EngineBusy as error:
         return await _settle_unlocked(store, outcomes, demands, error)
     _notify(store, outcomes, step)
     activation = step.activation
-    refused_keys = step.refused | missing
-    if not refused_keys:
-        return [ACCEPTED] * len(outcomes), activation
-    again = [o for o in outcomes if o.key in step.refused and not isinstance(o, Complete | Release)]
-    refused_keys -= await _end_again(store, again)
-    judged = await _explain(store, [o for o in outcomes if o.key in refused_keys], activation.jobs)
+    refused_keys = step.refused | {o.key for o in failures if o.key not in decided}
+    judged = {key: accepted for key, accepted in decided.items() if key not in step.refused}
+    if refused_keys:
+        judged |= await _end_again(store, [o for o in failures if o.key in step.refused])
+        refused_keys -= judged.keys()
+        judged |= await _explain(store, [o for o in outcomes if o.key in refused_keys], activation.jobs)
     return [judged.get(o.key, ACCEPTED) for o in outcomes], activation
 
 
@@ -127,22 +127,28 @@ async def _locked(store: OpenStore, outcomes: Sequence[Outcome], error: EngineBu
     return locked
 
 
-async def _decide(store: OpenStore, failures: Sequence[DecidedOutcome], document: dict[str, Any]) -> set[int]:
-    """Add what the core decides on failed attempts to the document; return the keys without a live attempt."""
+async def _decide(store: OpenStore, failures: Sequence[DecidedOutcome], document: dict[str, Any]) -> dict[int, Judged]:
+    """Add what the core decides on failed attempts to the document.
+
+    Returns what to answer if it is accepted, by key; a job without the live attempt is left out.
+    """
     rows = await store.connections.read(store.sql("settle")["read_leased"], sorted(o.key for o in failures))
     leased = {
         key: (Known(key, attempt, attempts, max_attempts), policy_of(retry, type_policy))
         for key, attempt, attempts, max_attempts, retry, type_policy in rows
     }
     ended: dict[str, Any] = {}
+    decided: dict[int, Judged] = {}
     for outcome in failures:
         if outcome.key in leased:
             known, policy = leased[outcome.key]
             if outcome.attempt in (0, known.attempt):
-                ended[str(outcome.key)] = _ended_document(known, decide(known, outcome, policy))
+                decision = decide(known, outcome, policy)
+                ended[str(outcome.key)] = _ended_document(known, decision)
+                decided[outcome.key] = decision.accepted(known)
     if ended:
         document["ended"] = ended
-    return {outcome.key for outcome in failures if str(outcome.key) not in ended}
+    return decided
 
 
 def _ended_document(known: Known, decision: Decision) -> dict[str, Any]:
@@ -166,19 +172,19 @@ def _ended_document(known: Known, decision: Decision) -> dict[str, Any]:
     return document
 
 
-async def _end_again(store: OpenStore, failures: Sequence[DecidedOutcome]) -> set[int]:
-    """Decide again where the job changed between the read and the write; return the keys that passed now."""
-    passed: set[int] = set()
+async def _end_again(store: OpenStore, failures: Sequence[DecidedOutcome]) -> dict[int, Judged]:
+    """Decide again where the job changed between the read and the write; return those that passed now, by key."""
+    passed: dict[int, Judged] = {}
     left = list(failures)
     for _ in range(DECIDE_AGAIN_MAX):
         document: dict[str, Any] = {}
-        missing = await _decide(store, left, document) if left else set()
-        left = [outcome for outcome in left if outcome.key not in missing]
+        decided = await _decide(store, left, document) if left else {}
+        left = [outcome for outcome in left if outcome.key in decided]
         if not left:
             return passed
         step = await run_step(store, document, [])
         _notify(store, left, step)
-        passed |= {outcome.key for outcome in left} - step.refused
+        passed |= {key: accepted for key, accepted in decided.items() if key not in step.refused}
         left = [outcome for outcome in left if outcome.key in step.refused]
     if left:
         raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")

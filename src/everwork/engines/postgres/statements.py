@@ -10,7 +10,12 @@ from typing import Final
 
 from everwork.core import measures
 from everwork.core.breaker import CircuitBreaker
-from everwork.core.limits import ASKED_EVERY_MS, ATTEMPTS_DEFAULT, HISTORY_ENTRIES_MAX, PROMOTE_MAX
+from everwork.core.limits import (
+    ASKED_EVERY_MS,
+    ATTEMPTS_DEFAULT,
+    HISTORY_ENTRIES_MAX,
+    PROMOTE_MAX,
+)
 
 # Statistics of a table that was empty a minute ago mislead the planner; every hot statement has one good plan.
 PLAN: Final = {

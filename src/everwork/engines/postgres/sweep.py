@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.core.decide import Known
-from everwork.core.limits import KEY_MAX, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import KEY_MAX, PRODUCER_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
@@ -200,6 +200,7 @@ async def _tidy(store: OpenStore) -> None:
         sql = store.sql("sweep")
         await store.connections.fetch(sql["forget_zeros"])
         await store.connections.fetch(sql["forget_hours"], store.now_ms(), STATISTICS_KEEP_HOURS)
+        await store.connections.fetch(sql["forget_producers"], now_ms - PRODUCER_KEEP_MS)
         await store.connections.fetch(sql["forget_registered"], store.now_ms())
         store.sweep_state.tidied_at_ms = now_ms
         store.sweep_state.is_thorough = True

@@ -26,8 +26,8 @@ class RedisChanges(RedisBase, Changes):
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         return await self._change("cancel", keys, reason)
 
-    async def requeue(self, keys: Sequence[int]) -> list[Judged]:
-        return await self._change("requeue", keys)
+    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
+        return await self._change("requeue", keys, int(waiting))
 
     async def set_retries(self, key: int, retries: int) -> Judged:
         return (await self._change("set_retries", [key], retries, ATTEMPTS_MAX))[0]

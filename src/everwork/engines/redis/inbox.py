@@ -34,7 +34,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DELAY_MS_MAX, HEADERS_BYTES_MAX, INSTANT_MS_MAX, PAYLOAD_BYTES_MAX
 from everwork.engines.redis.connection import CONNECT_SECONDS, Connection
-from everwork.engines.redis.records import job_args
+from everwork.engines.redis.records import create_args
 from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.wire import SILENCE_SECONDS
 from everwork.exceptions import EngineError, InvalidInput
@@ -206,7 +206,7 @@ class Inbox:
     async def create(self, source: str, jobs: Sequence[NewJob]) -> None:
         """Create jobs; repeated until it succeeds."""
         for batch in batches(jobs):
-            await self._repeat(source, partial(self._connection.run, "create", job_args(batch)))
+            await self._repeat(source, partial(self._connection.run, "create", create_args(batch)))
 
     async def _repeat(self, source: str, action: Callable[[], Awaitable[Any]]) -> None:
         """Repeat an idempotent action until it succeeds: the entries stay here meanwhile."""

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from everwork.core.job import NewJob
-from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
 from everwork.core.outcome import Complete, Outcome
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.redis.opened import OpenStore, RedisBase
-from everwork.engines.redis.records import WAKEUP_NUMBER, activation, created, demand_args, id_of, job_args
+from everwork.engines.redis.records import WAKEUP_NUMBER, activation, create_args, created, demand_args, id_of
 from everwork.engines.redis.settle import settle
 from everwork.engines.redis.wake import FINISHED
 from everwork.engines.redis.wire import Arg
+from everwork.engines.rules import outdated
 from everwork.exceptions import InvalidInput
 
 _LEASE_STATUSES: Final = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l": LeaseStatus.LOST}
@@ -23,10 +24,13 @@ _LEASE_STATUSES: Final = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l"
 class RedisJobs(RedisBase, JobFlow):
     """A job's way through the store; each call is one script, except that failures are decided in between."""
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         if not jobs:
             return []
-        return created(await self._connection.run("create", job_args(jobs)), len(jobs))
+        reply = await self._connection.run("create", create_args(jobs, stamp))
+        if stamp is not None and reply == b"outdated":
+            raise outdated(stamp)
+        return created(reply, len(jobs))
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:  # noqa: ARG002
         _refuse(transaction)
@@ -51,6 +55,11 @@ class RedisJobs(RedisBase, JobFlow):
         if not leases:
             return []
         return _statuses(await self._connection.run("extend", [lease_ms, *_lease_args(leases)]))
+
+    async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        if not leases:
+            return []
+        return _statuses(await self._connection.run("reclaim", [lease_ms, *_lease_args(leases)]))
 
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
         return _statuses(await self._connection.read("check", *_lease_args(leases))) if leases else []

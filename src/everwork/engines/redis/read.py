@@ -7,10 +7,21 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
-from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
+from everwork.core.queries import (
+    Count,
+    Explanation,
+    JobFilter,
+    Measure,
+    Oldest,
+    Page,
+    Stats,
+    WorkerHour,
+    cursor_at,
+    cursor_parts,
+)
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import PageBuilder
+from everwork.engines.portions import PageBuilder, first_cursor
 from everwork.engines.redis.opened import RedisBase
 from everwork.engines.redis.records import (
     LETTER_OF,
@@ -28,6 +39,7 @@ from everwork.engines.redis.records import (
 from everwork.engines.redis.registry import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.redis.wire import Arg
 from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, explained, states_to_search
+from everwork.exceptions import InvalidInput
 
 TOP: Final = "9" * 16
 WORK_SUMS: Final = ("completed", "failed", "retried", "execution", "wait")
@@ -100,16 +112,22 @@ class RedisQuestions(RedisBase, Questions):
         return explained(_facts(key, rest), int(now))
 
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        # Candidates come newest first; their short states rule most out before a payload is read.
+        # Candidates come in order; their short states rule most out before a payload is read.
         connection = self._connection
-        below = TOP if cursor is None else id_of(min(cursor, int(TOP)))
+        last = first_cursor(query) if cursor is None else cursor
         conditions = _conditions(query)
         builder = PageBuilder(query, limit)
         seen, read, step = 0, 0, max(limit + 1, 200)
         while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
-            next_below, ids, states, now, scanned = await connection.read("find", below, step, *conditions)
-            found = [(int(id), record_of(state)) for id, state in zip(ids, states, strict=True)]
-            left = [key for key, record in found if _may_match(record, query, int(now))]
+            reply = await connection.read("find", query.order.label[0], *_place(last), step, *conditions)
+            if reply is None:
+                raise InvalidInput(
+                    "order", f"'due' would read more than {LIST_SCAN_MAX:,} lanes; name a type with fewer"
+                )
+            instant, next_id, ids, instants, states, now, scanned = reply
+            found = zip(map(int, instants), map(int, ids), map(record_of, states), strict=True)
+            places = [cursor_at(at, key) for at, key, record in found if _may_match(record, query, int(now))]
+            left = builder.keys(places)
             while left:
                 if builder.is_full:
                     return builder.page()
@@ -117,12 +135,12 @@ class RedisQuestions(RedisBase, Questions):
                 builder.add(await self.get(few), int(now))
                 read += len(few)
                 if read >= PAYLOADS_MAX and left:
-                    return Page(builder.jobs, few[-1])
-            if not next_below:
+                    return Page(builder.jobs, places[-len(left) - 1])
+            if not next_id:
                 return Page(builder.jobs, None)
-            below, seen = next_below.decode(), seen + scanned
+            last, seen = cursor_at(int(instant), int(next_id)), seen + scanned
             step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
-        return Page(builder.jobs, int(below))
+        return Page(builder.jobs, last)
 
 
 def _facts(key: int, reply: Sequence[Any]) -> Facts:
@@ -155,7 +173,13 @@ def _conditions(query: JobFilter) -> tuple[str, ...]:
     """What find.lua checks: states, due or tried jobs only, the span of creation, texts that a state contains."""
     letters = "".join(LETTER_OF[state] for state in states_to_search(query) or set(State))
     pending = ("d" if query.due else "") + ("t" if attempts_min(query) else "")
-    return letters, pending, *_created_span(query), *_contained_texts(query)
+    return query.type or "", letters, pending, *_created_span(query), *_contained_texts(query)
+
+
+def _place(cursor: int) -> tuple[int, str]:
+    """A cursor as the scripts know it."""
+    instant_ms, key = cursor_parts(cursor)
+    return instant_ms, id_of(min(key, int(TOP)))
 
 
 def _created_span(query: JobFilter) -> tuple[str, str]:

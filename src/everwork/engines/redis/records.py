@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
-from everwork.core.leasing import Activation, Created, Demand
+from everwork.core.leasing import Activation, Created, Demand, Stamp
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
@@ -92,6 +92,12 @@ def payload_parts(payload: bytes) -> tuple[str, Sequence[Any]]:
         return payload.decode(), _NO_RARE_VALUES
     rare, _, variables = payload.partition(b"\n")
     return variables.decode(), orjson.loads(rare)
+
+
+def create_args(jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Arg]:
+    """Jobs and their stamp as `create.lua` reads them."""
+    producer, number = ("", "") if stamp is None else (stamp.producer, f"{stamp.number:016d}")
+    return [producer, number, *job_args(jobs)]
 
 
 def job_args(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> list[Arg]:

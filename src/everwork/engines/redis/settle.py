@@ -26,8 +26,9 @@ LAPSED_VALUES: Final = 4
 _UNDECIDED: Final[tuple[Arg, ...]] = ("", "", 0, 0, "", "", "", "", 0, "")
 _RELEASE: Final[tuple[Arg, ...]] = ("release", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0, "")
 
-Decided = dict[int, tuple[Arg, ...]]
-"""By index in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as."""
+Decided = dict[int, tuple[tuple[Arg, ...], Judged]]
+"""By index in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as; and what
+to answer if the script accepts it."""
 
 
 async def settle(
@@ -35,12 +36,13 @@ async def settle(
 ) -> tuple[list[Judged], Any, int]:
     """Judge each outcome; returns the judgements, the reply to the demands (None without any), and the script's now."""
     for _ in range(TRIES_MAX):
-        segments, order = _segments(outcomes, await _decided(connection, outcomes))
+        decided = await _decided(connection, outcomes)
+        segments, order = _segments(outcomes, decided)
         args = [*segments, *_event_args(outcomes, order), *(["1", *demand_args(demands)] if demands else ["0"])]
         reply = await connection.run("settle", args)
         if reply != b"again":
             refusals, leased, now = reply
-            return _judgements(outcomes, order, refusals), leased, int(now)
+            return _judgements(outcomes, decided, order, refusals), leased, int(now)
     raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
 
 
@@ -71,7 +73,8 @@ async def _decided(connection: Connection, outcomes: Sequence[Outcome]) -> Decid
         if attempts:
             guard = attempts.decode()
             known = Known(outcome.key, *map(int, guard.split()))
-            decided[at] = _decision_args(decide(known, outcome, _policy(own, number, policies)), guard)
+            decision = decide(known, outcome, _policy(own, number, policies))
+            decided[at] = _decision_args(decision, guard), decision.accepted(known)
     return decided
 
 
@@ -137,7 +140,7 @@ def _other_args(outcomes: Sequence[Outcome], run: Sequence[int], decided: Decide
     for at in run:
         outcome = outcomes[at]
         args += (id_of(outcome.key), outcome.attempt)
-        args += _RELEASE if type(outcome) is Release else decided.get(at, _UNDECIDED)
+        args += _RELEASE if type(outcome) is Release else decided[at][0] if at in decided else _UNDECIDED
     return args
 
 
@@ -156,8 +159,12 @@ def _event_args(outcomes: Sequence[Outcome], order: Sequence[int]) -> list[Arg]:
     return ["1", *job_args(events, owners)] if events else ["0"]
 
 
-def _judgements(outcomes: Sequence[Outcome], order: Sequence[int], refusals: Sequence[Any]) -> list[Judged]:
+def _judgements(
+    outcomes: Sequence[Outcome], decided: Decided, order: Sequence[int], refusals: Sequence[Any]
+) -> list[Judged]:
     judged = [ACCEPTED] * len(outcomes)
+    for at, (_, accepted) in decided.items():
+        judged[at] = accepted
     for number, refusal in pairs(refusals):
         at = order[number - 1]
         judged[at] = _refused(outcomes[at], refusal)

@@ -29,6 +29,7 @@ from everwork.engines.sqlite.transaction import Transaction
 SHARED = statements("shared")
 RETRIES = statements("set_retries")
 DELETE = statements("delete")
+REQUEUE = statements("requeue")
 
 
 class SqliteChanges(SqliteBase, Changes):
@@ -37,8 +38,8 @@ class SqliteChanges(SqliteBase, Changes):
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         return await self._store.writer.submit(lambda tx: cancel(tx, keys, reason))
 
-    async def requeue(self, keys: Sequence[int]) -> list[Judged]:
-        return await self._store.writer.submit(lambda tx: requeue(tx, keys))
+    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: requeue(tx, keys, waiting=waiting))
 
     async def set_retries(self, key: int, retries: int) -> Judged:
         return await self._store.writer.submit(lambda tx: set_retries(tx, key, retries))
@@ -58,14 +59,15 @@ def cancel(tx: Transaction, keys: Sequence[int], reason: str) -> list[Judged]:
     return [_judge(tx, key, lambda found: _cancel(tx, found, reason)) for key in keys]
 
 
-def requeue(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
+def requeue(tx: Transaction, keys: Sequence[int], *, waiting: bool) -> list[Judged]:
     """Make dead letters pending again, with the max_attempts they were created with."""
-    return [_judge(tx, key, lambda found: _requeue(tx, found, None)) for key in keys]
+    act = _requeue_any if waiting else _requeue
+    return [_judge(tx, key, lambda found: act(tx, found)) for key in keys]
 
 
 def requeue_automatically(tx: Transaction, key: int) -> None:
     """Requeue a dead letter because its type's policy says so."""
-    _judge(tx, key, lambda found: _requeue(tx, found, None, AUTOMATIC_REQUEUE))
+    _judge(tx, key, lambda found: _requeue(tx, found, note=AUTOMATIC_REQUEUE))
 
 
 def set_retries(tx: Transaction, key: int, retries: int) -> Judged:
@@ -133,18 +135,33 @@ def _cancel(tx: Transaction, found: FoundJob, reason: str) -> Verdict:
     return Verdict.ACCEPTED
 
 
-def _requeue(tx: Transaction, found: FoundJob, max_attempts: int | None, note: str | None = None) -> Verdict:
+def _requeue_any(tx: Transaction, found: FoundJob) -> Verdict:
+    if found.state != State.PENDING:
+        return _requeue(tx, found)
+    if not tx.cursor.execute(REQUEUE["is_tried"], (found.key, found.attempt)).fetchone()[0]:
+        return Verdict.WRONG_STATE
+    leave_pending(tx, found.pending, is_ready=bool(found.is_ready))
+    _enter_again(tx, found, min(found.run_at_ms, tx.now_ms))
+    return Verdict.ACCEPTED
+
+
+def _requeue(tx: Transaction, found: FoundJob, max_attempts: int | None = None, *, note: str | None = None) -> Verdict:
     if not is_allowed(State(found.state), Cause.REQUEUE):
         return Verdict.WRONG_STATE
-    if max_attempts is None:
-        sql = statements("requeue")["created_with"]
-        (max_attempts,) = tx.cursor.execute(sql, (found.key,)).fetchone()
     tx.cursor.execute(SHARED["delete_finished"], (found.queue, found.state, found.key))
-    again = found.pending._replace(run_at_ms=tx.now_ms, attempts=0, max_attempts=max_attempts)
-    enter_pending(tx, [again])
-    record(tx, [Ended(found.key, found.attempt, REQUEUED, Cause.REQUEUE.value, tx.now_ms, error=note)])
+    _enter_again(tx, found, tx.now_ms, max_attempts, note)
     tx.move(found.queue, found.lane, State.FAILED, State.PENDING)
     return Verdict.ACCEPTED
+
+
+def _enter_again(
+    tx: Transaction, found: FoundJob, run_at_ms: int, max_attempts: int | None = None, note: str | None = None
+) -> None:
+    if max_attempts is None:
+        (max_attempts,) = tx.cursor.execute(REQUEUE["created_with"], (found.key,)).fetchone()
+    again = found.pending._replace(run_at_ms=run_at_ms, attempts=0, max_attempts=max_attempts)
+    enter_pending(tx, [again])
+    record(tx, [Ended(found.key, found.attempt, REQUEUED, Cause.REQUEUE.value, tx.now_ms, error=note)])
 
 
 def _set_retries(tx: Transaction, found: FoundJob, retries: int) -> Verdict:

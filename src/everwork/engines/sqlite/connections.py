@@ -10,8 +10,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from everwork.codec.local_file import unavailable
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.store_url import StoreUrl, connect, unavailable
+from everwork.engines.sqlite.store_url import StoreUrl, connect
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineError, EngineUnavailable
 from everwork.logs import get_logger

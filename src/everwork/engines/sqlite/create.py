@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created
+from everwork.core.leasing import Created, Stamp
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
+from everwork.engines.rules import outdated
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.statements import NOTHING_RARE, lane_of, rare_columns, statements
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
@@ -19,8 +21,10 @@ SQL = statements("create")
 class SqliteCreate(SqliteBase, JobFlow):
     """Creating jobs."""
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        return await self._store.writer.submit(lambda tx: create(tx, jobs))
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
+        if stamp is None:
+            return await self._store.writer.submit(lambda tx: create(tx, jobs))
+        return await self._store.writer.submit(lambda tx: create_stamped(tx, jobs, stamp))
 
 
 def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
@@ -32,6 +36,19 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
     if fresh:
         _write(tx, fresh, types)
     return answers
+
+
+def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
+    """`create`, unless the producer has got that far before."""
+    known = tx.cursor.execute(SQL["read_producer"], (stamp.producer,)).fetchone()
+    if known is not None and known[0] >= stamp.number:
+        if known[0] > stamp.number:
+            raise outdated(stamp)
+        return [Created(abs(key), key < 0) for key in json.loads(known[1])]
+    created = create(tx, jobs)
+    keys = json.dumps([-one.key if one.deduplicated else one.key for one in created])
+    tx.cursor.execute(SQL["write_producer"], (stamp.producer, stamp.number, keys, tx.now_ms))
+    return created
 
 
 _Keyed = list[tuple[int, NewJob]]

@@ -7,9 +7,14 @@ from contextlib import closing
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
-from everwork.engines.sqlite.store_url import StoreUrl, unavailable
+from everwork.codec.local_file import unavailable
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineBusy, SchemaMismatch
+
+PUBLIC_NAMES: Final = {"jobs": "ew_jobs", "dead_letters": "ew_dead_letters"}
+"""Second names of views, given if the file has nothing else of that name."""
 
 
 @cache
@@ -63,7 +68,16 @@ def _apply(connection: sqlite3.Connection, path: str) -> None:
             for statement in _split(script):
                 connection.execute(statement)
             connection.execute("INSERT INTO ew_schema VALUES (?)", (number,))
+    _give_public_names(connection)
     connection.execute("COMMIT")
+
+
+def _give_public_names(connection: sqlite3.Connection) -> None:
+    """Name the views as the documentation does, unless the user has a table, view or index of that name."""
+    taken = {str(name).lower() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    for name, view in PUBLIC_NAMES.items():
+        if view in taken and name not in taken:
+            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {view}")  # noqa: S608 - our own names
 
 
 def _version(connection: sqlite3.Connection) -> int:

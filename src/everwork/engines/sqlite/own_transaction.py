@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from everwork.codec.local_file import unavailable
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
@@ -15,7 +16,7 @@ from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.settle import settle
-from everwork.engines.sqlite.store_url import StoreUrl, unavailable
+from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineBusy, InvalidInput
 

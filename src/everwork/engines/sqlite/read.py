@@ -11,11 +11,23 @@ from typing import Final
 
 from everwork.core.breaker import Breaker
 from everwork.core.job import HistoryEntry, Job
-from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, KEY_MAX, OLDEST_SCAN_MAX
-from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats, WorkerHour
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, OLDEST_SCAN_MAX
+from everwork.core.queries import (
+    Count,
+    Explanation,
+    JobFilter,
+    Measure,
+    Oldest,
+    Order,
+    Page,
+    Stats,
+    WorkerHour,
+    cursor_at,
+    cursor_parts,
+)
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import Hours, PageBuilder, batches, first_step, hour_ranges, next_step
+from everwork.engines.portions import Hours, PageBuilder, batches, first_cursor, first_step, hour_ranges, next_step
 from everwork.engines.rules import (
     AHEAD_MAX,
     Facts,
@@ -102,27 +114,27 @@ def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
 
 
 def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None], now_ms: int) -> Page:
-    """Scan a bounded number of candidate keys, newest first, and keep the jobs that match."""
+    """Scan a bounded number of candidates, in order, and keep the jobs that match."""
     limit, after = page
-    below = KEY_MAX if after is None else after
+    last = first_cursor(query) if after is None else after
     builder = PageBuilder(query, limit)
     seen = 0
     step = first_step(query, limit)
     while step:
-        keys = _candidates(cursor, query, (below, step), now_ms)
-        for part in batches(keys, FILTER_STEP):
+        places = _candidates(cursor, query, (last, step), now_ms)
+        for part in batches(builder.keys(places), FILTER_STEP):
             left = _prefiltered(cursor, part, query)
             while left:
                 if builder.is_full:
                     return builder.page()
                 few, left = left[: builder.step], left[builder.step :]
                 builder.add(get(cursor, few), now_ms)
-        if len(keys) < step:
+        if len(places) < step:
             return Page(builder.jobs, None)
-        below = keys[-1]
-        seen += len(keys)
+        last = places[-1]
+        seen += len(places)
         step = next_step(query, seen, step)  # Every step scans all pending jobs.
-    return Page(builder.jobs, below)
+    return Page(builder.jobs, last)
 
 
 def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) -> Sequence[int]:
@@ -182,8 +194,8 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
 
 
 def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
-    """The next keys below the cursor that may match: of all jobs, or merged from the matching queues and states."""
-    _, limit = window
+    """The next places after the cursor whose jobs may match: of all jobs, or merged from matching queues and states."""
+    last, limit = window
     states = states_to_search(query)
     if query.type is None and query.group is None and not states:
         return [key for (key,) in cursor.execute(FIND["all"], window).fetchall()]
@@ -193,6 +205,11 @@ def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int
         if query.type in (None, type) and query.group in (None, group)
     ]
     pending = (now_ms if query.due else INSTANT_MS_MAX, attempts_min(query))
+    if query.order is Order.DUE:
+        return sorted(chain.from_iterable(_due(cursor, (queue, last, limit), pending) for queue in queues))[:limit]
+    if query.order is Order.FAILED:
+        latest = chain.from_iterable(_latest(cursor, (queue, last, limit)) for queue in queues)
+        return sorted(latest, reverse=True)[:limit]
     found = [
         _keys_of(cursor, (queue, *window), state, pending) for queue in queues for state in sorted(states or set(State))
     ]
@@ -210,7 +227,30 @@ def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State,
     return [key for (key,) in rows.fetchall()]
 
 
+def _latest(cursor: sqlite3.Cursor, window: tuple[int, int, int]) -> list[int]:
+    """The places of dead letters of a queue, the latest failure first."""
+    queue, last, limit = window
+    return [cursor_at(*row) for row in cursor.execute(FIND["latest"], (queue, *cursor_parts(last), limit)).fetchall()]
+
+
+def _due(cursor: sqlite3.Cursor, window: tuple[int, int, int], pending: tuple[int, int]) -> Iterator[int]:
+    """The places of pending jobs of a queue, as they become due: scheduled ones, then those of each ready range."""
+    queue, last, limit = window
+    place = cursor_parts(last)
+    rows = cursor.execute(FIND["scheduled"], (queue, *place, limit, *pending)).fetchall()
+    ranges = list(islice(_ready(cursor, queue), READY_RANGES_MAX + 1))
+    if len(ranges) > READY_RANGES_MAX:  # A walk over all of them costs less.
+        rows += cursor.execute(FIND["ready"], (queue, *place, limit, pending[1])).fetchall()
+    else:
+        for lane, sort_priority, _ in ranges:
+            one = (queue, lane, sort_priority, *place, limit, pending[1])
+            rows += cursor.execute(FIND["ready_range"], one).fetchall()
+    return (cursor_at(*row) for row in rows)
+
+
 OLDEST = statements("oldest")
+READY_RANGES_MAX: Final = 1_000
+"""How many lanes and priorities are read one by one, each by its own index range."""
 AFTER_EVERY_INSTANT_MS: Final = 2**63 - 1
 
 
@@ -223,14 +263,14 @@ def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
 
 def _since_ms(cursor: sqlite3.Cursor, queue: int, now_ms: int) -> int | None:
     due = cursor.execute(OLDEST["due"], (queue, now_ms)).fetchone()
-    ready = [run_at_ms for run_at_ms in islice(_ready(cursor, queue), OLDEST_SCAN_MAX) if run_at_ms <= now_ms]
+    ready = [run_at_ms for *_, run_at_ms in islice(_ready(cursor, queue), OLDEST_SCAN_MAX) if run_at_ms <= now_ms]
     return min([*ready, *(due or ())], default=None)
 
 
-def _ready(cursor: sqlite3.Cursor, queue: int) -> Iterator[int]:
-    """The earliest run_at of each lane and priority."""
+def _ready(cursor: sqlite3.Cursor, queue: int) -> Iterator[tuple[str, int, int]]:
+    """Each lane and priority with ready jobs, and its earliest run_at."""
     row = cursor.execute(OLDEST["first_ready"], (queue,)).fetchone()
     while row is not None:
-        lane, sort_priority, run_at_ms = row
-        yield run_at_ms
+        yield row
+        lane, sort_priority, _ = row
         row = cursor.execute(OLDEST["next_ready"], (queue, lane, sort_priority, AFTER_EVERY_INSTANT_MS)).fetchone()

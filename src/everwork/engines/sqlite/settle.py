@@ -17,12 +17,13 @@ from everwork.engines.sqlite.activate import activate
 from everwork.engines.sqlite.capacity import count_failures, count_successes
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
-from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, record
+from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, leave_pending, record
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import EXECUTIONS, WAITS, Transaction, Work, measure_completed, measure_failed
 
 SQL = statements("settle")
 SHARED = statements("shared")
+RECLAIM = statements("reclaim")
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 
 
@@ -41,6 +42,9 @@ class SqliteSettle(SqliteBase, JobFlow):
 
     async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         return await self._store.writer.submit(lambda tx: extend(tx, leases, lease_ms))
+
+    async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        return await self._store.writer.submit(lambda tx: reclaim(tx, leases, lease_ms))
 
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
         return await self._store.query(lambda cursor, _: check(cursor, leases))
@@ -62,6 +66,11 @@ class Leased(NamedTuple):
     retry: str | None
     policy: str | None
 
+    @property
+    def known(self) -> Known:
+        """What the core needs to know of the job."""
+        return Known(self.key, self.attempt, self.attempts, self.max_attempts)
+
     def pending(self, run_at_ms: int, attempts: int, max_attempts: int) -> Pending:
         """The row of the job when it is pending again."""
         sort_priority, key, attempt = self.sort_priority, self.key, self.attempt
@@ -73,14 +82,15 @@ def settle(tx: Transaction, outcomes: Sequence[Outcome]) -> list[Judged]:
     first = {outcome.key: outcome for outcome in reversed(outcomes)}
     accepted = _apply(tx, outcomes if len(first) == len(outcomes) else list(first.values()))
     if len(accepted) == len(outcomes):
-        return [ACCEPTED] * len(outcomes)
+        return [accepted[outcome.key] for outcome in outcomes]
     judged: list[Judged] = []
     for outcome in outcomes:
         if first.get(outcome.key) is outcome:
             del first[outcome.key]
-            judged.append(ACCEPTED if outcome.key in accepted else _refusal(tx, outcome))
+            passed = accepted
         else:
-            judged.append(ACCEPTED if _apply(tx, [outcome]) else _refusal(tx, outcome))
+            passed = _apply(tx, [outcome])
+        judged.append(passed.get(outcome.key) or _refusal(tx, outcome))
     return judged
 
 
@@ -89,14 +99,14 @@ def lapse(tx: Transaction, lapsed: Sequence[Lapse]) -> int:
     return len(_fail(tx, lapsed))
 
 
-def _apply(tx: Transaction, outcomes: Sequence[Outcome]) -> set[int]:
-    """Apply outcomes of different jobs; the keys of those that passed the guard."""
+def _apply(tx: Transaction, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
+    """Apply outcomes of different jobs; returns those that passed the guard, by key."""
     completions = [outcome for outcome in outcomes if type(outcome) is Complete]
     if len(completions) == len(outcomes):
-        return _complete(tx, completions)
+        return dict.fromkeys(_complete(tx, completions), ACCEPTED)
     releases = [outcome for outcome in outcomes if isinstance(outcome, Release)]
     failures: list[DecidedOutcome] = [outcome for outcome in outcomes if not isinstance(outcome, Complete | Release)]
-    return _complete(tx, completions) | _release(tx, releases) | _fail(tx, failures)
+    return dict.fromkeys(_complete(tx, completions) | _release(tx, releases), ACCEPTED) | _fail(tx, failures)
 
 
 def _guard(outcomes: Sequence[Outcome | Lapse | Lease]) -> str:
@@ -164,22 +174,12 @@ def _release(tx: Transaction, outcomes: Sequence[Release]) -> set[int]:
     return {row.key for row in rows}
 
 
-def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
+def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> dict[int, Judged]:
     if not outcomes:
-        return set()
+        return {}
     rows = _read(tx, outcomes)
     by_key = {outcome.key: outcome for outcome in outcomes}
-    decided = [
-        (
-            row,
-            decide(
-                Known(row.key, row.attempt, row.attempts, row.max_attempts),
-                by_key[row.key],
-                policy_of(row.retry, row.policy),
-            ),
-        )
-        for row in rows
-    ]
+    decided = [(row, decide(row.known, by_key[row.key], policy_of(row.retry, row.policy))) for row in rows]
     tx.cursor.executemany(SHARED["delete_leased"], [(row.key,) for row in rows])
     _retry(tx, [(row, decision) for row, decision in decided if decision.state is State.PENDING])
     _bury(tx, [(row, decision) for row, decision in decided if decision.state is State.FAILED])
@@ -192,7 +192,7 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> set[int]:
         tx.worked(row.queue, row.worker, work)
         measure_failed(tx, row.queue, work.execution_ms, work.wait_ms, decision.category)
     count_failures(tx, [(row.queue, row.key, row.attempt) for row, decision in decided if decision.is_counted])
-    return {row.key for row in rows}
+    return {row.key: decision.accepted(row.known) for row, decision in decided}
 
 
 def _retry(tx: Transaction, decided: Sequence[tuple[Leased, Decision]]) -> None:
@@ -254,6 +254,32 @@ def _refusal(tx: Transaction, outcome: Outcome) -> Judged:
 
 EXTEND = statements("extend")
 CHECK = statements("check")
+
+
+def reclaim(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+    """Take lapsed leases back, then extend all."""
+    for lease in leases:
+        _undo_lapse(tx, lease, tx.now_ms + lease_ms)
+    return extend(tx, leases, lease_ms)
+
+
+def _undo_lapse(tx: Transaction, lease: Lease, until_ms: int) -> None:
+    found, lapsed = find_job(tx, lease.key), tx.cursor.execute(RECLAIM["lapse"], lease).fetchone()
+    if found is None or lapsed is None or found.attempt != lease.attempt:
+        return
+    state, (worker, activated_at_ms) = State(found.state), lapsed
+    if state is State.PENDING:
+        leave_pending(tx, found.pending, is_ready=bool(found.is_ready))
+    elif state is State.FAILED:
+        tx.cursor.execute(SHARED["delete_finished"], (found.queue, found.state, found.key))
+    else:
+        return
+    row = found.pending._replace(run_at_ms=min(found.run_at_ms, activated_at_ms))
+    leased = (row.key, *row[:4], *row[5:], activated_at_ms, until_ms, worker)
+    tx.cursor.execute(RECLAIM["insert_leased"], leased)
+    tx.cursor.execute(RECLAIM["forget_lapse"], lease)
+    tx.count(found.queue, found.lane, state, -1)
+    tx.count(found.queue, found.lane, State.PROCESSING, 1)
 
 
 def extend(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:

@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from everwork.codec import local_file
+from everwork.codec.local_file import require_local_file, unavailable
 from everwork.exceptions import BadConfiguration, EngineUnavailable
 
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 35, 0)
-NETWORK_FILE_SYSTEMS = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "ncpfs",
-        "afs",
-        "9p",
-        "ceph",
-        "lustre",
-        "glusterfs",
-        "gfs",
-        "gfs2",
-        "ocfs2",
-        "beegfs",
-        "orangefs",
-        "pvfs2",
-        "fuse.sshfs",
-        "fuse.glusterfs",
-        "fuse.ceph",
-        "fuse.s3fs",
-        "fuse.rclone",
-        "fuse.davfs",
-        "fuse.gcsfuse",
-        "fuse.juicefs",
-        "davfs",
-        "webdav",
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +60,7 @@ def check_file(url: StoreUrl) -> None:
     if url.in_memory:
         return
     file = Path(url.path)
-    if file.is_dir():
-        raise EngineUnavailable(f"cannot open {file}: it is a directory; name a file")
-    if file.exists() and not file.is_file():
-        raise EngineUnavailable(f"cannot open {file}: it is not a regular file; name another path")
-    if not file.parent.is_dir():
-        raise EngineUnavailable(f"cannot open {file}: the directory {file.parent} does not exist; create it first")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user may write")
-    refuse_network_file_system(file, _mounts())
+    require_local_file(file)
     if file.exists():
         _require_database(file)
 
@@ -118,13 +77,7 @@ def _require_database(file: Path) -> None:
 
 def identity(url: StoreUrl) -> tuple[int, int] | None:
     """The file that is at the path now, as device and inode; None for a store in memory."""
-    if url.in_memory:
-        return None
-    try:
-        found = os.stat(url.path)  # noqa: PTH116 - once per transaction, three times as fast
-    except FileNotFoundError:
-        return (0, 0)
-    return found.st_dev, found.st_ino
+    return None if url.in_memory else local_file.identity(url.path)
 
 
 def require_jobs(url: StoreUrl) -> None:
@@ -140,18 +93,6 @@ def require_jobs(url: StoreUrl) -> None:
         raise unavailable(url.path, error) from None
     if is_ours is None:
         raise EngineUnavailable(f"{url.path} holds no jobs: create a first one in it, or name another engine")
-
-
-def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:
-    """Refuse network file systems, where SQLite's locks do not work; `mounts` are (mount point, type) pairs."""
-    inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
-    # The deepest mount point counts, and of several on one point the last.
-    point, kind = max(reversed(inside), key=lambda mount: len(mount[0]), default=("/", ""))
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise EngineUnavailable(
-            f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not hold; "
-            "use a local disk, or PostgreSQL or Redis"
-        )
 
 
 def connect(url: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
@@ -173,33 +114,3 @@ def connect(url: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
         connection.close()
         raise unavailable(url.path, error) from None
     return connection
-
-
-def unavailable(path: str, error: sqlite3.Error) -> EngineUnavailable:
-    """A SQLite error as one line for the operator."""
-    text = str(error)
-    advice = {
-        "file is not a database": "it is not an SQLite file; choose another path",
-        "database disk image is malformed": "the file is damaged; restore it from a backup",
-        "database or disk is full": "the disk is full; free some space and try again",
-        "attempt to write a readonly database": "it is read-only; check the permissions of the file and its directory",
-        "unable to open database file": "check the path, its permissions and free file handles",
-        "disk I/O error": "the disk reports an error; check it, then start again",
-    }.get(text)
-    return EngineUnavailable(f"cannot use {path}: {text}" + (f": {advice}" if advice else ""))
-
-
-_OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-def _mounts() -> list[tuple[str, str]]:
-    try:
-        lines = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return []
-    mounts = [line.split(" ", 3) for line in lines]
-    return [(_OCTAL.sub(_character, mount[1]), mount[2]) for mount in mounts if len(mount) > 2]
-
-
-def _character(octal: re.Match[str]) -> str:
-    return chr(int(octal[1], 8))

@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import replace
 from typing import NamedTuple
 
-from everwork.core.limits import HOUR_MS, KEY_MAX, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import HOUR_MS, KEY_MAX, PRODUCER_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
@@ -197,6 +197,7 @@ def _tidy(tx: Transaction) -> None:
     first_hour = tx.now_ms // HOUR_MS - STATISTICS_KEEP_HOURS
     tx.cursor.execute(SQL["forget_hours"], (first_hour,))
     tx.cursor.execute(SQL["forget_measures"], (first_hour,))
+    tx.cursor.execute(SQL["forget_producers"], (tx.now_ms - PRODUCER_KEEP_MS,))
     tx.cursor.execute(SQL["forget_registered"], (tx.now_ms,))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from everwork.codec.local_file import require_same_file, unavailable
 from everwork.engines.contract import Clock
 from everwork.engines.sqlite.connections import (
     BUSY,
@@ -29,7 +30,7 @@ from everwork.engines.sqlite.connections import (
     try_peek,
 )
 from everwork.engines.sqlite.processes import FileLock
-from everwork.engines.sqlite.store_url import StoreUrl, identity, unavailable
+from everwork.engines.sqlite.store_url import StoreUrl, identity
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
 from everwork.logs import get_logger
@@ -144,10 +145,8 @@ class Writer(ABC):
 
     def _refuse_another_file(self) -> None:
         """Refuse to write to a file that was removed or replaced: the writes would be lost."""
-        if self._file is not None and identity(self._url) != self._file:
-            raise EngineUnavailable(
-                f"cannot use {self._url.path}: the file was removed or replaced while it was open; start again"
-            )
+        if self._file is not None:
+            require_same_file(self._url.path, self._file)
 
     def _begin(self) -> None:
         """Wait as long as it takes: a writer without our lock (the user's own transaction) may be active."""

@@ -3,13 +3,14 @@
 --   "jobs": [{"h": number of its head, from 1, "v": variables; and what is not as usual: "p": priority, "d": delay_ms,
 --     "r": run_at_ms, "m": max_attempts, "k": dedupe_key, "l": limit_key, "c": correlation_id, "e": expires_at_ms,
 --     "t": timeout_ms, "b": headers, "y": retry, "x": extra, "f": the key of the completion that carries it}, ...],
---   "dedupe": true if any job has a dedupe_key}.
+--   "dedupe": true if any job has a dedupe_key, "stamp": [producer, number] if the call may be repeated}.
 -- Returns: the new keys of the jobs; the keys to return, an earlier job's where the dedupe key is known; whether a
---   worker waits for work.
+--   worker waits for work. A call that is repeated is rolled back with the message 'repeated'.
 
 CREATE OR REPLACE FUNCTION {schema}.create_jobs(given jsonb, OUT fresh bigint[], OUT keys bigint[],
   OUT is_awaited boolean)
 LANGUAGE plpgsql {plan} AS $$
+<<creating>>
 DECLARE
   at_ms bigint := now_ms((given->>'now')::bigint);
   head jsonb;
@@ -78,6 +79,19 @@ BEGIN
   INSERT INTO count_delta (queue_id, tenant, pending)
   SELECT l.queue_id, l.tenant, sum(p.n) FROM (SELECT lane_id, count(*) AS n FROM placed GROUP BY 1) p
   JOIN lane l ON l.id = p.lane_id GROUP BY 1, 2;
+  IF given ? 'stamp' THEN
+    UPDATE producer p SET number = (given->'stamp'->>1)::bigint, at_ms = creating.at_ms,
+      keys = CASE WHEN given ? 'dedupe' THEN signed_keys(create_jobs.fresh, create_jobs.keys) ELSE create_jobs.keys END
+    WHERE p.id = given->'stamp'->>0 AND p.number < (given->'stamp'->>1)::bigint;
+    IF NOT FOUND THEN
+      INSERT INTO producer (id, number, at_ms, keys)
+      VALUES (given->'stamp'->>0, (given->'stamp'->>1)::bigint, creating.at_ms,
+        signed_keys(create_jobs.fresh, create_jobs.keys)) ON CONFLICT DO NOTHING;
+      IF NOT FOUND THEN
+        RAISE EXCEPTION 'repeated';  -- Nothing is created; the client reads what was returned then.
+      END IF;
+    END IF;
+  END IF;
   is_awaited := EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms);
 END $$;
 
@@ -105,3 +119,10 @@ BEGIN
   END LOOP;
   RAISE serialization_failure USING MESSAGE = 'dedupe keys come and go too fast';
 END $$;
+
+-- Keys to return, negative where an earlier job's is returned.
+CREATE OR REPLACE FUNCTION {schema}.signed_keys(fresh bigint[], keys bigint[]) RETURNS bigint[]
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT array_agg(CASE WHEN o.new = o.key THEN o.key ELSE -o.key END ORDER BY o.n)
+  FROM unnest(fresh, keys) WITH ORDINALITY AS o(new, key, n)
+$$;

@@ -1,6 +1,6 @@
--- Purpose: keys that may match a filter, newest first.
+-- Purpose: keys that may match a filter, newest first or in another order.
 -- Inputs: queues, cursor (keys below it), limit, states, the instant by which pending jobs are due, how many attempts
---   they had at least. Returns: keys; the jobs are then read by get.sql and matched.
+--   they had at least. Returns: keys, in another order with their instants; the jobs are then read by get.sql and matched.
 
 -- name: all
 SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
@@ -23,6 +23,42 @@ SELECT key FROM (
      SELECT key FROM {schema}.finished f WHERE s.state > 2 AND f.queue_id = q.id AND f.state = s.state AND f.key < $2
      ORDER BY f.key DESC LIMIT $3) f)
 ) k ORDER BY key DESC LIMIT $3;
+
+-- name: latest
+-- Of some queues ($1), before an instant ($2) and key ($3), at most $4: from two indexes, each job in one of them.
+SELECT f.finished_at_ms, f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
+  (SELECT a.finished_at_ms, a.key FROM {schema}.finished a WHERE a.queue_id = q.id AND a.state = 4 AND a.kind <> 'reject'
+     AND (a.finished_at_ms, a.key) < ($2::bigint, $3::bigint) ORDER BY a.finished_at_ms DESC, a.key DESC LIMIT $4)
+  UNION ALL
+  (SELECT a.finished_at_ms, a.key FROM {schema}.finished a WHERE a.queue_id = q.id AND a.state = 4 AND a.kind = 'reject'
+     AND (a.finished_at_ms, a.key) < ($2::bigint, $3::bigint) ORDER BY a.finished_at_ms DESC, a.key DESC LIMIT $4)) f
+ORDER BY 1 DESC, 2 DESC LIMIT $4;
+
+-- name: due
+-- Of some queues ($1), after an instant ($2) and key ($3), at most $4, until $5, tried $6 times at least: scheduled jobs, and
+-- the first ones of each lane and priority, found as in oldest.sql.
+WITH RECURSIVE range AS (
+  SELECT q.id, h.lane_id, h.rank FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
+    SELECT j.lane_id, j.rank FROM {schema}.live j WHERE j.state = 1 AND j.queue_id = q.id
+    ORDER BY j.lane_id, j.rank, j.run_at_ms, j.key LIMIT 1) h
+  UNION ALL
+  SELECT b.id, h.lane_id, h.rank FROM range b CROSS JOIN LATERAL (
+    SELECT j.lane_id, j.rank FROM {schema}.live j
+    WHERE j.state = 1 AND j.queue_id = b.id AND (j.lane_id, j.rank) > (b.lane_id, b.rank)
+    ORDER BY j.lane_id, j.rank, j.run_at_ms, j.key LIMIT 1) h)
+SELECT p.run_at_ms, p.key FROM (
+  SELECT j.run_at_ms, j.key FROM range r CROSS JOIN LATERAL (
+    SELECT a.run_at_ms, a.key FROM {schema}.live a
+    WHERE a.state = 1 AND a.queue_id = r.id AND a.lane_id = r.lane_id AND a.rank = r.rank
+      AND (a.run_at_ms, a.key) > ($2::bigint, $3::bigint) AND a.run_at_ms <= $5 AND a.attempt >= $6
+    ORDER BY a.run_at_ms, a.key LIMIT $4) j
+  UNION ALL
+  SELECT j.run_at_ms, j.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
+    SELECT a.run_at_ms, a.key FROM {schema}.live a
+    WHERE a.state = 0 AND a.queue_id = q.id AND (a.run_at_ms, a.key) > ($2::bigint, $3::bigint)
+      AND a.run_at_ms <= $5 AND a.attempt >= $6
+    ORDER BY a.run_at_ms, a.key LIMIT $4) j) p
+ORDER BY 1, 2 LIMIT $4;
 
 -- name: queues
 SELECT id, type, grp FROM {schema}.queue;

@@ -1,4 +1,4 @@
--- Purpose: requeue dead letters.
+-- Purpose: requeue dead letters, or let jobs that wait for a retry start afresh.
 -- Inputs: sorted keys, now, max_attempts (NULL: as created), a note for the history. Returns: those requeued, as they
 --   were before. With a note the requeue is automatic: only if the policies of their types allow it, and before they
 --   expire.
@@ -33,3 +33,21 @@ counted AS (
   INSERT INTO {schema}.count_delta (queue_id, tenant, failed, pending)
   SELECT x.queue_id, x.tenant, -count(*), count(*) FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2)
 SELECT g.key, 4, g.attempts, g.max_attempts, q.type FROM gone g JOIN {schema}.queue q ON q.id = g.queue_id;
+
+-- name: waiting
+-- Pending jobs that were tried since their creation or their last requeue. A concurrent requeue of the same job may have
+-- written its entry already.
+WITH held AS MATERIALIZED (
+  SELECT l.* FROM {schema}.live l
+  WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2 AND l.attempt > 0 AND NOT EXISTS (
+    SELECT 1 FROM {schema}.history h WHERE h.key = l.key AND h.attempt = l.attempt AND h.step = 1)
+  ORDER BY l.key FOR UPDATE OF l),
+moved AS (
+  UPDATE {schema}.live l SET run_at_ms = least(l.run_at_ms, {schema}.now_ms($2)), state = 1, attempts = 0,
+    activated_at_ms = {schema}.now_ms($2),
+    max_attempts = (SELECT j.max_attempts FROM {schema}.job j WHERE j.key = l.key)
+  WHERE l.key = ANY(ARRAY(SELECT key FROM held))),
+recorded AS (
+  INSERT INTO {schema}.history (key, attempt, step, kind, at_ms)
+  SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2) FROM held ON CONFLICT DO NOTHING)
+SELECT h.key, 1, h.attempts, h.max_attempts, q.type FROM held h JOIN {schema}.queue q ON q.id = h.queue_id;

@@ -102,6 +102,9 @@ WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancel
 WITH measured AS (DELETE FROM {schema}.measure_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint)
 DELETE FROM {schema}.work_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint;
 
+-- name: forget_producers
+DELETE FROM {schema}.producer WHERE at_ms < $1;
+
 -- name: forget_registered
 DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 

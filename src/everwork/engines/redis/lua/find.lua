@@ -1,30 +1,43 @@
--- Purpose: ids of jobs that may match a filter, newest first, with their states; scans a bounded number.
--- Inputs: now; the cursor (ids below it); the most ids to scan; the letters of the states; of pending jobs 'd' for due
---   ones only, 't' for tried ones only; the instants, in 15 digits, from which and before which they were created;
---   texts that their states must contain.
--- Returns: the next cursor ('' at the end), ids, states, now, the number scanned.
+-- Purpose: ids of jobs that may match a filter, in order, with their states; scans a bounded number.
+-- Inputs: now; the order: 'n' newest first, 'd' as they become due, 'f' the latest failure first; the instant and the id
+--   of the cursor (newest first: the id alone counts); the most ids to scan; the type, or ''; the letters of the states; of
+--   pending jobs 'd' for due ones only, 't' for tried ones only; the instants, in 15 digits, from which and before which
+--   they were created; texts that their states must contain.
+-- Returns: the instant and the id of the next cursor (the id is '' at the end), ids, their instants, states, now, the number
+--   scanned. Nothing if pending jobs are in too many lanes to be ordered.
 -- Failed and cancelled jobs have indexes of their own, live ones are few; for completed ones the buckets are walked.
--- Parts: records candidates
-local below, step, states, from, before = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[6], ARGV[7]
-local is_due, is_tried = string.find(ARGV[5], 'd', 1, true), string.find(ARGV[5], 't', 1, true)
+-- Parts: records candidates ordered
+local order, instant, id, step, type, states = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local is_due, is_tried = string.find(ARGV[8], 'd', 1, true), string.find(ARGV[8], 't', 1, true)
+local from, before = ARGV[9], ARGV[10]
 
 local function fits(record)
   local created = sub(record, 16, 30)
   if created < from or created >= before or not string.find(states, sub(record, 31, 31), 1, true) then return false end
   if is_tried and sub(record, 31, 34) == 'p\n0\n' then return false end
-  for i = 8, #ARGV do
+  for i = 11, #ARGV do
     if not string.find(record, ARGV[i], 31, true) then return false end
   end
   return true
 end
 
-local ids, next_below
-if not string.find(states, 'c', 1, true) then
-  ids, next_below = by_index(below, step, states, is_due and NOW or '+inf')
+local ids, instants, next_id, next_instant = nil, {}, '', '0'
+if order == 'n' then
+  if not string.find(states, 'c', 1, true) then ids, next_id = by_index(id, step, states, is_due and NOW or '+inf') end
+  if not ids then ids, next_id = by_walking(id, step) end
+else
+  local places
+  if order == 'd' then places = due_places(type, {instant, id}, step, is_due and now or math.huge)
+  else places = failed_places({instant, id}, step) end
+  if not places then return false end
+  ids = {}
+  for i, place in ipairs(places) do ids[i], instants[i] = place[2], fmt('%.0f', place[1]) end
+  if #ids == step then next_id, next_instant = ids[step], instants[step] end
 end
-if not ids then ids, next_below = by_walking(below, step) end
-local found, records = {}, {}
+local found, at, records = {}, {}, {}
 for i, record in ipairs(fetch(STATES, ids)) do
-  if record and fits(record) then found[#found + 1], records[#records + 1] = ids[i], record end
+  if record and fits(record) then
+    found[#found + 1], at[#at + 1], records[#records + 1] = ids[i], instants[i] or '0', record
+  end
 end
-return {next_below, found, records, NOW, #ids}
+return {next_instant, next_id, found, at, records, NOW, #ids}

@@ -32,6 +32,7 @@ local function index_job(id, state, r, till)
     call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
     if r.state == 'f' then
       call('ZADD', FAILED, 0, id)
+      call('ZADD', FAILED_AT, r.finished, id)
       schedule_requeue(id, r, r.kind, r.finished)
     elseif r.state == 'x' then
       call('ZADD', CANCELLED, 0, id)

@@ -18,8 +18,8 @@ if has_turn then
   requeued, more_dead = requeue_dead_letters()
   -- Failed jobs are deleted only when none of them may still be requeued automatically.
   deleted = retain_all({c = tonumber(ARGV[4]), f = not more_unplaced and not more_dead and tonumber(ARGV[5]) or nil})
-  local more_hours = forget_hour(tonumber(ARGV[6]))
-  has_more = has_more or more_running or more_unplaced or more_dead or more_hours or scanned >= STEP
+  local more_hours, more_failures = forget_hour(tonumber(ARGV[6])), index_failures()
+  has_more = has_more or more_failures or more_running or more_unplaced or more_dead or more_hours or scanned >= STEP
   tidy()
   tidy_entries()
 end

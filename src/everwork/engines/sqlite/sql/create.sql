@@ -30,3 +30,10 @@ VALUES (?, ?, ?, ?, ?, 0, 0, ?);
 
 -- name: arm_expiry
 INSERT INTO ew_expiry (expires_at_ms, key) VALUES (?, ?);
+
+-- name: read_producer
+SELECT number, keys FROM ew_producer WHERE id = ?;
+
+-- name: write_producer
+INSERT INTO ew_producer (id, number, keys, at_ms) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET number = excluded.number, keys = excluded.keys, at_ms = excluded.at_ms;

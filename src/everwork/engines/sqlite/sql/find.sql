@@ -1,5 +1,6 @@
--- Purpose: keys that may match a filter, newest first.
--- Inputs: queue, cursor (keys below it), limit. Returns: keys; the jobs are then read by get.sql and matched.
+-- Purpose: keys that may match a filter, newest first or in another order.
+-- Inputs: queue, cursor (keys below it, or an instant and a key), limit. Returns: keys, in another order with their
+--   instants; the jobs are then read by get.sql and matched.
 
 -- name: all
 SELECT key FROM ew_job WHERE key < ? ORDER BY key DESC LIMIT ?;
@@ -17,6 +18,26 @@ SELECT key FROM ew_leased WHERE queue = ? AND key < ? ORDER BY key DESC LIMIT ?;
 
 -- name: finished
 SELECT key FROM ew_finished WHERE queue = ?1 AND state = ?4 AND key < ?2 ORDER BY key DESC LIMIT ?3;
+
+-- name: latest
+SELECT finished_at_ms, key FROM ew_finished WHERE queue = ?1 AND state = 4 AND (finished_at_ms, key) < (?2, ?3)
+ORDER BY finished_at_ms DESC, key DESC LIMIT ?4;
+
+-- name: scheduled
+-- ?5: the latest run_at; ?6: the lowest attempt number.
+SELECT run_at_ms, key FROM ew_future
+WHERE queue = ?1 AND (run_at_ms, key) > (?2, ?3) AND run_at_ms <= ?5 AND attempt >= ?6
+ORDER BY run_at_ms, key LIMIT ?4;
+
+-- name: ready_range
+-- ?7: the lowest attempt number.
+SELECT run_at_ms, key FROM ew_ready
+WHERE queue = ?1 AND lane = ?2 AND urgency = ?3 AND (run_at_ms, key) > (?4, ?5) AND attempt >= ?7
+ORDER BY run_at_ms, key LIMIT ?6;
+
+-- name: ready
+SELECT run_at_ms, key FROM ew_ready WHERE queue = ?1 AND (run_at_ms, key) > (?2, ?3) AND attempt >= ?5
+ORDER BY run_at_ms, key LIMIT ?4;
 
 -- name: queues
 SELECT id, type, grp FROM ew_queue;

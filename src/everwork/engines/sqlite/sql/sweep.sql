@@ -67,5 +67,8 @@ DELETE FROM ew_measure WHERE hour < ?;
 DELETE FROM ew_lane
 WHERE open = 0 AND busy = 0 AND served < (SELECT turn - 100000 FROM ew_queue q WHERE q.id = queue);
 
+-- name: forget_producers
+DELETE FROM ew_producer WHERE at_ms < ?;
+
 -- name: forget_registered
 DELETE FROM ew_registry WHERE until_ms <= ?;

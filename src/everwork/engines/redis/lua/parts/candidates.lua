@@ -12,13 +12,17 @@ local function add_keys(queue, keys, futures)
   end
 end
 
+local function add_type(type, keys, futures)
+  local groups = call('HGET', P .. ':t:' .. type, 'groups') or ''
+  add_keys(type, keys, futures)
+  for group in string.gmatch(groups, '[^\31]+') do add_keys(type .. '\31' .. group, keys, futures) end
+end
+
 -- The keys of all sets of pending jobs; those of scheduled ones are added to `futures`.
 local function pending_keys(futures)
   local keys = {}
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
-    local groups = call('HGET', P .. ':t:' .. type, 'groups') or ''
-    add_keys(type, keys, futures)
-    for group in string.gmatch(groups, '[^\31]+') do add_keys(type .. '\31' .. group, keys, futures) end
+    add_type(type, keys, futures)
     if #keys > FEW then return keys, true end
   end
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do add_keys(queue, keys, futures) end

@@ -1,4 +1,4 @@
--- Purpose: cancel a job, record the end of an attempt, requeue a dead letter.
+-- Purpose: cancel a job, record the end of an attempt, requeue a dead letter or a job that waits for a retry.
 -- Inputs: records, effects, queues.
 local HISTORY_MAX = @HISTORY_ENTRIES_MAX@
 
@@ -12,6 +12,12 @@ local function past_end(id, attempt) -- How an attempt ended; nil if it is not i
   for _, entry in ipairs(call('LRANGE', P .. ':h:' .. id, 0, -1)) do
     local number, kind = string.match(entry, '^(%d+)\n(%a+)\n')
     if number == attempt and kind ~= 'requeue' then return kind end
+  end
+end
+
+local function lapse_of(id, attempt) -- The entry of the history that says so, if the attempt's lease has lapsed.
+  for _, entry in ipairs(call('LRANGE', P .. ':h:' .. id, 0, -1)) do
+    if string.match(entry, '^(%d+)\nlapse\n') == attempt then return entry end
   end
 end
 
@@ -45,11 +51,27 @@ local function expire() -- Cancels expired pending jobs: how many, and whether t
   return cancel_pending(due, 'expire', 'expired'), #due == STEP
 end
 
-local function requeue(id, record, r, max, error) -- A dead letter.
-  put(STATES, id, fmt('%015.0f', now) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
+-- With its attempts from 0 on, from `run_at` on; its error is gone, its history tells of the requeue.
+local function enter_again(id, record, r, run_at, max, error)
+  put(STATES, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
   drop(ERRORS, id)
-  call('ZREM', FAILED, id)
-  enter_pending(id, r, now)
+  enter_pending(id, r, run_at)
   record_end(id, r.attempt, 'requeue', '', '', '', error or '')
+end
+
+local function requeue(id, record, r, max, error) -- A dead letter.
+  call('ZREM', FAILED, id)
+  call('ZREM', FAILED_AT, id)
+  enter_again(id, record, r, now, max, error)
   move_count(r, 'p', 1)
+end
+
+local function is_tried(id, r) -- Whether a pending job had an attempt since its creation or its last requeue.
+  local last = r.attempt ~= '0' and call('LINDEX', P .. ':h:' .. id, -1)
+  return last and string.match(last, '^%d+\n(%a+)\n') ~= 'requeue'
+end
+
+local function requeue_waiting(id, record, r) -- A pending job.
+  leave_pending(id, r)
+  enter_again(id, record, r, math.min(tonumber(sub(record, 1, 15)), now), r.created_max)
 end

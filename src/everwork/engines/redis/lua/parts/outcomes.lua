@@ -118,6 +118,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
     put(STATES, id, sub(record, 1, 30) .. tail_of(r, 'f', r.attempt, r.attempts, max, kind, r.activated, NOW, r.worker))
     put(ERRORS, id, code .. '\0' .. error)
     call('ZADD', FAILED, 0, id)
+    call('ZADD', FAILED_AT, NOW, id)
     record_end(id, r.attempt, kind, r.activated, '', r.worker, error)
     add_failure(r, 'failed', spent, waited, measured_as)
     table.insert(ended_as(r, 'f'), id)

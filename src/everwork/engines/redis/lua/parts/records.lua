@@ -22,7 +22,7 @@ local NOW = fmt('%.0f', now)
 local STATES, PAYLOADS, ERRORS, RESULTS = P .. ':s:', P .. ':j:', P .. ':e:', P .. ':o:'
 local DEDUPE_FIELDS, OWN_POLICIES, REQUEUE_ROUNDS = P .. ':k:', P .. ':p:', P .. ':a:'
 local LEASES, EXPIRY = P .. ':leases', P .. ':expiry'
-local FAILED, CANCELLED = P .. ':failed', P .. ':cancelled'
+local FAILED, CANCELLED, FAILED_AT = P .. ':failed', P .. ':cancelled', P .. ':failed-at'
 -- A small set or hash is a list that every write walks over; one long member makes it a tree or table for good.
 local FILLER = string.rep('~', 65)
 local CHUNK = 2000 -- Lua cannot unpack more than about 7,900 values; even, for pairs.

@@ -19,7 +19,7 @@ local function remove(ids, records)
   for _, part in ipairs({STATES, PAYLOADS, ERRORS, RESULTS, DEDUPE_FIELDS, OWN_POLICIES, REQUEUE_ROUNDS}) do
     forget(part, ids, runs)
   end
-  for _, index in ipairs({FAILED, CANCELLED, EXPIRY}) do call_many('ZREM', index, ids) end
+  for _, index in ipairs({FAILED, FAILED_AT, CANCELLED, EXPIRY}) do call_many('ZREM', index, ids) end
   call_many('HDEL', P .. ':dedupe', fields)
   for i = 1, #histories, CHUNK do
     call('UNLINK', unpack(histories, i, math.min(i + CHUNK - 1, #histories)))

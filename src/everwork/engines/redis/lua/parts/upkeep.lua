@@ -159,6 +159,18 @@ local function index_finished_jobs()
   return true
 end
 
+-- Dead letters of an earlier version, which kept no order of their failures; whether there are more.
+local function index_failures()
+  if call('ZCARD', FAILED) <= call('ZCARD', FAILED_AT) then return false end
+  local last = call('HGET', P .. ':turns', '\nfailures') or ''
+  local ids = call('ZRANGEBYLEX', FAILED, last == '' and '-' or '(' .. last, '+', 'LIMIT', 0, STEP)
+  for i, record in ipairs(fetch(STATES, ids)) do
+    if record then call('ZADD', FAILED_AT, parse(sub(record, 31)).finished, ids[i]) end
+  end
+  call('HSET', P .. ':turns', '\nfailures', #ids == STEP and ids[STEP] or '')
+  return #ids == STEP
+end
+
 local function forget_hour(hours_kept) -- Deletes the statistics of one hour past its retention; whether there was one.
   local first = math.floor(now / 3600000) - hours_kept
   local hour = call('ZRANGEBYSCORE', P .. ':hours', '-inf', '(' .. first, 'LIMIT', 0, 1)[1]
@@ -188,10 +200,18 @@ local function tidy_entries()
   call('HDEL', P .. ':turns', '\ntidying')
 end
 
+local function forget_producers() -- See create.lua.
+  local before = fmt('(%.0f', now - @PRODUCER_KEEP_MS@)
+  local old = call('ZRANGEBYSCORE', P .. ':producers:at', '-inf', before, 'LIMIT', 0, CHUNK)
+  call_many('HDEL', P .. ':producers', old)
+  call_many('ZREM', P .. ':producers:at', old)
+end
+
 local function tidy() -- Once an hour.
   local since = now - (call('HGET', P .. ':turns', '\ntidied') or 0)
   if since >= 0 and since < TIDY_EVERY_MS then return end
   call('HSET', P .. ':turns', '\ntidied', NOW, '\ntidying', '')
+  forget_producers()
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     local turn = tonumber(call('GET', P .. ':turn:' .. type) or 0)
     if turn > LANES_KEPT then

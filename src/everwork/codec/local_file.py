@@ -1,0 +1,128 @@
+"""Files for SQLite: where one may be, and its errors as one line for the operator."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from everwork.core import checks
+from everwork.exceptions import EngineUnavailable
+
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "ncpfs",
+        "afs",
+        "9p",
+        "ceph",
+        "lustre",
+        "glusterfs",
+        "gfs",
+        "gfs2",
+        "ocfs2",
+        "beegfs",
+        "orangefs",
+        "pvfs2",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.ceph",
+        "fuse.s3fs",
+        "fuse.rclone",
+        "fuse.davfs",
+        "fuse.gcsfuse",
+        "fuse.juicefs",
+        "davfs",
+        "webdav",
+    ]
+)
+
+
+def require_local_file(file: Path) -> None:
+    """Refuse a path where a database file could never work, or could lose what it holds."""
+    try:
+        _require_usable(file)
+    except PermissionError:  # A directory above it may not be entered.
+        raise EngineUnavailable(
+            f"cannot open {file}: permission denied; choose a path that this user may use"
+        ) from None
+    except OSError as error:  # No file can have this name.
+        raise EngineUnavailable(f"cannot open {checks.shown(str(file))}: {error.strerror}") from None
+    refuse_network_file_system(file, _mounts())
+
+
+def _require_usable(file: Path) -> None:
+    if file.is_dir():
+        raise EngineUnavailable(f"cannot open {file}: it is a directory; name a file")
+    if file.exists() and not file.is_file():
+        raise EngineUnavailable(f"cannot open {file}: it is not a regular file; name another path")
+    if not file.parent.is_dir():
+        raise EngineUnavailable(f"cannot open {file}: the directory {file.parent} does not exist; create it first")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user may write")
+
+
+def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:
+    """Refuse network file systems, where SQLite's locks do not work; `mounts` are (mount point, type) pairs."""
+    inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
+    # The deepest mount point counts, and of several on one point the last.
+    point, kind = max(reversed(inside), key=lambda mount: len(mount[0]), default=("/", ""))
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise EngineUnavailable(
+            f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not hold; "
+            "use a local disk, or PostgreSQL or Redis"
+        )
+
+
+def identity(path: str) -> tuple[int, int]:
+    """The file that is at a path now, as device and inode; zeros if there is none."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - once per transaction, three times as fast
+    except FileNotFoundError:
+        return (0, 0)
+    return found.st_dev, found.st_ino
+
+
+def require_same_file(path: str, opened: tuple[int, int]) -> None:
+    """Refuse to write to a file that was removed or replaced: the writes would be lost."""
+    if identity(path) != opened:
+        raise EngineUnavailable(f"cannot use {path}: the file was removed or replaced while it was open; start again")
+
+
+def unavailable(path: str, error: sqlite3.Error) -> EngineUnavailable:
+    """A SQLite error as one line for the operator."""
+    text = str(error)
+    advice = {
+        "file is not a database": "it is not an SQLite file; choose another path",
+        "database disk image is malformed": "the file is damaged; restore it from a backup",
+        "database or disk is full": "the disk is full; free some space and try again",
+        "attempt to write a readonly database": "it is read-only; check the permissions of the file and its directory",
+        "unable to open database file": "check the path, its permissions and free file handles",
+        "disk I/O error": "the disk reports an error; check it, then start again",
+    }.get(text)
+    return EngineUnavailable(f"cannot use {path}: {text}" + (f": {advice}" if advice else ""))
+
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def _mounts() -> list[tuple[str, str]]:
+    try:
+        lines = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    mounts = [line.split(" ", 3) for line in lines]
+    return [(_OCTAL.sub(_character, mount[1]), mount[2]) for mount in mounts if len(mount) > 2]
+
+
+def _character(octal: re.Match[str]) -> str:
+    return chr(int(octal[1], 8))
