@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from everwork.app.function import JobFunction, JobKey
     from everwork.app.schedules import AbstractCronSchedule, CronSchedule
     from everwork.app.settings import Cron, EventSettings, Interval, Trigger, WorkerSettings
-    from everwork.core.breaker import CircuitBreaker
+    from everwork.core.breaker import BreakerState, BreakerStatus, CircuitBreaker
     from everwork.core.classify import ErrorRule, Strategy
     from everwork.core.job import Job
     from everwork.core.policy import Rate, TypePolicy
@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from everwork.runtime.context import JobContext
     from everwork.runtime.events import Event, EventCollector
     from everwork.runtime.middleware import Call, Middleware
+    from everwork.spool.settings import Spool
 
 __all__ = [
     "AbstractCronSchedule",
     "AbstractWorker",
+    "BreakerState",
+    "BreakerStatus",
     "Call",
     "CircuitBreaker",
     "Cron",
@@ -61,6 +64,7 @@ __all__ = [
     "RedisBackend",
     "RedisBroker",
     "RetryPolicy",
+    "Spool",
     "SqliteBackend",
     "SqliteBroker",
     "State",
@@ -73,6 +77,8 @@ __all__ = [
 _MODULES = {
     "AbstractCronSchedule": "everwork.app.schedules",
     "AbstractWorker": "everwork.manager.worker",
+    "BreakerState": "everwork.core.breaker",
+    "BreakerStatus": "everwork.core.breaker",
     "Call": "everwork.runtime.middleware",
     "CircuitBreaker": "everwork.core.breaker",
     "Cron": "everwork.app.settings",
@@ -99,6 +105,7 @@ _MODULES = {
     "RedisBackend": "everwork.manager.stores",
     "RedisBroker": "everwork.manager.stores",
     "RetryPolicy": "everwork.core.retry",
+    "Spool": "everwork.spool.settings",
     "SqliteBackend": "everwork.manager.stores",
     "SqliteBroker": "everwork.manager.stores",
     "State": "everwork.core.states",

@@ -8,6 +8,7 @@ Errors say who must act:
     │   ├── JobNotFound           there is no such job
     │   ├── WrongState            the job is in another state
     │   ├── LeaseLost             the attempt named is no longer the live one
+    │   ├── NotDelivered          the job is in a local spool and has no key yet, or was set aside there
     │   └── JobFailed             `result()` of a job that failed or was cancelled
     ├── NotFound                  there is no such API key, group or other object that is not a job
     │   └── NothingMatches        a filter matches nothing that could be changed
@@ -20,6 +21,7 @@ Errors say who must act:
     └── EngineError               the operator
         ├── BadConfiguration      an engine URL or setting is wrong
         ├── EngineUnavailable     the store cannot be reached, opened or written
+        │   └── SpoolFull         the engine is unavailable and the local spool is full
         ├── EngineBusy            another process holds the store's write lock
         └── SchemaMismatch        the store was written by a newer version
 
@@ -56,10 +58,10 @@ class JobError(EverworkError):
 
 
 class JobNotFound(JobError):
-    """There is no job with this key."""
+    """There is no job with this key. `key` is 0 if what was given does not have the form of a key."""
 
-    def __init__(self, key: int) -> None:
-        super().__init__(key, f"Job '{key}' not found")
+    def __init__(self, key: int, message: str | None = None) -> None:
+        super().__init__(key, message or f"Job '{key}' not found")
 
 
 class WrongState(JobError):
@@ -68,6 +70,10 @@ class WrongState(JobError):
 
 class LeaseLost(JobError):
     """The attempt named is not the job's live attempt."""
+
+
+class NotDelivered(JobError):
+    """The job is in the local spool: it waits for the engine, or was set aside because the engine refused it."""
 
 
 class JobFailed(JobError):
@@ -128,6 +134,10 @@ class EngineUnavailable(EngineError):
     """The store cannot be reached, opened or written."""
 
 
+class SpoolFull(EngineUnavailable):
+    """The engine is unavailable, and the local spool has reached its maximum size."""
+
+
 class EngineBusy(EngineError):
     """Another process holds the store's write lock."""
 
@@ -159,7 +169,13 @@ class Reject(Signal):
 class Retry(Signal):
     """The job is retried within its max_attempts, after `delay` seconds (default: by its policy)."""
 
-    def __init__(self, detail: str | float = "", *, delay: float | None = None) -> None:
+    def __init__(self, detail: str | float = "", *, delay: float | None = None, **unknown: object) -> None:
+        for name in unknown:
+            raise InvalidInput(
+                name,
+                "Retry takes a text and delay only; how often a job is tried is set by its policy: "
+                "WorkerSettings(retry=RetryPolicy(max_attempts=100)) or @app.job(..., retry=RetryPolicy(...))",
+            )
         super().__init__(detail)
         # A number alone is the delay.
         is_delay = isinstance(detail, int | float) and delay is None

@@ -32,7 +32,7 @@ def configure(format: str = "console", level: str = "INFO", *, force: bool = Fal
 
     "json" writes one object per line, "console" is for people. A program that has given `logging` handlers of its own
     is left alone, unless `force` is given. Fields that are bound with `structlog.contextvars` are in every line, and
-    so is the job whose handler writes it.
+    so are the worker and the job whose handler writes it.
     """
     if format not in _FORMATS:
         raise ValueError(f"format: must be one of {', '.join(_FORMATS)}, not {format!r}")
@@ -53,24 +53,23 @@ def get_logger(name: str) -> Any:
     return structlog.wrap_logger(logging.getLogger(name), processors=[_render], **_BOUND)
 
 
-class JobFacts(Protocol):
-    """The job's fields that are added to log lines."""
-
-    @property
-    def key(self) -> int:
-        """The job's key."""
-
-    @property
-    def type(self) -> str:
-        """Its type."""
-
-    @property
-    def attempt(self) -> int:
-        """The number of the attempt."""
+def add_process_facts(**facts: str) -> None:
+    """Add these fields to every line of this process, whatever thread or task writes it."""
+    _process_facts.update(facts)
 
 
-job_here: Final[ContextVar[JobFacts | None]] = ContextVar("everwork-job", default=None)
-"""The job that runs in this context. Set for each job; its fields are read only when a line is logged."""
+_process_facts: Final[dict[str, str]] = {}
+
+
+class HasFacts(Protocol):
+    """An attempt, whose fields are added to log lines."""
+
+    def log_facts(self) -> dict[str, Any]:
+        """Worker, key, attempt and type."""
+
+
+attempt_here: Final[ContextVar[HasFacts | None]] = ContextVar("everwork-attempt", default=None)
+"""The attempt that runs in this context. Set for each job; its fields are read only when a line is logged."""
 
 
 class Outage:
@@ -105,7 +104,8 @@ def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> t
     """
     text = str(event.pop("event"))
     error = event.pop("exc_info", None)
-    extra = {"everwork_event": text, "everwork_facts": dict(event)}
+    event = {**_process_facts, **event}
+    extra = {"everwork_event": text, "everwork_facts": event}
     facts = _field_text(event)
     return (f"{text}: {facts}" if facts else text,), {"exc_info": error, "extra": extra}
 
@@ -227,9 +227,10 @@ def _event(record: logging.LogRecord) -> str:
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    job = job_here.get()
-    of_job = {} if job is None else {"key": job.key, "type": job.type, "attempt": job.attempt}
-    return {**of_job, **structlog.contextvars.get_contextvars(), **getattr(record, "everwork_facts", {})}
+    attempt = attempt_here.get()
+    of_attempt = {} if attempt is None else attempt.log_facts()
+    bound = structlog.contextvars.get_contextvars()
+    return {**_process_facts, **of_attempt, **bound, **getattr(record, "everwork_facts", {})}
 
 
 _plain: Final = logging.Formatter()

@@ -95,6 +95,76 @@ async def first_of(
             one.cancel()
 
 
+async def within(seconds: float, call: Awaitable[T]) -> T:
+    """The result of a call, or a `TimeoutError`: what `asyncio.timeout` does, at a third of its cost."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
+    cancelled_before, is_over = task.cancelling(), False
+
+    def give_up() -> None:
+        nonlocal is_over
+        is_over = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, give_up)
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if is_over and task.cancelling() - 1 <= cancelled_before:
+            raise TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
+        if is_over:
+            task.uncancel()  # Also if the call has swallowed it.
+
+
+class TimeLimit:
+    """A time limit for calls that are made one at a time, with one timer for all: a timer per call would cost more.
+
+    A call that is over its limit ends at the next check, with a `TimeoutError`.
+    """
+
+    def __init__(self, seconds: float, check_seconds: float) -> None:
+        self._seconds = seconds
+        self._check_seconds = check_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._ends_at = 0.0
+        self._is_over = False
+
+    def start(self) -> None:
+        """Check from now on, in the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._task is not None and not self._is_over and loop.time() > self._ends_at:
+            self._is_over = True
+            self._task.cancel()
+        self._timer = loop.call_later(self._check_seconds, self.start)
+
+    def stop(self) -> None:
+        """Check no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def run(self, call: Awaitable[T]) -> T:
+        """The result of a call."""
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
+        cancelled_before = task.cancelling()
+        self._ends_at = asyncio.get_running_loop().time() + self._seconds
+        self._task, self._is_over = task, False
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if self._is_over and task.cancelling() - 1 <= cancelled_before:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._task = None
+            if self._is_over:
+                task.uncancel()  # Also if the call has swallowed it.
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """Return a new event loop: uvloop where it is available."""
     try:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -17,18 +18,18 @@ from everwork.aio import forks
 from everwork.aio.retrying import backoff_delays, bounded_delays
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction, JobKey
-from everwork.app.tick import TickResult, TickRunner, jobs_per_tick, upkeep
+from everwork.app.tick import TickResult, TickRunner, jobs_per_tick
 from everwork.codec.json import decode, require_object
 from everwork.codec.new_job import new_job
 from everwork.core import checks
-from everwork.core.breaker import CircuitBreaker
+from everwork.core.breaker import BreakerStatus, CircuitBreaker
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
+from everwork.core.limits import DELAY_MS_MAX, EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
-from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.exceptions import BadConfiguration, InvalidInput, ResultTimeout
 from everwork.runtime.budget import Budget
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.job_log import JobLog
@@ -37,10 +38,12 @@ from everwork.runtime.runtime import Runtime, WorkerName
 from everwork.runtime.shutdown import SHUTDOWN_SECONDS, StopSignal, run_loop
 from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService
+from everwork.spool.settings import Spool
 
 if TYPE_CHECKING:
     from everwork.app.function_triggers import FunctionTrigger
     from everwork.app.settings import Cron, Interval
+    from everwork.app.tick_route import TickRoute
     from everwork.service.jobs import Jobs
 
 P = ParamSpec("P")
@@ -61,7 +64,8 @@ class Everwork:
 
     Every coroutine may be awaited in any event loop; `sync` has a blocking version of each for code without one. The
     engine is opened at the first use and runs in a thread of its own. `middleware` wraps every call of a handler, the
-    first outermost.
+    first outermost. `offline`, the path of a local file or a `Spool`, turns offline mode on: jobs and outcomes are kept
+    there while the engine is unavailable, and delivered when it is back.
     """
 
     def __init__(
@@ -71,13 +75,14 @@ class Everwork:
         worker: str | None = None,
         clock: Clock | None = None,
         middleware: Sequence[Middleware] = (),
+        offline: str | Spool | None = None,
     ) -> None:
         from everwork.app.sync import SyncEverwork  # noqa: PLC0415 - its methods are made from this class's
 
         self._name = WorkerName(worker)
         self._middleware = require_middleware("middleware", middleware)
         self.functions: dict[str, JobFunction[..., Any]] = {}
-        self._host = EngineHost(url, self._name, clock, self.functions)
+        self._host = EngineHost(url, self._name, clock, self.functions, offline)
         self.sync = SyncEverwork(self, self._host, self._checked_many, self._stop_workers)
         self._ticks = TickRunner(self._host, self._new_runtime)
         self._runtime: Runtime | None = None
@@ -175,36 +180,69 @@ class Everwork:
 
     async def get(self, key: int) -> Job:
         """A job in its current state."""
-        return await self._on_jobs(lambda jobs: jobs.get(key))
+        return await self._on_job(key, lambda jobs, key: jobs.get(key))
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
-        return await self._on_jobs(lambda jobs: jobs.history(key))
+        return await self._on_job(key, lambda jobs, key: jobs.history(key))
 
     async def explain(self, key: int) -> Explanation:
         """Why a job is not running."""
-        return await self._on_jobs(lambda jobs: jobs.explain(key))
+        return await self._on_job(key, lambda jobs, key: jobs.explain(key))
+
+    async def breaker(self, type: str) -> BreakerStatus:
+        """The circuit breaker of a type, as it is for the whole fleet now."""
+        return await self._host.call(lambda service: service.breaker(type))
 
     async def result(self, key: int, timeout: float | None = None) -> Any:
         """Wait for a job to finish and return its result.
 
         Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when `timeout` seconds have passed.
         """
+        if isinstance(key, JobKey) and key.is_spooled:
+            began = time.monotonic()
+            key = await self.delivered(key, timeout)
+            timeout = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         text = await self._host.call(lambda service: service.result(key, timeout))
         return None if text is None else decode(text)
 
+    async def delivered(self, key: int, timeout: float | None = None) -> JobKey:
+        """Wait until a spooled job is delivered, and return its key in the engine.
+
+        Raises `NotDelivered` if the engine has refused it, `ResultTimeout` when `timeout` seconds have passed. The key
+        of any other job is returned as it is.
+        """
+        if not isinstance(key, JobKey) or not key.is_spooled:
+            return JobKey(checks.job_key(key))
+        if timeout is not None:
+            checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return JobKey.of(await self._host.delivered(key.spool_id))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ResultTimeout(f"job '{key.spool_id}' is still in the spool after {timeout:g} s") from None
+
     async def cancel(self, key: int, reason: str = "") -> None:
         """Cancel a job, pending or running."""
-        await self._on_jobs(lambda jobs: jobs.cancel(key, reason))
+        await self._on_job(key, lambda jobs, key: jobs.cancel(key, reason))
 
     async def requeue(self, key: int) -> None:
-        """Bring a dead letter back."""
-        await self._on_jobs(lambda jobs: jobs.requeue(key))
+        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0."""
+        await self._on_job(key, lambda jobs, key: jobs.requeue(key))
 
-    async def _on_jobs(self, use: Callable[[Jobs], Coroutine[Any, Any, R]]) -> R:
+    async def run_now(self, key: int, *, reset: bool = False) -> None:
+        """Run a pending job now; `reset` also resets attempts and last error, and accepts dead letters."""
+        await self._on_job(key, lambda jobs, key: jobs.run_now(key, reset=reset))
+
+    async def _on_job(self, key: int, use: Callable[[Jobs, int], Coroutine[Any, Any, R]]) -> R:
         from everwork.service.jobs import in_process  # noqa: PLC0415 - most applications only create jobs
 
-        return await self._host.call(lambda service: use(in_process(service)))
+        if isinstance(key, JobKey) and key.is_spooled:
+            key = (await self._host.delivered(key.spool_id, wait=False)).key
+        return await self._host.call(lambda service: use(in_process(service), key))
 
     # Run ----------------------------------------------------------------------------------------
 
@@ -247,6 +285,16 @@ class Everwork:
         self._stop_requests.add(request)
         return self._tick(request, max_jobs, shutdown_timeout)
 
+    def tick_route(self, *, secret: str | None = None, public: bool = False, max_jobs: int | None = None) -> TickRoute:
+        """An ASGI route that runs a tick per GET or POST, for the cron service of a serverless host.
+
+        Callers need `Authorization: Bearer SECRET`; `secret` is CRON_SECRET of the environment if not given.
+        `public=True` allows calls without a secret.
+        """
+        from everwork.app.tick_route import TickRoute  # noqa: PLC0415 - few applications have one
+
+        return TickRoute(self.run_once, self.close, secret=secret, public=public, max_jobs=max_jobs)
+
     async def _tick(self, request: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
         jobs_max = jobs_per_tick(max_jobs)
         self._require_work()
@@ -254,8 +302,9 @@ class Everwork:
         return TickResult() if request.is_requested else await self._ticks.run(self._upkeep, jobs_max, shutdown_timeout)
 
     async def _upkeep(self, service: JobService) -> None:
+        service.require_connected()  # A tick does not wait for its store, as workers do.
         await self._prepare(service)
-        await upkeep(service, self._triggers)
+        await service.run_upkeep([one.scheduled for one in self._triggers])
 
     def _require_work(self) -> None:
         if not self.functions:
@@ -264,6 +313,7 @@ class Everwork:
             raise BadConfiguration("the workers of this application run already")
 
     async def _prepare(self, service: JobService) -> None:
+        await service.connected()
         await self._host.prepare(service)
         await service.fleet.declare([], [one.entry for one in self._triggers], self.functions)
 
@@ -297,7 +347,6 @@ class Everwork:
             portal,
             stopped,
             self._host.transactions,
-            job_log=job_log,
             handlers=[function.handler(self._middleware) for function in self.functions.values()],
         )
 

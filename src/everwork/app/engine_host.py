@@ -21,6 +21,7 @@ from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import WorkerName
 from everwork.service.service import JobService, is_repeatable
+from everwork.spool.settings import Offline, Spool
 
 T = TypeVar("T")
 
@@ -29,10 +30,16 @@ class EngineHost:
     """The engine thread of one application, called from any thread and any event loop."""
 
     def __init__(
-        self, url: str, name: WorkerName, clock: Clock | None, functions: Mapping[str, JobFunction[..., Any]]
+        self,
+        url: str,
+        name: WorkerName,
+        clock: Clock | None,
+        functions: Mapping[str, JobFunction[..., Any]],
+        offline: str | Spool | None = None,
     ) -> None:
         # A bad URL is reported here, not at the first job.
         self._engine = open_engine(url, clock=clock, own_loop=True)
+        self._offline = Offline.of(offline, url)
         self.transactions = TransactionStore(self._engine)
         self._name = name
         self._functions = functions
@@ -121,6 +128,10 @@ class EngineHost:
                 raise
         return self._opened.run(lambda service: service.create_retrying(jobs))
 
+    async def delivered(self, spool_id: str, *, wait: bool = True) -> Created:
+        """The answer of the store to a job that was spooled."""
+        return await self.call(lambda service: service.delivered(spool_id, wait=wait))
+
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction. Opening the engine here could wait for this very transaction."""
         return await self._engine.create_in(tx, jobs)
@@ -131,7 +142,8 @@ class EngineHost:
 
     async def prepare(self, service: JobService) -> None:
         """Store the policies that this application declares."""
-        await service.declare_policies({one.type: one.policy_said for one in list(self._functions.values())})
+        declared = {one.type: one.policy_said for one in list(self._functions.values())}
+        await service.once_connected(lambda: service.declare_policies(declared))
 
     def close(self) -> None:
         """Close the engine; blocks until that is done."""
@@ -171,7 +183,7 @@ class EngineHost:
             return self._portal.open(self.prepare)
 
     def _make_service(self) -> JobService:
-        return JobService(self._engine.fresh(), self._name.process)
+        return JobService(self._engine.fresh(), self._name.process, offline=self._offline)
 
 
 CLOSE_SECONDS = 5.0

@@ -25,9 +25,19 @@ R = TypeVar("R")
 
 
 class JobKey(int):
-    """A job's key; `deduplicated` says that the job existed already."""
+    """A job's key; `deduplicated` says that the job existed already.
+
+    `is_spooled`: the engine is unavailable, and the job waits in the local spool under its `spool_id`; the number is
+    negative and names no job. `await app.delivered(key)` returns the real key.
+    """
 
     deduplicated: bool = False
+    spool_id: str = ""
+
+    @property
+    def is_spooled(self) -> bool:
+        """Whether the job waits in the local spool."""
+        return bool(self.spool_id)
 
     @classmethod
     def of(cls, created: Created) -> JobKey:
@@ -35,6 +45,8 @@ class JobKey(int):
         key = cls(created.key)
         if created.deduplicated:
             key.deduplicated = True
+        if created.spool_id:
+            key.spool_id = created.spool_id
         return key
 
 

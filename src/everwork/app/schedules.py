@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from everwork.app.settings import Cron, Interval, Trigger, WorkerSettings, check_expression
 from everwork.codec.json import encode_object
 from everwork.core.checks import shown
-from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.limits import CATCHUP_POINTS_MAX, PAYLOAD_BYTES_MAX
 from everwork.core.schedule import Awaited, Calendar, Every, Plan, Schedule
 from everwork.exceptions import BadConfiguration
 from everwork.service.triggers.cron import EPOCH, MILLISECOND, at, matches, ms_of
@@ -22,14 +24,22 @@ from everwork.service.triggers.loop import Scheduled
 class AbstractCronSchedule(ABC):
     """Computes when a cron expression matches next. Each manager creates one, without arguments.
 
-    `next_execution` may also take `after`, an aware datetime to start from instead of now, and `timezone`,
-    the name of the trigger's zone. Without `after`, points that were missed cannot be caught up with. Managers must
-    compute the same points, so that each fires once.
+    To catch up with points that were missed, `next_execution` must look from the instant that `now()` returns, or take
+    `after`, an aware datetime, and look from that. It may also take `timezone`, the name of the trigger's zone.
+    Managers must compute the same points, so that each fires once.
     """
 
     @abstractmethod
     def next_execution(self, cron_expression: str) -> datetime:
         """The next instant that the expression matches; without time zone, it is one of the trigger's zone."""
+
+    def now(self) -> datetime:
+        """The instant to look from: the current time, or an earlier one while missed points are caught up with."""
+        question = _question.get()
+        if question is None:
+            return datetime.now(UTC)
+        question.is_used = True
+        return question.after
 
     def check(self, cron_expression: str) -> None:
         """Raise an error that says what is wrong with an expression, if something is. Called before anything starts."""
@@ -66,26 +76,26 @@ def scheduled_triggers(settings: WorkerSettings, cron_schedule: AbstractCronSche
 
 def scheduled(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> Scheduled:
     """One trigger of a worker."""
-    _check(settings, trigger, cron_schedule)
+    uses_now = _check(settings, trigger, cron_schedule)
     return Scheduled(
         worker_id=settings.id,
         trigger_id=trigger.id,
         type=settings.default_source,
         variables=encode_object("kwargs", trigger.kwargs, PAYLOAD_BYTES_MAX),
-        plan=Plan(time_points(trigger.schedule, cron_schedule), trigger.is_catchup, _ms(trigger.lifetime)),
+        plan=Plan(time_points(trigger.schedule, cron_schedule, uses_now), trigger.is_catchup, _ms(trigger.lifetime)),
         check_every_ms=round(trigger.status_check_interval * 1000),
         cache_ms=_ms(trigger.status_cache_ttl),
         max_attempts=settings.retry.max_attempts if settings.retry else None,
     )
 
 
-def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule) -> Schedule:
-    """The time points of a schedule."""
+def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule, uses_now: bool = False) -> Schedule:
+    """The time points of a schedule. `uses_now`: a user's own one looks from its `now()`."""
     if isinstance(schedule, Interval):
         return Every(schedule.total_ms)
     if type(cron_schedule) is CronSchedule:
         return Calendar(_Matches(schedule))
-    if "after" in _optional_names(cron_schedule):
+    if uses_now or "after" in _optional_names(cron_schedule):
         return Calendar(_Stateless(schedule, cron_schedule), is_foreign=True)
     return Awaited(_Stateful(schedule, cron_schedule))
 
@@ -120,8 +130,10 @@ class _Stateless:
         return point_ms
 
     def _next_ms(self, after_ms: int) -> int:
-        optional = _optional_arguments(self._schedule, at(after_ms).astimezone(self._cron.zone), self._cron.timezone)
-        found = self._schedule.next_execution(self._cron.expression, **optional)
+        after = at(after_ms).astimezone(self._cron.zone)
+        optional = _optional_arguments(self._schedule, after, self._cron.timezone)
+        with _asked(after):
+            found = self._schedule.next_execution(self._cron.expression, **optional)
         if not isinstance(found, datetime):
             raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
         return self._instant(found, after_ms)
@@ -140,22 +152,51 @@ class _Stateless:
 
 
 class _Stateful(_Stateless):
-    """The next point of a user's own schedule that only knows its own now: the point is kept until its time."""
+    """The next point of a user's own schedule that only knows its own time: the point is kept until it has come."""
 
     _kept_ms = 0
 
     def __call__(self, after_ms: int) -> int | None:
-        if self._kept_ms <= after_ms:
-            self._kept_ms = self._next_ms(after_ms)
+        for _ in range(CATCHUP_POINTS_MAX):
+            if self._kept_ms > after_ms:
+                break
+            last_ms, self._kept_ms = self._kept_ms, self._next_ms(after_ms)
+            if self._kept_ms <= last_ms:
+                break  # It does not go from point to point: asking again would not help.
         # Its clock may be a little behind the engine's: a point that has passed is no error, the next call tries again.
         return self._kept_ms if self._kept_ms > after_ms else None
 
 
-def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> None:
-    if isinstance(trigger.schedule, Interval):
-        return
+class _Question:
+    """From which instant a schedule is asked to look, and whether it has done so."""
+
+    def __init__(self, after: datetime) -> None:
+        self.after = after
+        self.is_used = False
+
+
+_question: Final[ContextVar[_Question | None]] = ContextVar("everwork-schedule", default=None)
+
+
+@contextmanager
+def _asked(after: datetime) -> Iterator[_Question]:
+    """Let `now()` of a schedule return an instant."""
+    question = _Question(after)
+    token = _question.set(question)
     try:
-        cron_schedule.check(trigger.schedule.expression)
+        yield question
+    finally:
+        _question.reset(token)
+
+
+def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> bool:
+    """Refuse a bad expression; returns whether the schedule looks from its `now()`."""
+    if isinstance(trigger.schedule, Interval):
+        return False
+    try:
+        with _asked(datetime.now(UTC)) as question:
+            cron_schedule.check(trigger.schedule.expression)
+        return question.is_used
     except Exception as error:
         raise BadConfiguration(
             f"trigger '{trigger.title}' of worker '{settings.title}': {shown(trigger.schedule.expression)} is refused "

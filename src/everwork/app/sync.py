@@ -47,9 +47,12 @@ class SyncEverwork:
     get = blocking(Everwork.get)
     history = blocking(Everwork.history)
     explain = blocking(Everwork.explain)
+    breaker = blocking(Everwork.breaker)
     result = blocking(Everwork.result)
+    delivered = blocking(Everwork.delivered)
     cancel = blocking(Everwork.cancel)
     requeue = blocking(Everwork.requeue)
+    run_now = blocking(Everwork.run_now)
 
     def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> TickResult:
         """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""

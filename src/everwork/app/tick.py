@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -20,11 +20,8 @@ from everwork.service.service import JobService
 
 if TYPE_CHECKING:
     from everwork.app.engine_host import EngineHost
-    from everwork.app.function_triggers import FunctionTrigger
 
 VARIABLE: Final = "EVERWORK_JOBS_PER_TICK"
-SWEEPS_MAX: Final = 100
-FIRINGS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +68,7 @@ class TickRunner:
             await runtime.run(shutdown_timeout)
         finally:
             self.runtimes.discard(runtime)
-        return await self._host.call(partial(_result, budget))
+        return await self._host.call(partial(tick_result, budget))
 
     @property
     def is_live(self) -> bool:
@@ -82,19 +79,6 @@ class TickRunner:
         """Stop all: finish what runs, begin nothing; the second call cancels what runs."""
         for stopped in tuple(self._stops):
             stopped.request()
-
-
-async def upkeep(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
-    """What a long-running process does continuously: lapsed leases, expiries, automatic requeues, due triggers."""
-    for _ in range(SWEEPS_MAX):
-        if not await service.sweep():
-            break
-    if triggers:
-        await _fire(service, triggers)
-
-
-async def _fire(service: JobService, triggers: Sequence[FunctionTrigger]) -> None:
-    await service.trigger_loop([one.scheduled for one in triggers]).catch_up(FIRINGS_MAX)
 
 
 def jobs_per_tick(given: object) -> int:
@@ -109,8 +93,8 @@ def jobs_per_tick(given: object) -> int:
     return checks.whole_number(VARIABLE, int(text), 1, TICK_JOBS_MAX)
 
 
-async def _result(budget: Budget, service: JobService) -> TickResult:
-    """The result; only the engine knows whether a failed attempt will be retried."""
+async def tick_result(budget: Budget, service: JobService) -> TickResult:
+    """What a tick did; only the engine knows whether a failed attempt will be retried."""
     failed = 0
     for start in range(0, len(budget.failed), LIST_LIMIT_MAX):
         part = budget.failed[start : start + LIST_LIMIT_MAX]

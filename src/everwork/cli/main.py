@@ -29,12 +29,14 @@ COMMANDS: Final = {
         "up",
         "serve",
         "login",
+        "probe",
         "worker",
         "tick",
         "workers",
         "triggers",
         "jobs",
         "dead",
+        "spool",
         "types",
         "groups",
         "keys",
@@ -132,6 +134,8 @@ def _explained(error: Exception) -> tuple[int, str]:
             return REFUSED, str(error)
         case EverworkError() | OSError():
             return BAD_REQUEST, str(error)
+        case ModuleNotFoundError():
+            return UNEXPECTED, f"{error}: the installation is incomplete; install Everwork again with its dependencies"
         case _:
             return UNEXPECTED, f"unexpected {type(error).__name__}: {error} (set EVERWORK_DEBUG=1 to see where)"
 

@@ -149,6 +149,8 @@ def parse_pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def job_keys(texts: Sequence[str]) -> list[int]:
-    """Job keys, each once."""
-    return list(dict.fromkeys(checks.job_key(text) for text in texts))
+def job_keys(texts: Sequence[str]) -> list[str]:
+    """Job keys as they were typed, each once."""
+    if not all(texts):
+        raise InvalidInput("key", "must not be empty")
+    return list(dict.fromkeys(texts))

@@ -22,12 +22,13 @@ from everwork.service.admin import Admin
 class RunningServer(NamedTuple):
     """A server that listens; the text of its first key, if it was just created.
 
+    `durability` is None while the engine is unavailable, in offline mode.
     `login` is the token of a link that opens the dashboard once; None if this terminal must not show one.
     """
 
     server: Server
     ports: Ports
-    durability: str
+    durability: str | None
     new_key: str | None
     login: str | None
 
@@ -77,6 +78,8 @@ async def open_server(settings: Settings, *, makes_key: bool) -> RunningServer:
     server = Server(settings)
     try:
         await server.open()
+        if not server.service.is_connected:
+            return RunningServer(server, await server.listen(), None, None, None)
         new_key = await _first_key(server, makes_key=makes_key)
         health = await server.health()
         ports, login = await server.listen(), await _login_token(server, is_requested=makes_key)
@@ -126,7 +129,7 @@ def lines(running: RunningServer) -> list[str]:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme, tls = ("https", " (TLS)") if settings.tls_certificate else ("http", "")
     shown = [
-        f"Everwork on {shown_url(settings.engine)} (an accepted job survives: {running.durability})",
+        f"Everwork on {shown_url(settings.engine)} ({_durability_text(running)})",
         f"  UI    {_dashboard_text(running)}",
         f"  gRPC  {host}:{ports.grpc}  jobs API, Zeebe gateway, worker stream{tls}",
         f"  REST  {scheme}://{host}:{ports.http}/docs",
@@ -136,6 +139,12 @@ def lines(running: RunningServer) -> list[str]:
     if not settings.has_auth:
         shown.append("  keys are not asked for: every program on this host may call")
     return shown
+
+
+def _durability_text(running: RunningServer) -> str:
+    if running.durability is None:
+        return f"the engine is unavailable: new jobs go to {running.server.settings.offline}"
+    return f"an accepted job survives: {running.durability}"
 
 
 def _dashboard_text(running: RunningServer) -> str:

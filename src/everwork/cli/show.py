@@ -14,6 +14,7 @@ from everwork.codec.fields import TEXTS
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import DEFAULT_TENANT
+from everwork.core.outcome import label_of
 from everwork.core.queries import Explanation
 from everwork.core.states import State
 
@@ -144,7 +145,7 @@ def _history_row(event: HistoryEntry) -> tuple[str, ...]:
     took = "" if event.activated_at_ms is None else f"{event.at_ms - event.activated_at_ms:,} ms"
     retried = "" if event.retry_at_ms is None else f" (again after {span(event.retry_at_ms - event.at_ms)})"
     at = utc_text(event.at_ms)[11:]
-    return str(event.attempt), event.kind, at, took, one_line(event.error or "")[:NOTE_CHARS_MAX] + retried
+    return str(event.attempt), label_of(event.kind), at, took, one_line(event.error or "")[:NOTE_CHARS_MAX] + retried
 
 
 def _when(instant_ms: int | None, now_ms: int) -> str | None:

@@ -52,10 +52,10 @@ class Target(NamedTuple):
 class UserCode:
     """The user's code: imported, searched and called; what it raises is reported with its location."""
 
-    def __init__(self, target: Target, folder: Path, names: tuple[str, ...] = DEFAULT_NAMES) -> None:
+    def __init__(self, target: Target, folder: Path) -> None:
         self._target = target
         self._folder = folder
-        self._names = names if target.name is None else (target.name,)
+        self._names = DEFAULT_NAMES if target.name is None else (target.name,)
 
     def load(self) -> ProcessManager | Everwork | Callable[[], Any]:
         """Import the module and return what the target names."""

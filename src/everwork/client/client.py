@@ -26,7 +26,6 @@ from everwork.core.limits import (
     DEFAULT_GROUP,
     DELAY_MS_MAX,
     ERROR_CHARS_MAX,
-    KEY_MAX,
     LEASE_MS_DEFAULT,
     LIST_LIMIT_DEFAULT,
     LIST_LIMIT_MAX,
@@ -35,19 +34,29 @@ from everwork.core.limits import (
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome
-from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats
+from everwork.core.queries import CURSOR_MAX, BulkChange, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
-from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable, InvalidInput
+from everwork.exceptions import (
+    BadConfiguration,
+    EngineBusy,
+    EngineUnavailable,
+    InvalidInput,
+    NotDelivered,
+    ResultTimeout,
+)
 
 if TYPE_CHECKING:
     from everwork.client.stream import Stream
     from everwork.client.stream_source import Handler
     from everwork.client.transport import Transport, Verbs
+    from everwork.spool.settings import Spool
 
 T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 30.0
 LEASE_SECONDS: Final = LEASE_MS_DEFAULT / 1000
+DELIVERED_SECONDS: Final = 0.1
+"""How often `delivered` looks."""
 
 
 class Client:
@@ -66,10 +75,13 @@ class Client:
         tls_certificate: str | Path | None = None,
         tls_key: str | Path | None = None,
         timeout: float = TIMEOUT_SECONDS,
+        offline: str | Spool | None = None,
     ) -> None:
+        """With `offline`, new jobs and outcomes go to that spool while the server or its engine is unavailable."""
         self._url = url
+        self._is_offline = offline is not None
         self._timeout = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
-        self.transport = transport_to(url, key, Tls(tls, tls_certificate, tls_key))
+        self.transport = transport_to(url, key, Tls(tls, tls_certificate, tls_key), offline)
         self._calls = Calls()
         self.streams: set[Stream] = set()
         """The open streams."""
@@ -80,7 +92,7 @@ class Client:
     # Create -------------------------------------------------------------------------------------
 
     async def create(self, type: str, variables: Mapping[str, Any] | None = None, /, **options: Any) -> Created:
-        """Create a job, durably, and return its key.
+        """Create a job, durably, and return its key; in an outage, with offline mode, its spool id (`is_spooled`).
 
         Options: `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`,
         `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, `extra`.
@@ -93,8 +105,37 @@ class Client:
         return await self._create(checked) if checked else []
 
     async def _create(self, new: Sequence[NewJob]) -> list[Created]:
-        safe = all(job.dedupe_key is not None for job in new)
+        safe = not self._is_offline and all(job.dedupe_key is not None for job in new)
         return await self._call(lambda jobs: jobs.create(new), safe=safe)
+
+    async def delivered(self, created: Created | str, timeout: float | None = None) -> Created:
+        """Wait until a job that was spooled, here or by the server, is delivered, and return it with its key.
+
+        `created` is what `create` returned, or a spool id. Raises `NotDelivered` if the job was refused,
+        `ResultTimeout` when `timeout` seconds have passed. A job that has a key is returned as it is.
+        """
+        if isinstance(created, Created) and not created.is_spooled:
+            return created
+        spool_id = created.spool_id if isinstance(created, Created) else checks.name("spool_id", created)
+        if timeout is not None:
+            checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
+        limit = asyncio.timeout(timeout)
+        try:
+            async with limit:
+                return await self._delivered(spool_id)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise ResultTimeout(f"job '{spool_id}' is still in the spool after {timeout:g} s") from None
+
+    async def _delivered(self, spool_id: str) -> Created:
+        while True:
+            spooled = await self._call(lambda jobs: jobs.spooled(spool_id), safe=True)
+            if spooled.created is not None:
+                return spooled.created
+            if spooled.reason is not None:
+                raise NotDelivered(0, f"job '{spool_id}' was set aside in the spool: {spooled.reason}")
+            await asyncio.sleep(DELIVERED_SECONDS)
 
     # Work ---------------------------------------------------------------------------------------
 
@@ -134,15 +175,17 @@ class Client:
         final: bool = False,
         variables: Mapping[str, Any] | None = None,
         by_policy: bool = False,
+        strict: bool = False,
     ) -> None:
         """The attempt failed: retried by the policy, or `retries` more times, `backoff` seconds from now.
 
         `variables` are merged into the job's own for the next attempt. `by_policy`: the error, an exception or a text,
-        is classified, and the rules of its type decide whether and when it is retried.
+        is classified, and the rules of its type decide whether and when it is retried. `strict`: the same, and an
+        error that no rule matches is permanent.
         """
         outcome = requests.failed(
-            job, attempt, error,
-            retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy,
+            job, attempt, error, retries=retries, backoff=backoff, final=final, variables=variables,
+            by_policy=by_policy, strict=strict,
         )  # fmt: skip
         await self._end(outcome, "failed")
 
@@ -202,7 +245,7 @@ class Client:
         return await self._call(lambda jobs: jobs.cancel(number, reason))
 
     async def requeue(self, key: int | str) -> State:
-        """Requeue a dead letter."""
+        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0."""
         number = checks.job_key(key)
         return await self._call(lambda jobs: jobs.requeue(number))
 
@@ -226,9 +269,10 @@ class Client:
         delay_ms = 0 if delay is None else checks.milliseconds("delay", delay, 0, DELAY_MS_MAX / 1000)
         return await self._call(lambda jobs: jobs.reschedule(number, run_at_ms=run_at_ms, delay_ms=delay_ms))
 
-    async def run_now(self, key: int | str) -> State:
-        """Run a pending job now."""
-        return await self.reschedule(key, delay=0.0)
+    async def run_now(self, key: int | str, *, reset: bool = False) -> State:
+        """Run a pending job now; `reset` also resets attempts and last error, and accepts dead letters."""
+        number = checks.job_key(key)
+        return await self._call(lambda jobs: jobs.run_now(number, reset=bool(reset)))
 
     async def set_priority(self, key: int | str, priority: int) -> State:
         """Change the priority of a pending job."""
@@ -274,18 +318,19 @@ class Client:
         return None if text is None else decode(text)
 
     async def page(self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
-        """One page of matching jobs, newest first, and the cursor of the next."""
+        """One page of matching jobs, and the cursor of the next; see `list`."""
         filter_ = _filter(wanted)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         if cursor is not None:
-            checks.whole_number("cursor", cursor, 1, KEY_MAX)
+            checks.whole_number("cursor", cursor, 1, CURSOR_MAX)
         return await self._call(lambda jobs: jobs.find(filter_, limit, cursor), safe=True)
 
     async def list(self, **wanted: Any) -> AsyncIterator[Job]:
         """Every matching job, newest first.
 
         Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `created_after`,
-        `created_before`, `error_text`, `due`.
+        `created_before`, `error_text`, `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest
+        `run_at` first; `failed`, which lists failed jobs, the latest failure first.
         """
         cursor: int | None = None
         while True:

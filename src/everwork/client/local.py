@@ -15,6 +15,7 @@ from everwork.exceptions import EngineError, EverworkError, JobNotFound
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import IN_PROCESS
+from everwork.spool.settings import Offline, Spool
 
 if TYPE_CHECKING:
     from everwork.client.client import Client
@@ -34,11 +35,12 @@ class LocalJobs(Jobs, is_guarded=False):
         merged = [await self._merged(outcome, index) for index, outcome in enumerate(outcomes)]
         return await super().settle(merged)
 
-    async def settle_each(self, outcomes: Sequence[Outcome]) -> list[Judged | EverworkError]:
+    async def settle_each(self, outcomes: Sequence[Outcome], *, is_late: bool = False) -> list[Judged | EverworkError]:
         """End attempts independently: an invalid outcome has an error as its result, and the others are settled."""
+        settle = super().settle_late if is_late else super().settle
         merged = [await self._merged_or_error(outcome) for outcome in outcomes]
         valid = [one for one in merged if not isinstance(one, EverworkError)]
-        judged = iter(await super().settle(valid) if valid else ())
+        judged = iter(await settle(valid) if valid else ())
         return [one if isinstance(one, EverworkError) else next(judged) for one in merged]
 
     async def _merged_or_error(self, outcome: Outcome) -> Outcome | EverworkError:
@@ -64,15 +66,17 @@ class LocalJobs(Jobs, is_guarded=False):
 class LocalTransport:
     """A store that this process opens itself."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, spool: str | Spool | None = None) -> None:
         open_engine(url)  # An invalid URL is refused here, not at the first call.
         self._url = url
+        self._offline = Offline.of(spool, url)
         self.service: JobService
         self._jobs: LocalJobs
 
     async def open(self) -> None:
         """Open the store, and start its background loops."""
-        self.service = JobService(open_engine(self._url), f"client-{socket.gethostname()}-{os.getpid()}")
+        holder = f"client-{socket.gethostname()}-{os.getpid()}"
+        self.service = JobService(open_engine(self._url), holder, offline=self._offline)
         await self.service.open()
         self._jobs = LocalJobs(self.service)
 

@@ -10,7 +10,7 @@ from everwork.client.job import ActiveJob
 from everwork.client.stream import CreditKey, Refused, Stream
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
-from everwork.core.outcome import Outcome
+from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, JobError, TooManyRequests
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ class LocalStream(Stream):
         self._transport = cast("LocalTransport", client.transport)
         self._outcomes: list[Outcome] = []
         self._wakeup = asyncio.Event()
+        self._is_settled = asyncio.Event()
+        """Not while the engine is unavailable: settle ended jobs before leasing others, or they might run again."""
+        self._is_settled.set()
+        self._keeping: set[asyncio.Task[bool]] = set()
         self._feeds: dict[CreditKey, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self._outage = engine_outage(f"stream of worker '{self.worker}'")
 
@@ -42,6 +46,8 @@ class LocalStream(Stream):
 
     def _send(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
+        if not self._is_settled.is_set():
+            self._keep([outcome])
         self._wakeup.set()
 
     def _drained(self) -> None:
@@ -66,12 +72,33 @@ class LocalStream(Stream):
     async def _settle_batch(self) -> None:
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
         # Each outcome names its attempt, so it may be repeated.
-        judged = await retrying(
-            lambda: self._transport.jobs(0.0).settle_each(batch), on=(EngineError,), outage=self._outage
-        )
+        judged = await retrying(lambda: self._settle_once(batch), on=(EngineError,), outage=self._outage)
         for outcome, one in zip(batch, judged, strict=True):
             if (error := _refusal(outcome, one)) is not None:
                 self._refused(Refused(outcome.key, outcome.attempt, str(error)))
+
+    async def _settle_once(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
+        """Leases may lapse while the engine is unavailable: after an outage they are taken back where possible."""
+        is_late = not self._is_settled.is_set()
+        try:
+            judged = await self._transport.jobs(0.0).settle_each(batch, is_late=is_late)
+        except EngineError:
+            if not is_late:
+                self._is_settled.clear()
+                self._keep([*batch, *self._outcomes])
+            raise
+        if is_late:
+            self._transport.service.forget_outcomes(batch)
+            if not self._outcomes:
+                self._is_settled.set()
+        return judged
+
+    def _keep(self, outcomes: list[Outcome]) -> None:
+        """In offline mode, write them into the spool; not those whose variables must be merged with the job's."""
+        kept = [one for one in outcomes if not (isinstance(one, Failed | Throw) and one.variables is not None)]
+        task = asyncio.get_running_loop().create_task(self._transport.service.keep_outcomes(kept))
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
 
     async def _feed(self, key: CreditKey, more: asyncio.Event) -> None:
         delays = backoff_delays()
@@ -81,6 +108,7 @@ class LocalStream(Stream):
                 more.clear()
                 await more.wait()
                 continue
+            await self._is_settled.wait()
             demand = Demand(key.type, self.worker, min(credits, FEED_MAX), self._lease_ms, key.group, key.tenants)
             try:
                 jobs = await self._transport.jobs(0.0).activate(demand, POLL_MS)

@@ -15,9 +15,9 @@ from everwork.client.errors import error_of
 from everwork.codec import proto_replies as replies
 from everwork.codec import proto_requests as requests
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.leasing import Created, Demand, Judged
+from everwork.core.leasing import Created, Demand, Judged, Spooled, Stamp
 from everwork.core.outcome import Outcome
-from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats
+from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats, cursor_parts
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, ResultTimeout
 from everwork.proto import work_pb2 as pb
@@ -25,7 +25,9 @@ from everwork.proto.work_pb2_grpc import DeskServiceAsyncStub, WorkServiceAsyncS
 
 if TYPE_CHECKING:
     from everwork.client.client import Client
+    from everwork.client.offline import RemoteOutbox
     from everwork.client.stream import Stream
+    from everwork.spool.settings import Offline, Spool
 
 T = TypeVar("T")
 
@@ -55,9 +57,12 @@ OPTIONS: Final = (
 class RemoteTransport:
     """A channel to a server."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, spool: str | Spool | None = None) -> None:
         self._address = address
         self._channel: grpc.aio.Channel | None = None
+        self._offline = None if spool is None else _offline(spool, address)
+        self.outbox: RemoteOutbox | None = None
+        """Offline mode, while the transport is open."""
         self.work: WorkServiceAsyncStub
         self.calls: DeskServiceAsyncStub
 
@@ -77,9 +82,18 @@ class RemoteTransport:
             self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
         self.work = WorkServiceAsyncStub(self._channel)
         self.calls = DeskServiceAsyncStub(self._channel)
+        if self._offline is not None:
+            from everwork.client.offline import RemoteOutbox  # noqa: PLC0415 - loaded only for offline mode
+
+            outbox = RemoteOutbox(self._offline, self, self._channel)
+            await outbox.open()
+            self.outbox = outbox
 
     async def close(self) -> None:
         """Close the channel; calls in progress are cancelled."""
+        outbox, self.outbox = self.outbox, None
+        if outbox is not None:
+            await outbox.close()
         if self._channel is not None:
             await self._channel.close(None)
 
@@ -106,11 +120,16 @@ class RemoteJobs:
 
     # Work ---------------------------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        request = pb.CreateJobsRequest(jobs=[requests.new_job_message(job) for job in jobs])
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
+        if stamp is None and self._transport.outbox is not None:
+            return await self._transport.outbox.create(jobs)
+        request = pb.CreateJobsRequest(
+            jobs=[requests.new_job_message(job) for job in jobs],
+            stamp=None if stamp is None else pb.Stamp(producer=stamp.producer, number=stamp.number),
+        )
         require_size("jobs", request)
         reply = await self._request(self._transport.work.CreateJobs, request)
-        return [Created(one.key, one.deduplicated) for one in reply.jobs]
+        return [replies.created_of(one) for one in reply.jobs]
 
     async def activate(self, demand: Demand, wait_ms: int = 0) -> Sequence[pb.Job]:
         loop = asyncio.get_running_loop()
@@ -123,10 +142,10 @@ class RemoteJobs:
             await asyncio.sleep(POLL_PAUSE_SECONDS)  # A server that stops ends every wait immediately.
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        request = pb.SettleRequest(outcomes=[requests.outcome_message(outcome) for outcome in outcomes])
-        require_size("outcomes", request)
-        reply = await self._request(self._calls.Settle, request, outcomes[0].key if outcomes else 0)
-        return [replies.judged_of(one) for one in reply.judged]
+        return await self._settle(self._calls.Settle, outcomes)
+
+    async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        return await self._settle(self._calls.SettleLate, outcomes)
 
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
         request = pb.ExtendRequest(key=key, attempt=attempt, lease_ms=lease_ms)
@@ -153,6 +172,9 @@ class RemoteJobs:
         request = pb.RescheduleRequest(key=key, run_at_ms=run_at_ms, delay_ms=delay_ms or 0)
         return await self._change(self._calls.Reschedule, request)
 
+    async def run_now(self, key: int, *, reset: bool = False) -> State:
+        return await self._change(self._calls.Reschedule, pb.RescheduleRequest(key=key, reset=reset))
+
     async def set_priority(self, key: int, priority: int) -> State:
         return await self._change(self._calls.SetPriority, pb.SetPriorityRequest(key=key, priority=priority))
 
@@ -173,6 +195,11 @@ class RemoteJobs:
     async def stats(self, hours: int) -> Stats:
         return replies.stats_of(await self._request(self._calls.Stats, pb.StatsRequest(hours=hours)))
 
+    async def spooled(self, spool_id: str) -> Spooled:
+        if self._transport.outbox is not None:
+            return await self._transport.outbox.spooled(spool_id)
+        return replies.spooled_of(await self._request(self._calls.Spooled, pb.SpooledRequest(spool_id=spool_id)))
+
     async def result(self, key: int, timeout: float) -> str | None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -190,7 +217,9 @@ class RemoteJobs:
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         jobs: list[Job] = []
         while True:  # The server cuts pages that would be too large for one message.
-            request = pb.ListRequest(filter=requests.filter_message(filter_), limit=limit - len(jobs), cursor=cursor)
+            instant_ms, key = cursor_parts(cursor or 0)
+            filter_message = requests.filter_message(filter_)
+            request = pb.ListRequest(filter=filter_message, limit=limit - len(jobs), cursor=key, cursor_ms=instant_ms)
             page = replies.page_of(await self._request(self._calls.List, request))
             jobs += page.jobs
             cursor = page.next
@@ -211,6 +240,14 @@ class RemoteJobs:
                 raise error_of(rpc_error) from None
         return jobs
 
+    async def _settle(
+        self, method: grpc.aio.UnaryUnaryMultiCallable[Any, pb.SettleResponse], outcomes: Sequence[Outcome]
+    ) -> list[Judged]:
+        request = pb.SettleRequest(outcomes=[requests.outcome_message(outcome) for outcome in outcomes])
+        require_size("outcomes", request)
+        reply = await self._request(method, request, outcomes[0].key if outcomes else 0)
+        return [replies.judged_of(one) for one in reply.judged]
+
     async def _change(self, method: grpc.aio.UnaryUnaryMultiCallable[Any, pb.Found], request: Any) -> State:
         return State((await self._request(method, request, request.key)).state)
 
@@ -222,6 +259,12 @@ class RemoteJobs:
 
     def _left(self) -> float:
         return max(self._deadline - asyncio.get_running_loop().time(), 0.001)
+
+
+def _offline(spool: str | Spool, address: Address) -> Offline | None:
+    from everwork.spool.settings import Offline  # noqa: PLC0415 - loaded only for offline mode
+
+    return Offline.of(spool, f"grpc://{address.target}")
 
 
 def require_size(field: str, message: Message) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
@@ -15,9 +16,18 @@ from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size
 from everwork.client.stream import CreditKey, Refused, Stream
-from everwork.codec.proto_requests import outcome_message
+from everwork.codec.proto_requests import outcome_message, outcome_of
+from everwork.core.leasing import Lease
+from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete, Outcome
-from everwork.exceptions import AccessError, BadConfiguration, InvalidInput, TooManyRequests
+from everwork.exceptions import (
+    AccessError,
+    BadConfiguration,
+    EngineUnavailable,
+    EverworkError,
+    InvalidInput,
+    TooManyRequests,
+)
 from everwork.logs import Outage, get_logger
 from everwork.proto import work_pb2 as pb
 
@@ -51,8 +61,17 @@ class RemoteStream(Stream):
         self._is_drain_sent = False
         self._is_server_closing = False
         self._is_welcomed = False
+        self._judged_at = 0.0
+        """When outcomes were last judged, or the first that is not was sent."""
+        self._unkept = asyncio.Event()
+        self._keeping = asyncio.Lock()
+        self._kept: set[Lease] = set()
+        """In offline mode, outcomes that are in the spool, too."""
         self._outage = Outage(
-            log, "the server is away, trying again", "the server is back", whose=f"stream of worker '{self.worker}'"
+            log,
+            "the server is unavailable, trying again",
+            "the server is back",
+            whose=f"stream of worker '{self.worker}'",
         )
 
     def _granted(self, key: CreditKey, credits: int) -> None:
@@ -65,6 +84,8 @@ class RemoteStream(Stream):
             require_size("events", message)
         self._outcomes.append(message)
         self._wakeup.set()
+        if not self._is_welcomed:
+            self._unkept.set()
 
     def _drained(self) -> None:
         self._grants.clear()
@@ -73,6 +94,14 @@ class RemoteStream(Stream):
     # Connections --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        keeping = asyncio.ensure_future(self._keep_while_away())
+        try:
+            await self._connect_until_done()
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _connect_until_done(self) -> None:
         """Connect and reconnect until there is nothing left to send."""
         loop, delays = asyncio.get_running_loop(), backoff_delays()
         while not self._is_done:
@@ -81,18 +110,23 @@ class RemoteStream(Stream):
             try:
                 await self._converse()
             except grpc.aio.AioRpcError as refused:
-                error = error_of(refused)
-                if isinstance(error, InvalidInput | BadConfiguration | AccessError) and not isinstance(
-                    error, TooManyRequests
-                ):
-                    raise error from None
-                self._outage.report(error)
+                self._failed(error_of(refused))
+            except EngineUnavailable as error:
+                self._failed(error.__cause__ if isinstance(error.__cause__, EverworkError) else error)
             if self._is_done:
+                return
+            if self._is_closing and await self._keep():
                 return
             if self._is_welcomed and loop.time() - started_at > STEADY_SECONDS:
                 delays = backoff_delays()  # The attempts of a broken stream wait only briefly for their worker.
             else:
                 await asyncio.sleep(next(delays))
+
+    def _failed(self, error: EverworkError) -> None:
+        """Go on after an outage; raise what will not pass."""
+        if isinstance(error, InvalidInput | BadConfiguration | AccessError) and not isinstance(error, TooManyRequests):
+            raise error from None
+        self._outage.report(error)
 
     @property
     def _is_done(self) -> bool:
@@ -100,6 +134,7 @@ class RemoteStream(Stream):
 
     async def _converse(self) -> None:
         """One connection, until it ends or breaks."""
+        await self._report_late()
         call = self._transport.work.Work(None, metadata=self._transport.metadata)
         self._reset()
         tasks = [asyncio.ensure_future(self._write(call))]
@@ -140,7 +175,57 @@ class RemoteStream(Stream):
 
     def _hello(self) -> pb.FromWorker:
         resumed = [pb.Lease(key=job.key, attempt=job.attempt) for job in self._held.values()]
-        return pb.FromWorker(hello=pb.Hello(worker=self.worker, lease_ms=self._lease_ms, resumed=resumed))
+        hello = pb.Hello(
+            worker=self.worker, lease_ms=self._lease_ms, resumed=resumed, offline=self._transport.outbox is not None
+        )
+        return pb.FromWorker(hello=hello)
+
+    # Offline mode -------------------------------------------------------------------------------
+
+    async def _keep_while_away(self) -> None:
+        """Write outcomes into the spool that cannot be sent, or that the server does not judge."""
+        outbox, loop = self._transport.outbox, asyncio.get_running_loop()
+        while outbox is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._unkept.wait(), outbox.patience / 2)
+            self._unkept.clear()
+            if not self._is_welcomed or (self._unjudged and loop.time() - self._judged_at > outbox.patience):
+                await self._keep()
+
+    async def _keep(self, *, is_move: bool = False) -> bool:
+        """Write all outcomes into the spool that are not judged; whether they are there.
+
+        After a move only the spool has them, but for releases, which it does not keep.
+        """
+        if self._transport.outbox is None:
+            return False
+        async with self._keeping:
+            waiting = {_lease(one): one for one in (*self._unjudged, *self._outcomes) if _lease(one) not in self._kept}
+            self._kept |= waiting.keys()
+            try:
+                await self._transport.outbox.spool.keep_outcomes([outcome_of(one, _tenant) for one in waiting.values()])
+            except EngineUnavailable as error:
+                self._kept -= waiting.keys()
+                log.error("outcomes could not be written to the spool", error=str(error))
+                return False
+            if is_move:
+                both = (*self._unjudged, *self._outcomes)
+                self._outcomes = deque(one for one in both if one.HasField("release") or _lease(one) not in self._kept)
+                self._unjudged.clear()
+                self._kept.clear()
+        return True
+
+    async def _report_late(self) -> None:
+        """Report all outcomes of the spool before jobs are requested, or these might run again."""
+        if self._transport.outbox is not None:
+            await self._keep(is_move=True)
+            await self._transport.outbox.spool.report_outcomes()
+
+    def _forget(self, judged: Sequence[pb.Outcome]) -> None:
+        kept = [one for one in judged if _lease(one) in self._kept]
+        self._kept.difference_update(map(_lease, kept))
+        if kept and self._transport.outbox is not None:
+            self._transport.outbox.spool.forget_outcomes([outcome_of(one, _tenant) for one in kept])
 
     # What we send -------------------------------------------------------------------------------
 
@@ -178,6 +263,8 @@ class RemoteStream(Stream):
 
     def _next_outcomes(self) -> Iterator[pb.Outcome]:
         outcomes, unjudged, size = self._outcomes, self._unjudged, 0
+        if not unjudged:
+            self._judged_at = asyncio.get_running_loop().time()
         for _ in range(min(len(outcomes), OUTCOMES_MAX)):
             outcome = outcomes.popleft()
             unjudged.append(outcome)
@@ -213,13 +300,24 @@ class RemoteStream(Stream):
             self._wakeup.set()
 
     def _settled(self, message: pb.ToWorker) -> None:
-        for _ in range(message.settled - self._judged):
-            self._unjudged.popleft()
+        judged = [self._unjudged.popleft() for _ in range(message.settled - self._judged)]
+        if self._kept:
+            self._forget(judged)
         self._judged = message.settled
+        self._judged_at = asyncio.get_running_loop().time()
         for refusal in message.refusals:
             self._refused(Refused(refusal.lease.key, refusal.lease.attempt, refusal.message))
         if self._is_draining:
             self._wakeup.set()
+
+
+def _lease(outcome: pb.Outcome) -> Lease:
+    return Lease(outcome.key, outcome.attempt)
+
+
+def _tenant(requested: str | None) -> str:
+    """A tenant that is not given stays so: the server knows that of the key."""
+    return requested or DEFAULT_TENANT
 
 
 def _grant(key: CreditKey, credits: int) -> pb.Grant:

@@ -28,7 +28,7 @@ from everwork.core.limits import (
     PAYLOAD_BYTES_MAX,
     SETTLE_BATCH_MAX,
 )
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, Order, order_named
 from everwork.core.states import State
 from everwork.core.texts import error_text
 from everwork.exceptions import InvalidInput
@@ -102,7 +102,7 @@ def seconds(field: str, value: float) -> float:
     return checks.number(field, value, 0, DELAY_MS_MAX / 1000)
 
 
-def filter_from(
+def filter_from(  # noqa: PLR0913 - the filters of a list
     *,
     type: str | None = None,
     group: str | None = None,
@@ -114,6 +114,7 @@ def filter_from(
     created_before: datetime | None = None,
     error_text: str | None = None,
     due: bool = False,
+    order: Order | str = Order.NEWEST,
 ) -> JobFilter:
     """Which jobs a list shows."""
     states = [state] if isinstance(state, str | State) else list(state)
@@ -128,6 +129,7 @@ def filter_from(
         created_before_ms=None if created_before is None else instant("created_before", created_before),
         error_text=None if error_text is None else search_text("error_text", error_text),
         due=bool(due),
+        order=order_named(order),
     )
 
 
@@ -155,16 +157,18 @@ def failed(
     final: bool = False,
     variables: Mapping[str, Any] | None = None,
     by_policy: bool = False,
+    strict: bool = False,
 ) -> o.Failed:
     """The attempt failed."""
     key, number = lease_of(job, attempt)
-    if by_policy and (retries is not None or backoff is not None or final):
-        raise InvalidInput("by_policy", "must not be given together with retries, backoff or final")
+    if (by_policy or strict) and (retries is not None or backoff is not None or final):
+        rule = "by_policy" if by_policy else "strict"
+        raise InvalidInput(rule, "must not be given together with retries, backoff or final")
     left = None if retries is None else checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
     failed = o.Failed(
         key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables)
     )
-    return failed._replace(classes=_classes(error)) if by_policy else failed
+    return failed._replace(classes=_classes(error), strict=bool(strict)) if by_policy or strict else failed
 
 
 def _classes(error: object) -> tuple[str, ...]:

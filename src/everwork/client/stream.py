@@ -93,11 +93,13 @@ class Stream(ABC):
         final: bool = False,
         variables: Mapping[str, Any] | None = None,
         by_policy: bool = False,
+        strict: bool = False,
     ) -> None:
-        """The attempt failed."""
+        """The attempt failed; the options are those of `Client.fail`."""
         outcome = requests.failed(
-            job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables, by_policy=by_policy
-        )
+            job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables,
+            by_policy=by_policy, strict=strict,
+        )  # fmt: skip
         self.put(outcome)
 
     def retry(self, job: ActiveJob, error: object = "", *, delay: float | None = None) -> None:

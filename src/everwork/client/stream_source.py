@@ -15,6 +15,7 @@ from everwork.client.job import ActiveJob
 from everwork.client.stream import Stream
 from everwork.core import checks
 from everwork.core.limits import CONCURRENCY_MAX
+from everwork.core.outcome import Complete, Release
 from everwork.exceptions import BadConfiguration
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.handler import Handler as RuntimeHandler
@@ -35,9 +36,9 @@ PREFETCH_MAX: Final = 2_000
 async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyncio.Event) -> None:
     """Work until `stop` is set; then finish running jobs and release those that have not started."""
     job_log = JobLog(stream.worker, only_errors=True)
-    make_source = functools.partial(StreamSource, stream)
+    make_source = functools.partial(StreamSource, stream, job_log=job_log)
     async with stream:
-        runtime = Runtime(make_source, CurrentLoop(), StopSignal(stop), None, job_log=job_log, handlers=handlers)
+        runtime = Runtime(make_source, CurrentLoop(), StopSignal(stop), None, handlers=handlers)
         await runtime.run(shutdown_timeout=None, cancel_seconds=None)
 
 
@@ -105,7 +106,8 @@ class Window:
 class StreamSource:
     """Jobs from a stream, in the handlers' own event loop."""
 
-    def __init__(self, stream: Stream, deliver: Deliver, stop: StopAttempt) -> None:
+    def __init__(self, stream: Stream, deliver: Deliver, stop: StopAttempt, *, job_log: JobLog) -> None:
+        self._job_log = job_log
         self._stream = stream
         self._deliver = deliver
         self._stop = stop
@@ -142,6 +144,8 @@ class StreamSource:
         for attempt, outcome, is_free in reports:
             job: Any = attempt.job  # An `ActiveJob`, as it was delivered.
             delivered.pop(job, None)
+            if outcome is not None and not isinstance(outcome, Complete | Release):
+                self._job_log.failed(attempt, outcome, None)  # Only the server knows what follows.
             if outcome is not None and not job.is_lost:
                 put(outcome)
             if is_free:

@@ -20,6 +20,7 @@ from everwork.exceptions import BadConfiguration, EverworkError
 
 if TYPE_CHECKING:
     from everwork.client.stream_source import Handler
+    from everwork.spool.settings import Spool
 
 T = TypeVar("T")
 
@@ -38,8 +39,17 @@ class SyncClient:
         tls_certificate: str | Path | None = None,
         tls_key: str | Path | None = None,
         timeout: float = TIMEOUT_SECONDS,
+        offline: str | Spool | None = None,
     ) -> None:
-        self._client = Client(url, key=key, tls=tls, tls_certificate=tls_certificate, tls_key=tls_key, timeout=timeout)
+        self._client = Client(
+            url,
+            key=key,
+            tls=tls,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            timeout=timeout,
+            offline=offline,
+        )
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -49,6 +59,7 @@ class SyncClient:
 
     create = blocking(Client.create)
     create_many = blocking(Client.create_many)
+    delivered = blocking(Client.delivered)
 
     activate = blocking(Client.activate)
     complete = blocking(Client.complete)

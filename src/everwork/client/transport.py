@@ -14,34 +14,25 @@ from everwork.exceptions import BadConfiguration, CallTimeout, EngineUnavailable
 if TYPE_CHECKING:
     from everwork.client.local import LocalJobs, LocalTransport
     from everwork.client.remote import RemoteJobs, RemoteTransport
+    from everwork.spool.settings import Spool
 
     Transport = LocalTransport | RemoteTransport
     Verbs = LocalJobs | RemoteJobs
     """A verb can be called only if both have it, with parameters that fit."""
 
 
-def transport_to(url: str, key: str | None, tls: Tls) -> Transport:
-    """The transport to a server or a store, not opened yet."""
+def transport_to(url: str, key: str | None, tls: Tls, spool: str | Spool | None = None) -> Transport:
+    """The transport to a server or a store, not opened yet; with a spool, in offline mode."""
     if is_remote(url):
-        return _remote(url, key, tls)
+        address = server_address(url, key, tls)
+        from everwork.client.remote import RemoteTransport  # noqa: PLC0415 - only what is used is loaded
+
+        return RemoteTransport(address, spool)
     if key is not None or tls != Tls():
         raise BadConfiguration("client: key and tls are for servers; a store's URL has its own user and parameters")
     from everwork.client.local import LocalTransport  # noqa: PLC0415
 
-    return LocalTransport(url)
-
-
-def _remote(url: str, key: str | None, tls: Tls) -> Transport:
-    address = server_address(url, key, tls)
-    try:
-        from everwork.client.remote import RemoteTransport  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("everwork"):
-            raise
-        raise BadConfiguration(
-            f"client: {error.name!r} is not installed; run: pip install 'everwork[client]'"
-        ) from None
-    return RemoteTransport(address)
+    return LocalTransport(url, spool)
 
 
 END_SECONDS: Final = 15.0

@@ -28,7 +28,7 @@ from everwork.aio.retrying import engine_outage, retrying
 from everwork.app.engine_host import TransactionStore
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable
-from everwork.logs import configure, get_logger
+from everwork.logs import HasFacts, add_process_facts, attempt_here, configure, get_logger
 from everwork.manager.process import Reconnect
 from everwork.manager.worker_pool import RUNNING_SECONDS, WorkerPool, WorkerSpec
 from everwork.runtime.fetcher import Fetcher
@@ -40,6 +40,7 @@ from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal, calls_share
 from everwork.runtime.source import Deliver, StopAttempt
 from everwork.service.service import JobService
+from everwork.spool.settings import Offline
 
 log = get_logger("everwork")
 
@@ -66,6 +67,8 @@ class ChildSpec:
     """What a new process has to run. Without `log_format`, logging is left to the program."""
 
     url: str
+    manager: str
+    """The uuid of its manager."""
     name: str
     workers: tuple[WorkerSpec, ...]
     shutdown_timeout: float
@@ -74,6 +77,7 @@ class ChildSpec:
     log_format: Literal["console", "json"] | None
     log_level: str
     middleware: tuple[MakeMiddleware, ...] = ()
+    offline: Offline | None = None
 
 
 def main(spec: ChildSpec, memory: Any, control: socket.socket, dump: Connection) -> None:
@@ -83,6 +87,7 @@ def main(spec: ChildSpec, memory: Any, control: socket.socket, dump: Connection)
     control.setblocking(True)  # The program may have set another default timeout for sockets.
     # faulthandler writes in C, so the dump works while no Python code can run.
     faulthandler.register(signal.SIGUSR2, file=dump.fileno(), all_threads=True, chain=False)
+    add_process_facts(manager=spec.manager, process=spec.name)
     if spec.log_format is not None:
         configure(spec.log_format, spec.log_level)
     sys.exit(Child(spec, Ledger(memoryview(memory).cast("B")), control).run())
@@ -102,6 +107,8 @@ class Child:
         self._stopped: StopSignal
         self._has_sigterm = False
         self._is_cancelled = False
+        self._interrupted: set[HasFacts | None] = set()
+        """The attempts that were interrupted; None: code outside of a call."""
         self._runtime: Runtime | None = None
         self._check_flags: Callable[[], None] = lambda: None
         """Lets the fetcher read the parent's flags, in its own loop."""
@@ -131,7 +138,7 @@ class Child:
         try:
             await self._work()
         except EngineUnavailable as error:
-            self._log.error("the engine stays away: this process gives up", error=str(error))
+            self._log.error("the engine was unavailable for too long, this process gives up", error=str(error))
             self._report(gave_up=True)
             self._code = 1
         finally:
@@ -152,6 +159,7 @@ class Child:
             try:
                 await runtime.run(None, calls_share(self._spec.shutdown_timeout))
             finally:
+                self._runtime = None
                 self._ledger.enter_phase(Phase.STOPPING)
                 for task in (start_task, announce_task):
                     task.cancel()
@@ -166,19 +174,17 @@ class Child:
             self._log.error("the workers' start broke down", exc_info=start_task.exception())
 
     def _new_runtime(self, portal: Portal[JobService]) -> Runtime:
-        job_log, transactions = JobLog(self._spec.name), TransactionStore(open_engine(self._spec.url))
-        make_fetcher = partial(self._make_fetcher, portal, job_log)
-        return Runtime(make_fetcher, portal, self._stopped, transactions, job_log=job_log, ledger=self._ledger)
+        transactions = TransactionStore(open_engine(self._spec.url))
+        make_fetcher = partial(self._make_fetcher, portal)
+        return Runtime(make_fetcher, portal, self._stopped, transactions, ledger=self._ledger)
 
-    def _make_fetcher(
-        self, portal: Portal[JobService], job_log: JobLog, deliver: Deliver, stop: StopAttempt
-    ) -> Fetcher:
+    def _make_fetcher(self, portal: Portal[JobService], deliver: Deliver, stop: StopAttempt) -> Fetcher:
         fetcher = Fetcher(
             portal.service,
             self._spec.name,
             deliver,
             stop,
-            job_log=job_log,
+            job_log=JobLog(self._spec.name),
             owns_name=True,
             ledger=self._ledger,
             lease_ms=self._spec.lease_ms,
@@ -199,11 +205,11 @@ class Child:
     async def _open_portal(self) -> Portal[JobService]:
         """Start the engine's thread and open the engine."""
         portal = Portal(self._make_service, upkeep=False)
-        await asyncio.shield(asyncio.wrap_future(portal.open(_no_setup)))
+        await asyncio.shield(asyncio.wrap_future(portal.open(_check_store)))
         return portal
 
     def _make_service(self) -> JobService:
-        return JobService(open_engine(self._spec.url, own_loop=True), self._spec.name)
+        return JobService(open_engine(self._spec.url, own_loop=True), self._spec.name, offline=self._spec.offline)
 
     async def _unless_stopped(self, opening: Coroutine[Any, Any, Portal[JobService]]) -> Portal[JobService] | None:
         task = asyncio.ensure_future(opening)
@@ -249,11 +255,13 @@ class Child:
             self._stop_hard()
 
     def _stop_hard(self) -> None:
-        """Cancel running calls. A handler that blocks the loop gets an exception, if it runs Python code at all."""
+        """Cancel running calls. A call that blocks the loop gets an exception, once, if it runs Python code at all."""
         self._stop_soft()
         _call_in(self._loop, self._stopped.hard.set)
-        if time.monotonic() - self._turned_at > BLOCKED_SECONDS and self._runtime is not None:
-            self._turned_at = time.monotonic()
+        attempt = attempt_here.get()
+        is_blocked = time.monotonic() - self._turned_at > BLOCKED_SECONDS
+        if is_blocked and self._runtime is not None and attempt not in self._interrupted:
+            self._interrupted.add(attempt)
             self._runtime.stop_running()
             raise Interrupted("the process is being stopped")
 
@@ -283,8 +291,16 @@ class Child:
 
     def _cancel(self) -> None:
         """Signal the main thread, which a handler may be blocking."""
-        self._is_cancelled = True
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            threading.Thread(target=self._keep_cancelling, name="everwork-cancel", daemon=True).start()
+
+    def _keep_cancelling(self) -> None:
+        """A call may have blocked the loop too briefly to be interrupted by now, or begin to block it later."""
         os.kill(os.getpid(), signal.SIGTERM)
+        while self._runtime is not None:
+            time.sleep(BLOCKED_SECONDS)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _stop_orphaned(self) -> None:
         """Without the parent the leases are not extended: stop, release everything, and exit in any case."""
@@ -309,5 +325,6 @@ def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> N
         loop.call_soon_threadsafe(callback)
 
 
-async def _no_setup(_service: JobService) -> None:
-    """Do nothing: the parent declares policies and groups."""
+async def _check_store(service: JobService) -> None:
+    """The parent declares policies and groups; a process without a store has nothing to do, spool or not."""
+    service.require_connected()

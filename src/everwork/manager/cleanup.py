@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.core import ending
+from everwork.core.leasing import Judged
 from everwork.core.outcome import Failed, Outcome, Release
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
 from everwork.manager.process_handle import ProcessHandle
-from everwork.runtime.job_log import shown_keys
+from everwork.runtime.job_log import log_failure, shown_keys
 from everwork.runtime.ledger import Entry, SlotState
 from everwork.service.service import JobService
+
+STUCK_TEXT: Final = "; it was stuck here:\n"
 
 
 async def clean_up(service: JobService, handle: ProcessHandle, log: Any) -> None:
     """Settle the attempts of a dead process: those not begun are released, begun ones fail with the reason.
 
-    If the engine is unavailable, their leases expire instead.
+    If the engine is unavailable, their leases expire instead. In offline mode, those whose outcomes it has left in the
+    spool are reported from there.
     """
     entries = handle.entries()
     if not entries and handle.has_ended_well:
         return  # It has released everything itself.
-    outcomes = [outcome for entry in entries if (outcome := outcome_of(handle, entry)) is not None]
-    _log_failures(handle, entries, outcomes, log)
+    ends = [outcome for entry in entries if (outcome := outcome_of(handle, entry)) is not None]
+    outcomes = await _unkept(handle, ends, log)
     try:
         if outcomes:
-            await retry_while_unavailable(lambda: service.settle(outcomes), None)
+            judged = await retry_while_unavailable(lambda: service.settle(outcomes), None)
+            _log_failures(handle, entries, zip(outcomes, judged, strict=True), log)
         orphans = await retry_while_unavailable(lambda: _orphans(service, handle.name, entries), None)
         if orphans:
             await retry_while_unavailable(lambda: service.settle(orphans), None)
@@ -63,7 +69,9 @@ def _of_begun(handle: ProcessHandle, entry: Entry) -> Outcome:
 
 
 def _timed_out(handle: ProcessHandle, entry: Entry) -> Outcome:
-    more = handle.hung_attempts.get((entry.key, entry.attempt), "")
+    stack, more = handle.hung_attempts.get((entry.key, entry.attempt)), ""
+    if stack is not None:
+        more = f" and blocked its process, which was killed{STUCK_TEXT + stack if stack else ''}"
     is_final = next((spec.is_final for spec in handle.workers if spec.index == entry.worker), False)
     return ending.timed_out(entry.key, entry.attempt, entry.timeout, more, is_final=is_final)
 
@@ -76,15 +84,33 @@ def _of_ended(handle: ProcessHandle, entry: Entry) -> Outcome:
     return Failed(entry.key, entry.attempt, error_text(text))
 
 
-def _log_failures(handle: ProcessHandle, entries: Sequence[Entry], outcomes: Sequence[Outcome], log: Any) -> None:
-    """Log each attempt that failed with its process; those that hung are in the log already."""
+async def _unkept(handle: ProcessHandle, outcomes: list[Outcome], log: Any) -> list[Outcome]:
+    """The outcomes of attempts that have no other one in the spool of the process."""
+    if handle.offline is None or not outcomes:
+        return outcomes
+    from everwork.spool.contents import kept_attempts  # noqa: PLC0415 - loaded only for offline mode
+
+    attempts = [(outcome.key, outcome.attempt) for outcome in outcomes]
+    try:
+        kept = await asyncio.to_thread(kept_attempts, handle.offline, attempts)
+    except EngineError as error:
+        log.warning("the spool cannot be read", spool=handle.offline.spool.path, error=str(error))
+        return outcomes
+    return [outcome for outcome in outcomes if (outcome.key, outcome.attempt) not in kept]
+
+
+def _log_failures(
+    handle: ProcessHandle, entries: Sequence[Entry], settled: Iterable[tuple[Outcome, Judged]], log: Any
+) -> None:
+    """Log each attempt that failed with its process; where it was stuck is in the log already."""
     ids = {spec.index: spec.id for spec in handle.workers}
     workers = {(entry.key, entry.attempt): ids.get(entry.worker) for entry in entries}
-    for one in outcomes:
-        at = (one.key, one.attempt)
-        if isinstance(one, Failed) and at not in handle.hung_attempts:
-            facts = {"process": handle.name, "worker": workers[at], "key": one.key, "attempt": one.attempt}
-            log.warning("a job failed", **facts, error=one.error)
+    for one, judged in settled:
+        if isinstance(one, Failed) and judged.failure is not None:
+            worker = workers[one.key, one.attempt]
+            facts = {"process": handle.name, "worker": worker, "key": one.key, "attempt": one.attempt}
+            error = judged.failure.error.partition(STUCK_TEXT)[0]
+            log_failure(log, one, judged.failure._replace(error=error), facts)
 
 
 async def _orphans(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:

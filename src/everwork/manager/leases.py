@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -40,7 +39,7 @@ class LeaseKeeper:
             (child, entry)
             for child in self._children()
             for entry in child.ledger.entries()
-            if _is_kept(entry, now, child.cancelled_at)
+            if _is_kept(entry, now, is_leaving=child.is_leaving)
         ]
         due = [(child, entry) for child, entry in held if now - self._fresh_at(entry) > self._lease_ms / 3_000]
         self._extended_at = {key: at for _, e in held if (at := self._extended_at.get(key := (e.key, e.attempt)))}
@@ -58,9 +57,12 @@ class LeaseKeeper:
         return self._extended_at.get((entry.key, entry.attempt), entry.leased_at)
 
 
-def _is_kept(entry: Entry, now: float, cancelled_at: float = math.inf) -> bool:
-    """A lease is kept while its attempt is within its timeout, is being handled, or ends because its process does."""
-    if entry.state is SlotState.HUNG or entry.is_overdue(min(now - VERDICT_SECONDS, cancelled_at)):
+def _is_kept(entry: Entry, now: float, *, is_leaving: bool = False) -> bool:
+    """A lease is kept while its attempt is within its timeout, is being handled, or ends because its process does.
+
+    The stages of a stop are limited, and so is the time that a call may take past its timeout then.
+    """
+    if entry.state is SlotState.HUNG or (entry.is_overdue(now - VERDICT_SECONDS) and not is_leaving):
         return False
     return now - entry.leased_at > YOUNG_SECONDS
 

@@ -11,6 +11,8 @@ from contextlib import suppress
 from typing import Final, Literal
 
 from everwork.app.schedules import AbstractCronSchedule, CronSchedule, scheduled_triggers
+from everwork.app.tick import TickResult, jobs_per_tick
+from everwork.app.tick_route import TickRoute
 from everwork.core import checks
 from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.engines.open import open_engine
@@ -19,9 +21,11 @@ from everwork.logs import LEVELS, configure, get_logger
 from everwork.manager.process import Process, ProcessGroup, Reconnect
 from everwork.manager.process_handle import Context
 from everwork.manager.run import ManagerRun, ManagerSpec
-from everwork.manager.signals import SIGNALS
+from everwork.manager.signals import SIGNALS, StopRequests
 from everwork.manager.stores import AbstractBackend, AbstractBroker
+from everwork.manager.tick import ManagerTicks
 from everwork.manager.validation import all_declared, flat, require_importable_program
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS
 from everwork.service.service import JobService
 
 log = get_logger("everwork")
@@ -61,6 +65,7 @@ class ProcessManager:
         self.log_format = log_format
         self.log_level = log_level
         self._url = _store_url(backend, broker)
+        self._offline = broker.offline
         self._processes = flat(processes)
         self._workers = all_declared(self._processes)
         self._reconnect = reconnect or Reconnect()
@@ -69,7 +74,16 @@ class ProcessManager:
         schedule = _new_schedule(cron_schedule)
         settings = [one.settings for one in self._workers.values()]
         self._triggers = [trigger for one in settings for trigger in scheduled_triggers(one, schedule)]
-        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, asyncio.Event] | None = None
+        self._ticks = ManagerTicks(
+            self.uuid,
+            self._url,
+            self._processes,
+            self._workers,
+            self._triggers,
+            lease_ms=self._lease_ms,
+            offline=self._offline,
+        )
+        self._running: tuple[asyncio.AbstractEventLoop, StopRequests] | None = None
         self._early_stops: int | None = 0
         """Calls of `stop()` before the first run, which apply to it; None afterwards, when they have no effect."""
 
@@ -81,33 +95,45 @@ class ProcessManager:
             raise BadConfiguration("the manager runs already")
         if self.log_format is not None:
             configure(self.log_format, self.log_level)
-        soft, hard = asyncio.Event(), asyncio.Event()
-        self._running = (asyncio.get_running_loop(), soft, hard)
+        stops = StopRequests()
+        self._running = (asyncio.get_running_loop(), stops)
         try:
             with SIGNALS.listening(self.stop):
-                stops, self._early_stops = self._early_stops, None
-                for _ in range(stops or 0):
-                    self._request_stop()
+                early, self._early_stops = self._early_stops, None
+                for _ in range(early or 0):
+                    stops.add()
                 spec = self._spec(context)
-                await ManagerRun(spec, JobService(open_engine(self._url), spec.name), log).run(soft, hard)
+                await ManagerRun(spec, JobService(open_engine(self._url), spec.name), log).run(stops)
         finally:
             self._running = None
 
-    def stop(self) -> None:
-        """Request a stop, from any thread: finish running jobs, start no others. The second call cancels them."""
-        running = self._running
-        if running is not None:
-            with suppress(RuntimeError):  # The loop is closed: everything has stopped.
-                running[0].call_soon_threadsafe(self._request_stop)
-        elif self._early_stops is not None:
-            self._early_stops += 1
+    async def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> TickResult:
+        """A tick, in this process: sweep, fire due triggers, run up to `max_jobs` due jobs, return what was done.
 
-    def _request_stop(self) -> None:
+        Each worker that is switched on is created and started, and shut down at the end. The default is
+        EVERWORK_JOBS_PER_TICK, or 10. `stop()` lets it end early; cancelling it releases what runs.
+        """
+        jobs_max = jobs_per_tick(max_jobs)
         if self._running is not None:
-            _, soft, hard = self._running
-            if soft.is_set():
-                hard.set()
-            soft.set()
+            raise BadConfiguration("the manager runs already")
+        return await self._ticks.run(jobs_max, shutdown_timeout)
+
+    def tick_route(self, *, secret: str | None = None, public: bool = False, max_jobs: int | None = None) -> TickRoute:
+        """An ASGI route that runs a tick per GET or POST; see `Everwork.tick_route`."""
+        return TickRoute(self.run_once, secret=secret, public=public, max_jobs=max_jobs)
+
+    def stop(self) -> None:
+        """Request a stop, from any thread: finish running jobs, start no others.
+
+        The second call cancels them, the third kills their processes.
+        """
+        running, is_ticking = self._running, self._ticks.stop()
+        if running is not None:
+            loop, stops = running
+            with suppress(RuntimeError):  # The loop is closed: everything has stopped.
+                loop.call_soon_threadsafe(stops.add)
+        elif self._early_stops is not None and not is_ticking:
+            self._early_stops += 1
 
     def _spec(self, context: Context) -> ManagerSpec:
         return ManagerSpec(
@@ -122,6 +148,7 @@ class ProcessManager:
             lease_ms=self._lease_ms,
             log_format=self.log_format,
             log_level=self.log_level,
+            offline=self._offline,
         )
 
 

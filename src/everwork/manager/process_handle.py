@@ -40,6 +40,7 @@ class ProcessHandle:
     ) -> None:
         self.name = spec.name
         self.workers = spec.workers
+        self.offline = spec.offline
         self.started_at = time.monotonic()
         self.is_leaving = False
         """It was asked to stop: unfinished attempts do not count as failures."""
@@ -48,11 +49,13 @@ class ProcessHandle:
         self.kill_reason: str | None = None
         """Why it was killed, if it was killed."""
         self.hung_attempts: dict[tuple[int, int], str] = {}
-        """The attempts for which it was killed, with what to add to the error of each."""
+        """The attempts that have blocked it past their timeouts, with its stack then, if it is known."""
         self.broken: dict[str, str] = {}
         self._off: set[int] = set()
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
+        self.stuck = asyncio.Event()
+        """Set when a call blocks it past its timeout while it is being stopped: waiting longer makes no sense."""
         self.stop_requested = asyncio.Event()
         """Set when something other than its parent has asked it to stop."""
         self.has_begun = False
@@ -133,7 +136,7 @@ class ProcessHandle:
         """How it ended, in words."""
         code = self._process.exitcode
         if self.has_given_up:
-            return "gave up: its engine stayed away for too long"
+            return "gave up: the engine was unavailable for too long"
         if code is not None and code < 0:
             with suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"

@@ -14,24 +14,24 @@ from typing import Any, Final, Literal
 
 from everwork.aio.loops import BackgroundLoop, first_of
 from everwork.aio.retrying import engine_outage, retrying
-from everwork.app.entries import subscribe, trigger_entries, worker_entry
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
 from everwork.manager.child import ChildSpec
 from everwork.manager.cleanup import clean_up
+from everwork.manager.declaration import Queues, declare_workers
 from everwork.manager.leases import LeaseKeeper
 from everwork.manager.process import Process, Reconnect
 from everwork.manager.process_handle import Context, ProcessHandle
+from everwork.manager.signals import StopRequests
 from everwork.manager.supervisor import Supervisor
-from everwork.manager.validation import UNGUARDED_TEXT, Declared, unused_rules
+from everwork.manager.validation import UNGUARDED_TEXT, Declared
 from everwork.manager.watchdog import Watchdog
 from everwork.manager.worker import AbstractWorker
 from everwork.manager.worker_pool import WorkerSpec
-from everwork.runtime.handler import QueueKey
 from everwork.runtime.ledger import Phase
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
-from everwork.service.policies import PolicyFields
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
+from everwork.spool.settings import Offline
 
 VERSION: Final = version("everwork")
 BEAT_SECONDS: Final = 5.0
@@ -60,6 +60,7 @@ class ManagerSpec:
     lease_ms: int
     log_format: Literal["console", "json"] | None
     log_level: str
+    offline: Offline | None = None
 
 
 class ManagerRun:
@@ -74,7 +75,7 @@ class ManagerRun:
         self._log = log.bind(manager=spec.uuid)
         self._started_at_ms = _now_ms()
         self._worker_ids = tuple(sorted(one.settings.id for one in spec.workers.values()))
-        self._queues: dict[type[AbstractWorker], tuple[QueueKey, ...]] = {}
+        self._queues: Queues = {}
         self._off: frozenset[str] = frozenset()
         self._reported: set[str] = set()
         self._has_lost_store = False
@@ -85,23 +86,18 @@ class ManagerRun:
         self._switches = BackgroundLoop("everwork-switches", self._read_switches, _switch_seconds(spec))
         self._triggers = service.trigger_loop(spec.triggers)
 
-    async def run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
+    async def run(self, stops: StopRequests) -> None:
         """Prepare, start everything, work until stopped, and stop in stages. Cancellation speeds up the stop."""
+        await run_to_end(lambda: self._run(stops), stops.hurry)
 
-        def hurry() -> None:
-            soft.set()
-            hard.set()
-
-        await run_to_end(lambda: self._run(soft, hard), hurry)
-
-    async def _run(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
+    async def _run(self, stops: StopRequests) -> None:
         opening = asyncio.ensure_future(self._prepare())
         try:
-            await first_of(soft, work=opening)
+            await first_of(stops.soft, work=opening)
             if not opening.done():
                 return
             opening.result()
-            await self._work(soft, hard)
+            await self._work(stops)
         finally:
             opening.cancel()
             await self._call_store_last(_wait_ended(opening))
@@ -124,36 +120,12 @@ class ManagerRun:
             raise
 
     async def _declare(self) -> None:
-        policies: dict[str, PolicyFields] = {}
-        for worker, one in self._spec.workers.items():
-            settings = one.settings
-            subscribed = await subscribe(self._service, settings)
-            self._queues[worker] = subscribed.queues
-            policies |= subscribed.policies
-            if subscribed.policy and subscribed.foreign:
-                self._log.warning(
-                    "a worker's policy does not hold where another worker came first",
-                    worker=settings.id,
-                    title=settings.title,
-                    sources=subscribed.foreign,
-                )
-            if unused := unused_rules(settings):
-                self._log.warning(
-                    "a worker without retry fails for good at its first error: nobody asks its rules about errors",
-                    worker=settings.id,
-                    title=settings.title,
-                    fields=unused,
-                )
-        await self._service.declare_policies(policies)
-        declared = [one.settings for one in self._spec.workers.values()]
-        foreign = {one.name for one in self._spec.triggers if one.plan.is_foreign}
-        triggers = [entry for one in declared for entry in trigger_entries(one, foreign)]
-        await self._fleet.declare([worker_entry(one) for one in declared], triggers)
+        self._queues = await declare_workers(self._service, self._spec.workers, self._spec.triggers, self._log)
         self._off = (await self._fleet.off()).workers
 
     # Running ------------------------------------------------------------------------------------
 
-    async def _work(self, soft: asyncio.Event, hard: asyncio.Event) -> None:
+    async def _work(self, stops: StopRequests) -> None:
         loops = (self._watchdog.loop, self._lease_keeper.loop, self._beat, self._switches)
         for supervisor in self._supervisors:
             supervisor.start()
@@ -162,16 +134,16 @@ class ManagerRun:
         self._triggers.start()
         self._log.info("the manager runs", processes=len(self._supervisors), workers=len(self._spec.workers))
         try:
-            await self._until_over(soft)
+            await self._until_over(stops.soft)
         except asyncio.CancelledError:
-            hard.set()  # A caller that cancels does not want to wait for running jobs.
+            stops.hurry()  # A caller that cancels does not want to wait for running jobs.
             raise
         finally:
-            await run_to_end(lambda: self._end(loops, hard), hard.set, again=CANCELS_MAX)
+            await run_to_end(lambda: self._end(loops, stops), stops.hurry, again=CANCELS_MAX)
         if self._is_unguarded:
             raise BadConfiguration(UNGUARDED_TEXT)
         if self._has_given_up:
-            raise EngineUnavailable("every process has given up: the engine stayed away for too long")
+            raise EngineUnavailable("every process has given up: the engine was unavailable for too long")
 
     @property
     def _is_unguarded(self) -> bool:
@@ -189,27 +161,28 @@ class ManagerRun:
                 return
             await first_of(soft, *running)
 
-    async def _end(self, loops: Sequence[BackgroundLoop], hard: asyncio.Event) -> None:
+    async def _end(self, loops: Sequence[BackgroundLoop], stops: StopRequests) -> None:
         await self._triggers.abort()
-        await self._stop(hard)
+        await self._stop(stops)
         for loop in loops:
             await loop.abort()
         if not self._has_given_up:  # Else the engine is unavailable, and this manager's entries expire.
             await self._call_store_last(self._fleet.leave(self._name, sorted(self._reported)))
         self._log.info("the manager has stopped")
 
-    async def _stop(self, hard: asyncio.Event) -> None:
-        """Stop all processes concurrently, each in stages; a second request skips the first stage."""
+    async def _stop(self, stops: StopRequests) -> None:
+        """Stop all processes concurrently, each in stages; more requests skip stages."""
         self._log.info("the manager stops", processes=len(self._supervisors))
         stopping = asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
-        await first_of(hard, work=stopping)
+        await first_of(stops.hard, work=stopping)
         if not stopping.done():
-            self._hurry()
+            for supervisor in self._supervisors:
+                supervisor.urgent.set()
+            await first_of(stops.immediate, work=stopping)
+        if not stopping.done():
+            for supervisor in self._supervisors:
+                supervisor.immediate.set()
         await stopping
-
-    def _hurry(self) -> None:
-        for supervisor in self._supervisors:
-            supervisor.urgent.set()
 
     async def _call_store_last(self, last: Coroutine[Any, Any, None]) -> None:
         """Wait a short time for one of the last calls of a stop: the store may be unavailable or locked."""
@@ -235,6 +208,7 @@ class ManagerRun:
         workers = tuple(self._worker_spec(worker, index) for index, worker in enumerate(process.workers))
         child_spec = ChildSpec(
             url=self._spec.url,
+            manager=self._spec.uuid,
             name=f"{self._host}-{secrets.token_hex(5)}",
             workers=workers,
             shutdown_timeout=process.shutdown_timeout,
@@ -243,6 +217,7 @@ class ManagerRun:
             log_format=self._spec.log_format,
             log_level=self._spec.log_level,
             middleware=tuple(process.middleware),
+            offline=self._spec.offline,
         )
         off = {worker.index for worker in workers if worker.id in self._off}
         concurrency = sum(self._spec.workers[worker].settings.concurrency for worker in process.workers)

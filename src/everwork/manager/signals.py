@@ -1,7 +1,8 @@
-"""SIGINT and SIGTERM, shared by the managers of a program, which may run in several threads."""
+"""SIGINT and SIGTERM, shared by the managers of a program, which may run in several threads; and what they request."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,24 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequests:
+    """How a manager is to stop: the first request lets running calls finish, the second cancels, the third kills."""
+
+    def __init__(self) -> None:
+        self.soft = asyncio.Event()
+        self.hard = asyncio.Event()
+        self.immediate = asyncio.Event()
+
+    def add(self) -> None:
+        """One more request."""
+        next((stage for stage in (self.soft, self.hard) if not stage.is_set()), self.immediate).set()
+
+    def hurry(self) -> None:
+        """Cancel running calls."""
+        self.soft.set()
+        self.hard.set()
 
 
 class Signals:

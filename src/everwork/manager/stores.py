@@ -21,6 +21,7 @@ from everwork.runtime.runtime import WorkerName
 from everwork.service.fleet.entries import ProcessEntry, TriggerView, WorkerView
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.service import JobService
+from everwork.spool.settings import Offline, Spool
 
 SQLITE_SCHEMES: Final = ("sqlite",)
 POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
@@ -53,6 +54,7 @@ class _Store(ABC):  # noqa: B024 - it has no abstract methods
         self._require_scheme(url)
         self._engine = open_engine(url)
         self.url = url
+        self.offline: Offline | None = None
         self._name = WorkerName(None)
         self._opened: _Opened | None = None
         forks.reset_in_child(self, _Store._reset_after_fork)
@@ -94,7 +96,7 @@ class _Store(ABC):  # noqa: B024 - it has no abstract methods
         return ready.service
 
     async def _open(self) -> _OpenService:
-        service = JobService(self._engine.fresh(), self._name.process)
+        service = JobService(self._engine.fresh(), self._name.process, offline=self.offline)
         try:
             # Upkeep is done by managers and servers, not by programs that only publish or query.
             await service.open(upkeep=False)
@@ -173,7 +175,15 @@ class AbstractBackend(_Store):
 
 
 class AbstractBroker(_Store):
-    """Publishes events to a store."""
+    """Publishes events to a store.
+
+    `offline`, the path of a local file or a `Spool`, turns offline mode on: events, and the outcomes of the workers of
+    a manager with this broker, are kept there while the engine is unavailable, and delivered when it is back.
+    """
+
+    def __init__(self, url: str, *, offline: str | Spool | None = None) -> None:
+        super().__init__(url)
+        self.offline = Offline.of(offline, url)
 
     async def push(self, event: Event) -> JobKey:
         """Publish an event durably; returns the key of its job.

@@ -55,6 +55,9 @@ class Supervisor:
         self.is_unguarded = False
         """A new process runs the program instead of its workers, as every other would."""
         self.urgent = asyncio.Event()
+        """Set to cancel running calls without waiting for them."""
+        self.immediate = asyncio.Event()
+        """Set to kill what has not ended."""
         self.gone = asyncio.Event()
         """Set when no process is left and none will be started: stopped, or given up."""
 
@@ -84,7 +87,7 @@ class Supervisor:
             await self._shut_down(handle)
 
     async def stop(self) -> None:
-        """Stop in stages: let finish, cancel, kill. `urgent` skips the first."""
+        """Stop in stages: let finish, cancel, kill. `urgent` skips the first, `immediate` all but the last."""
         self._stopping.set()
         await asyncio.gather(*(self._shut_down(handle) for handle in list(self.live)))
         while self._tasks:
@@ -188,21 +191,20 @@ class Supervisor:
         await self._let_finish(handle)
         if not handle.is_past_its_calls:
             handle.cancel()
-        await first_of(handle.ended, seconds=self.process.shutdown_timeout + EXIT_SECONDS)
+        seconds = self.process.shutdown_timeout
+        await first_of(handle.ended, self.immediate, seconds=seconds + EXIT_SECONDS)
         if not handle.ended.is_set():
-            self.kill(
-                handle,
-                f"was killed: it did not stop within its shutdown_timeout of {self.process.shutdown_timeout:g} s",
-            )
+            late = f"it did not stop within its shutdown_timeout of {seconds:g} s"
+            self.kill(handle, f"was killed: {'a third stop was requested' if self.immediate.is_set() else late}")
             await handle.ended.wait()
 
     async def _let_finish(self, handle: ProcessHandle) -> None:
-        """Wait while calls run that may still end, at most for the longest timeout."""
+        """Wait while calls run that may still end, at most for the longest timeout, or until one of them blocks all."""
         now = busy_at = time.monotonic()
         ends = now + self._call_timeout + GRACE_SECONDS
         while now < ends and now < busy_at + QUIET_SECONDS and not handle.is_past_its_calls:
-            await first_of(handle.ended, self.urgent, seconds=POLL_SECONDS)
-            if handle.ended.is_set() or self.urgent.is_set():
+            await first_of(handle.ended, handle.stuck, self.urgent, seconds=POLL_SECONDS)
+            if handle.ended.is_set() or handle.stuck.is_set() or self.urgent.is_set():
                 return
             now = time.monotonic()
             busy_at = now if handle.is_busy else busy_at

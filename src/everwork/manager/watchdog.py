@@ -103,7 +103,7 @@ class Watchdog:
     def _check(self, supervisor: Supervisor, handle: ProcessHandle, now: float) -> None:
         entries = handle.entries()
         overdue = self._overdue(handle, entries, now)
-        if overdue:
+        if overdue and not handle.stuck.is_set():
             self._start_task(self._ending, handle, self._end_hung(supervisor, handle, overdue))
         elif (why := self._silence(handle, entries, now)) is not None:
             supervisor.kill(handle, why)
@@ -111,11 +111,11 @@ class Watchdog:
             self._consider_replacing(supervisor, handle, entries, now)
 
     def _overdue(self, handle: ProcessHandle, entries: Sequence[Entry], now: float) -> list[Entry]:
-        """The calls that hang. One cancelled with its process, within its timeout, has the process's time to end."""
+        """The calls that hang. Those cancelled with their process have its shutdown timeout to end."""
         self._schedule_check(entries, now)
-        if now < self._gaps.awake_at + AWAKE_SECONDS:
+        if now < self._gaps.awake_at + AWAKE_SECONDS or handle.cancelled_at < math.inf:
             return []
-        at = min(now - HUNG_SECONDS, handle.cancelled_at)
+        at = now - HUNG_SECONDS
         overdue = [entry for entry in entries if entry.is_overdue(at)]
         return [entry for entry in overdue if entry.is_overdue(at - self._gaps.since(entry.begun_at))]
 
@@ -127,16 +127,18 @@ class Watchdog:
             asyncio.get_running_loop().call_later(min(due) - now + 0.001, self.loop.wake)
 
     async def _end_hung(self, supervisor: Supervisor, handle: ProcessHandle, overdue: Sequence[Entry]) -> None:
-        """Record where a process is stuck, and kill it."""
+        """Record where a process is stuck, and kill it; one that is being stopped goes on to its next stage."""
         stack = await handle.stack()
         still = {(entry.key, entry.attempt) for entry in self._overdue(handle, handle.entries(), time.monotonic())}
         stuck = [entry for entry in overdue if (entry.key, entry.attempt) in still]
         if not stuck or handle.ended.is_set():
             return  # It has recovered at the last moment.
-        location = f"; it was stuck here:\n{stack}" if stack else ""
         for entry in stuck:
-            handle.hung_attempts[entry.key, entry.attempt] = f" and blocked its process, which was killed{location}"
+            handle.hung_attempts[entry.key, entry.attempt] = stack
             self._log_hang(handle, entry, stack)
+        if handle.is_leaving:
+            handle.stuck.set()
+            return
         supervisor.kill(handle, "was killed: another job in it had blocked it past its time")
 
     def _log_hang(self, handle: ProcessHandle, entry: Entry, stack: str) -> None:

@@ -63,6 +63,12 @@ class WorkerPool:
         """Start all workers concurrently; each serves once it is ready. A failed start is retried with backoff."""
         await asyncio.gather(*(self._bring_up(spec, add, report) for spec in self._specs))
 
+    async def start_once(self, add: AddHandler) -> dict[str, str]:
+        """Start all workers concurrently, each once; returns what is wrong with those that failed, by class."""
+        problems = await asyncio.gather(*(self._try_with_warnings(spec, add, _ignore) for spec in self._specs))
+        named = zip(self._specs, problems, strict=True)
+        return {spec.worker.__name__: problem for spec, problem in named if problem is not None}
+
     async def wait_first_round(self, seconds: float) -> None:
         """Wait until the start of every worker has been tried once, at most for a number of seconds."""
         with suppress(TimeoutError):
@@ -136,6 +142,10 @@ class WorkerPool:
                 self._log.error("a worker's shutdown failed", worker=type(worker).__name__, exc_info=error)
 
 
+def _ignore(_worker: str, _problem: str | None) -> None:
+    """A tick has no parent to report to; problems are logged."""
+
+
 def _is_own_cancellation(error: BaseException) -> bool:
     """Whether the current task is being cancelled, and not something that the worker itself has cancelled."""
     task = asyncio.current_task()
@@ -159,4 +169,5 @@ def handler_of(
         settle_events_max=settings.event_settings.max_batch_size,
         index=spec.index,
         middleware=middleware,
+        title=settings.title,
     )

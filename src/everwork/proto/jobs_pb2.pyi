@@ -94,7 +94,8 @@ class FailJobRequest(Message):
     attempt: int
     variables_json: str
     by_policy: bool
-    def __init__(self, *, job_key: str | None = ..., retries: int | None = ..., error_message: str | None = ..., backoff_timeout: int | None = ..., attempt: int | None = ..., variables_json: str | None = ..., by_policy: bool | None = ...) -> None: ...
+    strict: bool
+    def __init__(self, *, job_key: str | None = ..., retries: int | None = ..., error_message: str | None = ..., backoff_timeout: int | None = ..., attempt: int | None = ..., variables_json: str | None = ..., by_policy: bool | None = ..., strict: bool | None = ...) -> None: ...
 
 class FailJobResponse(Message):
     success: bool

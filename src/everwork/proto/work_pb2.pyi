@@ -30,6 +30,10 @@ REPEATED: int
 REFUSED_NOT_FOUND: int
 REFUSED_WRONG_STATE: int
 REFUSED_LEASE_LOST: int
+Order: _EnumTypeWrapper[int]
+ORDER_NEWEST: int
+ORDER_DUE: int
+ORDER_FAILED: int
 
 class FromWorker(Message):
     hello: Hello
@@ -43,7 +47,8 @@ class Hello(Message):
     worker: str
     lease_ms: int
     resumed: containers.RepeatedCompositeFieldContainer[Lease]
-    def __init__(self, *, worker: str | None = ..., lease_ms: int | None = ..., resumed: Iterable[Lease] | None = ...) -> None: ...
+    offline: bool
+    def __init__(self, *, worker: str | None = ..., lease_ms: int | None = ..., resumed: Iterable[Lease] | None = ..., offline: bool | None = ...) -> None: ...
 
 class Grant(Message):
     type: str
@@ -82,7 +87,8 @@ class Fail(Message):
     by_policy: bool
     classes: containers.RepeatedScalarFieldContainer[str]
     uncounted: bool
-    def __init__(self, *, error: str | None = ..., retries: int | None = ..., backoff_ms: int | None = ..., final: bool | None = ..., variables: bytes | None = ..., by_policy: bool | None = ..., classes: Iterable[str] | None = ..., uncounted: bool | None = ...) -> None: ...
+    strict: bool
+    def __init__(self, *, error: str | None = ..., retries: int | None = ..., backoff_ms: int | None = ..., final: bool | None = ..., variables: bytes | None = ..., by_policy: bool | None = ..., classes: Iterable[str] | None = ..., uncounted: bool | None = ..., strict: bool | None = ...) -> None: ...
 
 class Retry(Message):
     error: str
@@ -170,7 +176,13 @@ class NewJob(Message):
 
 class CreateJobsRequest(Message):
     jobs: containers.RepeatedCompositeFieldContainer[NewJob]
-    def __init__(self, *, jobs: Iterable[NewJob] | None = ...) -> None: ...
+    stamp: Stamp
+    def __init__(self, *, jobs: Iterable[NewJob] | None = ..., stamp: Stamp | None = ...) -> None: ...
+
+class Stamp(Message):
+    producer: str
+    number: int
+    def __init__(self, *, producer: str | None = ..., number: int | None = ...) -> None: ...
 
 class CreateJobsResponse(Message):
     jobs: containers.RepeatedCompositeFieldContainer[CreatedJob]
@@ -179,7 +191,18 @@ class CreateJobsResponse(Message):
 class CreatedJob(Message):
     key: int
     deduplicated: bool
-    def __init__(self, *, key: int | None = ..., deduplicated: bool | None = ...) -> None: ...
+    spool_id: str
+    def __init__(self, *, key: int | None = ..., deduplicated: bool | None = ..., spool_id: str | None = ...) -> None: ...
+
+class SpooledRequest(Message):
+    spool_id: str
+    def __init__(self, *, spool_id: str | None = ...) -> None: ...
+
+class SpooledJob(Message):
+    key: int
+    deduplicated: bool
+    reason: str
+    def __init__(self, *, key: int | None = ..., deduplicated: bool | None = ..., reason: str | None = ...) -> None: ...
 
 class ActivateRequest(Message):
     type: str
@@ -250,7 +273,8 @@ class RescheduleRequest(Message):
     key: int
     run_at_ms: int
     delay_ms: int
-    def __init__(self, *, key: int | None = ..., run_at_ms: int | None = ..., delay_ms: int | None = ...) -> None: ...
+    reset: bool
+    def __init__(self, *, key: int | None = ..., run_at_ms: int | None = ..., delay_ms: int | None = ..., reset: bool | None = ...) -> None: ...
 
 class SetPriorityRequest(Message):
     key: int
@@ -324,18 +348,21 @@ class JobFilter(Message):
     created_before_ms: int
     error_text: str
     due: bool
-    def __init__(self, *, type: str | None = ..., group: str | None = ..., states: Iterable[int] | None = ..., tenants: Iterable[str] | None = ..., worker: str | None = ..., correlation_id: str | None = ..., created_after_ms: int | None = ..., created_before_ms: int | None = ..., error_text: str | None = ..., due: bool | None = ...) -> None: ...
+    order: int
+    def __init__(self, *, type: str | None = ..., group: str | None = ..., states: Iterable[int] | None = ..., tenants: Iterable[str] | None = ..., worker: str | None = ..., correlation_id: str | None = ..., created_after_ms: int | None = ..., created_before_ms: int | None = ..., error_text: str | None = ..., due: bool | None = ..., order: int | None = ...) -> None: ...
 
 class ListRequest(Message):
     filter: JobFilter
     limit: int
     cursor: int
-    def __init__(self, *, filter: JobFilter | None = ..., limit: int | None = ..., cursor: int | None = ...) -> None: ...
+    cursor_ms: int
+    def __init__(self, *, filter: JobFilter | None = ..., limit: int | None = ..., cursor: int | None = ..., cursor_ms: int | None = ...) -> None: ...
 
 class Page(Message):
     jobs: containers.RepeatedCompositeFieldContainer[JobView]
     next: int
-    def __init__(self, *, jobs: Iterable[JobView] | None = ..., next: int | None = ...) -> None: ...
+    next_ms: int
+    def __init__(self, *, jobs: Iterable[JobView] | None = ..., next: int | None = ..., next_ms: int | None = ...) -> None: ...
 
 class StatsRequest(Message):
     hours: int

@@ -60,6 +60,11 @@ class DeskServiceStub:
             request_serializer=work_pb2.SettleRequest.SerializeToString,
             response_deserializer=work_pb2.SettleResponse.FromString,
         )
+        self.SettleLate = channel.unary_unary(
+            '/everwork.v1.DeskService/SettleLate',
+            request_serializer=work_pb2.SettleRequest.SerializeToString,
+            response_deserializer=work_pb2.SettleResponse.FromString,
+        )
         self.Extend = channel.unary_unary(
             '/everwork.v1.DeskService/Extend',
             request_serializer=work_pb2.ExtendRequest.SerializeToString,
@@ -130,6 +135,11 @@ class DeskServiceStub:
             request_serializer=work_pb2.ResultRequest.SerializeToString,
             response_deserializer=work_pb2.ResultResponse.FromString,
         )
+        self.Spooled = channel.unary_unary(
+            '/everwork.v1.DeskService/Spooled',
+            request_serializer=work_pb2.SpooledRequest.SerializeToString,
+            response_deserializer=work_pb2.SpooledJob.FromString,
+        )
 
 
 DeskServiceAsyncStub = DeskServiceStub
@@ -141,6 +151,10 @@ class DeskServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Settle(self, request, context):
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        raise NotImplementedError('Method not implemented!')
+
+    def SettleLate(self, request, context):
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         raise NotImplementedError('Method not implemented!')
 
@@ -200,6 +214,10 @@ class DeskServiceServicer:
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         raise NotImplementedError('Method not implemented!')
 
+    def Spooled(self, request, context):
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DeskServiceServicer_to_server(servicer, server):
     handlers = {
@@ -210,6 +228,11 @@ def add_DeskServiceServicer_to_server(servicer, server):
         ),
         'Settle': grpc.unary_unary_rpc_method_handler(
             servicer.Settle,
+            request_deserializer=work_pb2.SettleRequest.FromString,
+            response_serializer=work_pb2.SettleResponse.SerializeToString,
+        ),
+        'SettleLate': grpc.unary_unary_rpc_method_handler(
+            servicer.SettleLate,
             request_deserializer=work_pb2.SettleRequest.FromString,
             response_serializer=work_pb2.SettleResponse.SerializeToString,
         ),
@@ -282,6 +305,11 @@ def add_DeskServiceServicer_to_server(servicer, server):
             servicer.Result,
             request_deserializer=work_pb2.ResultRequest.FromString,
             response_serializer=work_pb2.ResultResponse.SerializeToString,
+        ),
+        'Spooled': grpc.unary_unary_rpc_method_handler(
+            servicer.Spooled,
+            request_deserializer=work_pb2.SpooledRequest.FromString,
+            response_serializer=work_pb2.SpooledJob.SerializeToString,
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler('everwork.v1.DeskService', handlers),))

@@ -42,6 +42,9 @@ class DeskServiceStub:
     Settle: grpc.UnaryUnaryMultiCallable[
         work_pb2.SettleRequest, work_pb2.SettleResponse
     ]
+    SettleLate: grpc.UnaryUnaryMultiCallable[
+        work_pb2.SettleRequest, work_pb2.SettleResponse
+    ]
     Extend: grpc.UnaryUnaryMultiCallable[
         work_pb2.ExtendRequest, work_pb2.Judged
     ]
@@ -84,6 +87,9 @@ class DeskServiceStub:
     Result: grpc.UnaryUnaryMultiCallable[
         work_pb2.ResultRequest, work_pb2.ResultResponse
     ]
+    Spooled: grpc.UnaryUnaryMultiCallable[
+        work_pb2.SpooledRequest, work_pb2.SpooledJob
+    ]
 
 class DeskServiceAsyncStub:
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
@@ -91,6 +97,9 @@ class DeskServiceAsyncStub:
         work_pb2.ActivateRequest, work_pb2.ActivateResponse
     ]
     Settle: grpc.aio.UnaryUnaryMultiCallable[
+        work_pb2.SettleRequest, work_pb2.SettleResponse
+    ]
+    SettleLate: grpc.aio.UnaryUnaryMultiCallable[
         work_pb2.SettleRequest, work_pb2.SettleResponse
     ]
     Extend: grpc.aio.UnaryUnaryMultiCallable[
@@ -135,10 +144,14 @@ class DeskServiceAsyncStub:
     Result: grpc.aio.UnaryUnaryMultiCallable[
         work_pb2.ResultRequest, work_pb2.ResultResponse
     ]
+    Spooled: grpc.aio.UnaryUnaryMultiCallable[
+        work_pb2.SpooledRequest, work_pb2.SpooledJob
+    ]
 
 class DeskServiceServicer:
     def Activate(self, request: Any, context: Any) -> Any: ...
     def Settle(self, request: Any, context: Any) -> Any: ...
+    def SettleLate(self, request: Any, context: Any) -> Any: ...
     def Extend(self, request: Any, context: Any) -> Any: ...
     def Cancel(self, request: Any, context: Any) -> Any: ...
     def Requeue(self, request: Any, context: Any) -> Any: ...
@@ -153,5 +166,6 @@ class DeskServiceServicer:
     def List(self, request: Any, context: Any) -> Any: ...
     def Stats(self, request: Any, context: Any) -> Any: ...
     def Result(self, request: Any, context: Any) -> Any: ...
+    def Spooled(self, request: Any, context: Any) -> Any: ...
 
 def add_DeskServiceServicer_to_server(servicer: DeskServiceServicer, server: Any) -> None: ...

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from everwork.core.outcome import Complete
-from everwork.logs import JobFacts
 
 if TYPE_CHECKING:
     from everwork.runtime.events import EventCollector
@@ -25,8 +24,20 @@ class Stop(Enum):
     SHUTDOWN = "shutdown"
 
 
-class AttemptJob(JobFacts, Protocol):
+class AttemptJob(Protocol):
     """What every job has, leased from a store or received on a stream."""
+
+    @property
+    def key(self) -> int:
+        """The job's key."""
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
 
     @property
     def attempts(self) -> int:
@@ -50,7 +61,7 @@ class Attempt:
 
     __slots__ = (
         "_token", "begun_at", "collector", "completion", "error", "extended_at", "handler", "is_ending", "is_free",
-        "is_reported", "job", "leased_at", "slot", "stop", "task", "thread", "timeout",
+        "is_reported", "job", "leased_at", "pause", "slot", "stop", "task", "thread", "timeout",
     )  # fmt: skip
 
     def __init__(self, job: AttemptJob, leased_at: float, handler: Handler) -> None:
@@ -70,6 +81,8 @@ class Attempt:
         """The events of the last successful call."""
         self.error: BaseException | None = None
         """What the handler raised."""
+        self.pause: float | None = None
+        """Seconds to wait before it is handed back, because a store was unavailable."""
         self.slot: int | None = None
         """Its slot in the ledger that this process shares with its parent."""
         self.is_ending = False
@@ -115,6 +128,12 @@ class Attempt:
     def is_overdue(self, now: float) -> bool:
         """Whether the attempt has run, or waited here, longer than its timeout."""
         return now > (self.leased_at if self.begun_at is None else self.begun_at) + self.timeout
+
+    def log_facts(self) -> dict[str, Any]:
+        """Its fields in log lines."""
+        handler, job = self.handler, self.job
+        titled = {"worker": handler.name, "title": handler.title} if handler.title else {"worker": handler.name}
+        return {**titled, "key": job.key, "attempt": job.attempt, "type": job.type}
 
     @property
     def is_in_thread(self) -> bool:

@@ -12,21 +12,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from everwork.aio import forks
+from everwork.aio.loops import first_of
 from everwork.aio.runners import Runners, absorb_cancellation
 from everwork.core import ending
 from everwork.core import outcome as o
 from everwork.exceptions import BadConfiguration
-from everwork.logs import job_here
+from everwork.logs import attempt_here
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.calls import ArgumentsCall, HandlerCall, JobCall
 from everwork.runtime.context import CompletesInTransaction
 from everwork.runtime.handler import Handler
-from everwork.runtime.job_log import JobLog
+from everwork.runtime.job_log import log_outage
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.source import Report
+from everwork.runtime.stacks import stack_of_error
 from everwork.runtime.threads import HandlerThreads
 
-FAILURES = (o.Failed, o.Reject, o.Retry)
 WATCH_SECONDS = 0.1
 GRACE_SECONDS = 1.0
 
@@ -51,19 +52,20 @@ class Executor:
         self,
         send: Callable[[list[Report]], None],
         transactions: CompletesInTransaction | None,
-        job_log: JobLog,
         ledger: Ledger | None = None,
+        *,
+        outage_pause: Callable[[int], float] = ending.outage_pause,
     ) -> None:
         self._pools: dict[str, Pool] = {}
         self._send = send
         self._transactions = transactions
-        self._job_log = job_log
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()
         self._reports: list[Report] = []
         self._threads = HandlerThreads()
         self._watch: asyncio.TimerHandle | None = None
-        self._is_stopping = False
+        self._outage_pause = outage_pause
+        self._stopping = asyncio.Event()
         self._is_fork = False
         self.owner: asyncio.Task[Any] | None = None
         """The task that runs all this; cancelled, it takes the runners with it."""
@@ -88,14 +90,14 @@ class Executor:
     def accept(self, attempts: Iterable[Attempt]) -> None:
         """Accept attempts; they begin as soon as a runner is free."""
         for attempt in attempts:
-            if self._is_stopping:
+            if self._stopping.is_set():
                 self._release(attempt)
                 continue
             pool = self._pools[attempt.handler.name]
             pool.inbox.append(attempt)
             if len(pool.inbox) == 1:
                 pool.runners.wake()
-        if self._watch is None and not self._is_stopping:
+        if self._watch is None and not self._stopping.is_set():
             self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
@@ -110,7 +112,7 @@ class Executor:
 
     def stop_soft(self) -> None:
         """Begin no more attempts, and release those that wait."""
-        self._is_stopping = True
+        self._stopping.set()
         for pool in self._pools.values():
             while pool.inbox:
                 self._release(pool.inbox.popleft())
@@ -153,7 +155,7 @@ class Executor:
         pool = self._pools[attempt.handler.name]
         running = pool.running
         running.add(attempt)
-        job_here.set(attempt.job)
+        attempt_here.set(attempt)
         try:
             outcome = await self._outcome(pool, attempt, now + attempt.timeout)
             if self._is_fork:
@@ -162,13 +164,15 @@ class Executor:
                 self._report(attempt, outcome, is_free=False)
                 await asyncio.wait([attempt.thread])  # The runner is busy until the thread returns.
                 outcome = None
+            if attempt.pause is not None and isinstance(outcome, o.Release):
+                outcome = await self._after_pause(attempt, attempt.pause, outcome)
             self._report(attempt, outcome)
         except BaseException as error:
             # The runner is being stopped, and its handler with it.
             self._report(attempt, self._interrupted(attempt, error))
             raise
         finally:
-            job_here.set(None)
+            attempt_here.set(None)
             attempt.task = None
             running.discard(attempt)
 
@@ -193,6 +197,7 @@ class Executor:
             # A handler that blocks the loop is interrupted at shutdown.
             is_interrupted = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
             outcome = None if is_interrupted else self._failed(attempt, error)
+            attempt.error = error
         if attempt.stop is None and time.monotonic() > ends_at:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
         task = attempt.task
@@ -203,6 +208,15 @@ class Executor:
             outcome = self._stopped(attempt)
         return outcome
 
+    async def _after_pause(self, attempt: Attempt, seconds: float, outcome: o.Release) -> o.Outcome | None:
+        """A store is unavailable: wait before the job is handed back, or it would be tried again and again."""
+        self._pools[attempt.handler.name].running.discard(attempt)  # It is no longer a call, and cannot time out.
+        attempt.task = None
+        if self._ledger is not None and attempt.slot is not None:
+            self._ledger.end(attempt.slot)
+        await first_of(self._stopping, seconds=seconds)
+        return outcome if attempt.stop is None else self._stopped(attempt)
+
     def _is_torn_down(self, pool: Pool) -> bool:
         """Whether the runners themselves are being stopped, by `close` or with their loop."""
         return pool.runners.is_closed or (self.owner is not None and self.owner.cancelling() > 0)
@@ -211,8 +225,13 @@ class Executor:
         return self._pools[attempt.handler.name].call
 
     def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
-        """The outcome of an attempt whose handler raised."""
+        """The outcome of an attempt whose handler raised; if a store was unavailable, it is not counted."""
         attempt.error = error
+        uncounted = attempt.job.attempt - attempt.job.attempts
+        if attempt.stop is None and (outage := ending.outage_of(error, uncounted)) is not None:
+            attempt.pause = self._outage_pause(uncounted)
+            log_outage(attempt, attempt.pause, outage)
+            return o.Release(attempt.job.key, attempt.job.attempt)
         return ending.raised(attempt.job.key, attempt.job.attempt, error, is_final=attempt.handler.is_final)
 
     def _stopped(self, attempt: Attempt, *, goes_on: bool = False) -> o.Outcome | None:
@@ -221,6 +240,8 @@ class Executor:
         match attempt.stop:
             case Stop.TIMED_OUT:
                 more = self._call_of(attempt).why_unfinished(attempt) if goes_on or attempt.is_in_thread else ""
+                if isinstance(attempt.error, KeyboardInterrupt):
+                    more = f" and blocked its process, until it was interrupted here:\n{stack_of_error(attempt.error)}"
                 return ending.timed_out(key, number, attempt.timeout, more, is_final=attempt.handler.is_final)
             case Stop.SHUTDOWN:
                 return o.Release(key, number)
@@ -243,8 +264,6 @@ class Executor:
         attempt.is_reported = True
         if is_free and self._ledger is not None and attempt.slot is not None and attempt.begun_at is not None:
             self._ledger.end(attempt.slot)
-        if isinstance(outcome, FAILURES):
-            self._job_log.failed(attempt, outcome)
         if not self._reports:
             self._loop.call_soon(self._flush)
         self._reports.append((attempt, outcome, is_free))

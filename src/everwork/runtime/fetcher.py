@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from everwork.aio.loops import first_of
 from everwork.aio.retrying import Delays, backoff_delays, engine_outage
 from everwork.aio.wakeup import Wakeup
-from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
+from everwork.core.leasing import Activation, Demand, Settlement, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
-from everwork.core.outcome import Complete, Failed, Outcome, Release, kind_of
+from everwork.core.outcome import Complete, Failed, Outcome, Release
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt
@@ -25,7 +25,7 @@ from everwork.runtime.budget import Budget
 from everwork.runtime.capacity import UNLIMITED, Capacity, FetchRequest
 from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
-from everwork.runtime.job_log import JobLog
+from everwork.runtime.job_log import JobLog, OutcomeLog
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
@@ -54,7 +54,6 @@ class Fetcher:
         self._worker = worker
         self._owns_name = owns_name
         self._may_have_orphans = False
-        self._job_log = job_log
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._budget = budget
@@ -64,11 +63,15 @@ class Fetcher:
         self._stop = stop
         self._leased: dict[tuple[int, int], Attempt] = {}
         """Leased attempts, until their outcomes are settled."""
+        self._outcome_log = OutcomeLog(job_log, self._leased)
         self._outcomes: list[Outcome] = []
         self._unstorable: set[tuple[int, int]] = set()
         self._wakeup = Wakeup()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
+        self._is_late = False
+        """The engine was unavailable: settle outcomes before leasing, as their leases may have lapsed."""
+        self._keeping: set[asyncio.Task[bool]] = set()
         self._outage = engine_outage("fetcher")
         self._beat: Heartbeat | LivenessBeat = (
             Heartbeat(store, self._leased, self._release_overdue, stop, lease_ms=lease_ms)
@@ -100,6 +103,8 @@ class Fetcher:
                     self._begin_round()
         finally:
             await self._beat.end()
+            if self._keeping:
+                await asyncio.wait(self._keeping)
 
     def _begin_round(self) -> None:
         """Every queue is polled again before the next wait; work that arrives from now on ends that wait."""
@@ -126,6 +131,8 @@ class Fetcher:
                     spent[name].append(now - attempt.begun_at)
         for name, seconds in spent.items():
             self._capacities[name].add_duration(sum(seconds) / len(seconds))
+        if self._is_late:
+            self._keep([outcome for _, outcome, _ in reports if outcome is not None])
         self._wakeup.notify()
 
     def _record_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
@@ -162,7 +169,7 @@ class Fetcher:
         outcomes = self._next_outcomes()
         if outcomes and self._budget is not None:
             self._begin_round()  # Their handlers may have created jobs in queues that were empty before.
-        requests = [] if self._is_stopping else self._requests()
+        requests = [] if self._is_stopping or (self._is_late and outcomes) else self._requests()
         if not outcomes and not requests:
             await self._wakeup.wait()
             self._begin_round()
@@ -171,7 +178,10 @@ class Fetcher:
         settlement = await self._persist(outcomes, [self._demand(request) for request in requests])
         if settlement is None:
             return None
-        self._record_verdicts(outcomes, settlement.judged)
+        if self._is_late:
+            self._store.forget_outcomes(settled)
+            self._is_late = bool(self._outcomes)
+        self._outcome_log.settled(outcomes, settlement.judged)
         if self._budget is not None:
             self._budget.count_accepted(outcomes, settlement.judged)
         self._forget(settled)
@@ -239,18 +249,6 @@ class Fetcher:
             self._lease_no_more()
         return wait_ms
 
-    def _record_verdicts(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
-        for outcome, one in zip(outcomes, judged, strict=True):
-            if not one.ok:
-                facts = {"outcome": kind_of(outcome), "verdict": one.verdict.value}
-                name, type = self._origin_of(outcome)
-                self._job_log.warning("an outcome was refused", name, outcome.key, outcome.attempt, type=type, **facts)
-
-    def _origin_of(self, outcome: Outcome) -> tuple[str | None, str | None]:
-        """The names of the worker and the type that an outcome is from."""
-        attempt = self._leased.get((outcome.key, outcome.attempt))
-        return (None, None) if attempt is None else (attempt.handler.name, attempt.job.type)
-
     async def _release_orphans(self) -> None:
         """Release jobs that were leased by a step whose answer was lost, and are therefore unknown here.
 
@@ -270,12 +268,11 @@ class Fetcher:
         delays = self._delays()
         while True:
             try:
-                settlement = await self._store.step(outcomes, demands)
+                settlement = await self._settle(outcomes, demands)
                 self._outage.over()
                 return settlement
             except EngineError as error:
-                if self._abandoned.is_set() and outcomes:
-                    self._job_log.lost("outcomes are lost with the engine, their leases lapse", outcomes)
+                await self._keep_in_outage(outcomes)
                 if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
                 self._outage.report(error)
@@ -284,18 +281,41 @@ class Fetcher:
                 if delay is None:
                     raise  # The retries are used up.
                 await first_of(self._abandoned, seconds=delay)
+                if self._outcomes and not outcomes:
+                    return None  # What has ended meanwhile is settled before more is leased.
             except Exception as error:
                 if not outcomes:
                     raise
                 outcomes[:] = await self._isolate_bad_outcome(outcomes, error)
                 demands = []
 
+    async def _settle(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement:
+        """One step; after an outage, outcomes are settled alone, because their leases may have lapsed."""
+        if not self._is_late or not outcomes:
+            return await self._store.step(outcomes, demands)
+        judged = await self._store.settle_late(outcomes)
+        return Settlement(judged, Activation([], 0, 0, (0,) * len(demands)))
+
+    async def _keep_in_outage(self, outcomes: list[Outcome]) -> None:
+        # What ended before the outage was noticed waits for the next step, and must not be lost until then.
+        unkept = outcomes if self._is_late else [*outcomes, *self._outcomes]
+        self._is_late = True
+        is_kept = bool(unkept) and await self._store.keep_outcomes(unkept)
+        if self._abandoned.is_set() and outcomes and not is_kept:
+            self._outcome_log.lost(outcomes)
+
+    def _keep(self, outcomes: list[Outcome]) -> None:
+        """Write outcomes that end while the engine is unavailable; they are settled once it is back, by any process."""
+        if outcomes:
+            task = asyncio.get_running_loop().create_task(self._store.keep_outcomes(outcomes))
+            self._keeping.add(task)
+            task.add_done_callback(self._keeping.discard)
+
     async def _isolate_bad_outcome(self, outcomes: list[Outcome], error: Exception) -> list[Outcome]:
         """Bisect a batch that the engine refuses until the bad outcome is found, which becomes a failure."""
         if len(outcomes) == 1:
             key, attempt = outcomes[0].key, outcomes[0].attempt
-            name, type = self._origin_of(outcomes[0])
-            self._job_log.error("an outcome cannot be stored", name, key, attempt, type=type, exc_info=error)
+            self._outcome_log.unstorable(outcomes[0], error)
             if (key, attempt) in self._unstorable:
                 return []  # Not even as a failure: the lease lapses.
             self._unstorable.add((key, attempt))

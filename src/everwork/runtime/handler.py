@@ -26,10 +26,10 @@ class QueueKey(NamedTuple):
 class Handler:
     """One handler. It runs up to `concurrency` jobs concurrently, from all of its queues together.
 
-    `name` is the worker's id, or a function's type. Without `arguments` it takes the job itself. `is_final`: an
-    exception or a timeout fails the job for good. `can_emit`: its calls may emit events, so each has a collector.
-    `index` is its number in its process, for the ledger that the process shares with its parent. `middleware` wraps
-    its calls, the first outermost.
+    `name` is the worker's id, or a function's type; `title` is a worker's own. Without `arguments` it takes the job
+    itself. `is_final`: an exception or a timeout fails the job for good. `can_emit`: its calls may emit events, so each
+    has a collector. `index` is its number in its process, for the ledger that the process shares with its parent.
+    `middleware` wraps its calls, the first outermost.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Handler:
     settle_events_max: int = EVENTS_MAX
     index: int = 0
     middleware: tuple[Middleware, ...] = ()
+    title: str = ""
 
 
 NO_TYPE: frozenset[type] = frozenset()

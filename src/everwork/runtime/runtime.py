@@ -20,7 +20,6 @@ from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.context import CompletesInTransaction
 from everwork.runtime.executor import Executor
 from everwork.runtime.handler import Handler
-from everwork.runtime.job_log import JobLog
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.portal import Host
 from everwork.runtime.shutdown import StopSignal
@@ -42,13 +41,12 @@ class Runtime:
         stopped: StopSignal,
         transactions: CompletesInTransaction | None,
         *,
-        job_log: JobLog,
         handlers: Iterable[Handler] = (),
         ledger: Ledger | None = None,
     ) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._executor = Executor(self._send, transactions, job_log, ledger)
+        self._executor = Executor(self._send, transactions, ledger)
         self._thread = threading.get_ident()
         self._handlers: dict[str, Handler] = {}
         self._stopped = stopped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from everwork.core.leasing import Demand, Lease, LeaseStatus, Settlement
+from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Outcome
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.handler import Handler
@@ -47,6 +47,18 @@ class JobStore(Protocol):
 
     def step(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Coroutine[Any, Any, Settlement]:
         """Settle outcomes and lease jobs in one step."""
+        ...
+
+    def settle_late(self, outcomes: Sequence[Outcome]) -> Coroutine[Any, Any, list[Judged]]:
+        """Settle attempts that ended while the engine was unavailable; lapsed leases are taken back where possible."""
+        ...
+
+    def keep_outcomes(self, outcomes: Sequence[Outcome]) -> Coroutine[Any, Any, bool]:
+        """Write outcomes that cannot be settled now where they survive this process; False without such a place."""
+        ...
+
+    def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        """Remove outcomes from there that are settled."""
         ...
 
     def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> Coroutine[Any, Any, list[LeaseStatus]]:

@@ -37,6 +37,17 @@ def stack_of_thread(identity: int | None) -> str:
     return _text(frames[::-1])
 
 
+def stack_of_error(error: BaseException) -> str:
+    """The stack at which a handler was interrupted: its own frames, without those of this package around them."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    is_own = [frame.f_code.co_filename.startswith(_PACKAGE) for frame, _ in frames]
+    while is_own and is_own[-1]:  # The frames of the signal handler.
+        is_own.pop()
+    first = max((at for at, own in enumerate(is_own, 1) if own), default=0)
+    lines = traceback.StackSummary.extract(iter(frames[first : len(is_own)]), limit=-FRAMES_MAX).format()
+    return "".join(lines).rstrip()
+
+
 def _awaited_frames(awaited: Any) -> Iterator[FrameType]:
     """The frames of a chain of coroutines, generators and asynchronous generators, outermost first."""
     while awaited is not None:

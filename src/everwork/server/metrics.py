@@ -13,7 +13,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 
 from everwork.server.fleet_metrics import TYPES_MAX, FleetMetrics, FleetState
+from everwork.server.spool_metrics import spool_text
 from everwork.service.monitor.minutes import OTHER_TYPES
+from everwork.spool.contents import SpoolStatus
 
 __all__ = ["CONTENT_TYPE", "OTHER_TYPES", "TYPES_MAX", "FleetState", "Metrics"]
 
@@ -88,12 +90,15 @@ class Metrics:
         finally:
             waiting.dec()
 
-    def text(self, fleet: FleetState | None = None, upkeep_age_s: float | None = None) -> bytes:
-        """All metrics in Prometheus' text format; None if the engine could not be read."""
+    def text(
+        self, fleet: FleetState | None = None, upkeep_age_s: float | None = None, spool: SpoolStatus | None = None
+    ) -> bytes:
+        """All metrics in Prometheus' text format; None if the engine could not be read, or for no spool."""
         self._up.set(fleet is not None)
         self._upkeep.set(math.nan if upkeep_age_s is None else upkeep_age_s)
         fleet_text = "" if fleet is None else self._fleet.text(fleet)
-        return generate_latest(self.registry) + fleet_text.encode(errors="replace")
+        spool_metrics = "" if spool is None else spool_text(spool)
+        return generate_latest(self.registry) + (fleet_text + spool_metrics).encode(errors="replace")
 
 
 class _Registry(CollectorRegistry):

@@ -45,11 +45,17 @@ class Readiness:
         try:
             async with asyncio.timeout(ENGINE_SECONDS):
                 await self._service.health()
+                if self._service.outbox is not None and self._service.outbox.is_refused:
+                    return Unready("engine_unavailable", f"the engine answers, but it accepts no jobs{self._kept}")
         except TimeoutError:
-            return Unready("engine_unavailable", f"the engine did not answer within {ENGINE_SECONDS:g} s")
+            return Unready("engine_unavailable", f"the engine did not answer within {ENGINE_SECONDS:g} s{self._kept}")
         except EverworkError as error:
-            return Unready("engine_unavailable", f"the engine cannot be used: {type(error).__name__}")
+            return Unready("engine_unavailable", f"the engine cannot be used: {type(error).__name__}{self._kept}")
         return None
+
+    @property
+    def _kept(self) -> str:
+        return "" if self._service.outbox is None else "; new jobs go to the spool"
 
     def _upkeep(self) -> Unready | None:
         age = self._service.upkeep_age_s

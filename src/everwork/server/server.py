@@ -7,8 +7,9 @@ import os
 import socket
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from everwork.aio.loops import BackgroundLoop
 from everwork.engines.open import open_engine
 from everwork.engines.values import Health
 from everwork.server.grpc.server import GrpcServer
@@ -20,6 +21,10 @@ from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing, NoAuthentication
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
+from everwork.spool.settings import Offline
+
+DEFAULTS_SECONDS: Final = 5.0
+"""How often types are looked for that have no policy yet."""
 
 
 class Ports(NamedTuple):
@@ -37,7 +42,13 @@ class Server:
         engine = open_engine(settings.engine)
         holder = f"server-{socket.gethostname()}-{os.getpid()}"
         self.metrics = Metrics()
-        self.service = JobService(engine, holder, pollers_max=settings.pollers_per_type, reporter=self.metrics)
+        self.service = JobService(
+            engine,
+            holder,
+            pollers_max=settings.pollers_per_type,
+            reporter=self.metrics,
+            offline=Offline.of(settings.spool, settings.engine),
+        )
         key_ring = KeyRing if settings.has_auth else NoAuthentication
         self.keys = key_ring(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.sampler = MetricsSampler(engine, holder)
@@ -49,15 +60,28 @@ class Server:
         self._closing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the engine and load the keys; calls are not accepted yet."""
+        """Open the engine and load the keys; calls are not accepted yet. In offline mode the engine may be missing."""
         await self.service.open()
         self._opened.push_async_callback(self.service.close)
-        await self.service.declare_settings(self.settings.declared)
-        await self.keys.open()
+        await self.service.once_connected(self._describe)
+        await self.keys.open(is_store_open=self.service.is_connected)
         self._opened.push_async_callback(self.keys.close)
-        self.metrics.describe(version("everwork"), (await self.health()).engine)
         await self.sampler.open()
         self._opened.push_async_callback(self.sampler.close)
+
+    async def _give_defaults(self) -> None:
+        """Types that only clients use get the default policy, too, now and when they appear."""
+        defaults = self.service.type_defaults(self.settings.declared)
+        if defaults.is_needed:
+            await defaults.fill()
+            loop = BackgroundLoop("everwork-defaults", defaults.fill, DEFAULTS_SECONDS)
+            loop.start()
+            self._opened.push_async_callback(loop.abort)
+
+    async def _describe(self) -> None:
+        await self.service.declare_settings(self.settings.declared)
+        self.metrics.describe(version("everwork"), (await self.health()).engine)
+        await self._give_defaults()  # Last: it starts a loop, and all of this is repeated if it fails.
 
     async def listen(self) -> Ports:
         """Start both servers."""

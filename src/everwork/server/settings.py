@@ -17,7 +17,23 @@ from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.service.access.keys import require_environment_key
-from everwork.service.policies import DEFAULTED, NOTHING_DECLARED, OFF, PAUSED, Declared, default_from, types_from
+from everwork.service.policies import (
+    DEFAULTED,
+    NOTHING_DECLARED,
+    PAUSED,
+    Declared,
+    fields_from_texts,
+    require_default,
+    types_from,
+)
+from everwork.spool.settings import (
+    AGE_SECONDS_DEFAULT,
+    AGE_SECONDS_MAX,
+    BYTES_DEFAULT,
+    BYTES_MAX,
+    BYTES_MIN,
+    Spool,
+)
 
 PREFIX: Final = "EVERWORK_"
 DEFAULT_ENGINE: Final = "sqlite:///everwork.db"
@@ -67,18 +83,29 @@ class Settings:
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10
+    offline: Path | None = None
+    offline_max_bytes: int = BYTES_DEFAULT
+    offline_max_age: float = round(AGE_SECONDS_DEFAULT)
     log_level: str = "warning"
     log_format: str = "console"
     failed_job_retry_hours: float | str | None = None
     failed_job_retry_rounds: int | str | None = None
+    breaker_failures: int | str | None = None
+    breaker_seconds: float | str | None = None
     types: Declared = NOTHING_DECLARED
 
     @property
     def declared(self) -> Declared:
         """What the settings declare of types."""
-        defaults = {name: getattr(self, name) for name in DEFAULTED}
-        given = {name: None if value == OFF else value for name, value in defaults.items() if value is not None}
-        return self.types._replace(defaults=given)
+        defaults = {name: value for name in DEFAULTED if (value := getattr(self, name)) is not None}
+        return self.types._replace(defaults=fields_from_texts(defaults))
+
+    @property
+    def spool(self) -> Spool | None:
+        """The spool of offline mode, if that is on."""
+        if self.offline is None:
+            return None
+        return Spool(str(self.offline), max_bytes=self.offline_max_bytes, max_age=self.offline_max_age)
 
     @property
     def has_auth(self) -> bool:
@@ -279,8 +306,7 @@ def _default(name: str) -> Callable[[object], Any]:
     """A policy field that holds for all types, or `off`, which removes it."""
 
     def read(value: object) -> Any:
-        default_from(name, value)
-        return value
+        return require_default(name, value)
 
     return read
 
@@ -311,10 +337,15 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "trusted_proxies": _networks,
     "masked_variables": _masked,
     "shutdown_seconds": _real(0, 600),
+    "offline": _path,
+    "offline_max_bytes": _whole(BYTES_MIN, BYTES_MAX),
+    "offline_max_age": _real(1, AGE_SECONDS_MAX),
     "log_level": _one_of(LOG_LEVELS),
     "log_format": _one_of(LOG_FORMATS),
     "failed_job_retry_hours": _default("failed_job_retry_hours"),
     "failed_job_retry_rounds": _default("failed_job_retry_rounds"),
+    "breaker_failures": _default("breaker_failures"),
+    "breaker_seconds": _default("breaker_seconds"),
     "types": types_from,
 }
 

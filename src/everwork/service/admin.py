@@ -18,9 +18,11 @@ from everwork.exceptions import NotFound
 from everwork.service.access.api_key import ApiKey, NewKey
 from everwork.service.access.audit import AuditEntry
 from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission
 from everwork.service.fleet.admin import ADMIN, LOOK, FleetAdmin
 from everwork.service.policies import merged_fields, put_policy, stored_fields
 from everwork.service.service import JobService
+from everwork.service.upkeep import Upkeep, registered_triggers, run_upkeep
 from everwork.service.verb import ITSELF, UNBOUND, Caller, verb
 
 
@@ -55,11 +57,19 @@ class GroupView(NamedTuple):
 class Admin(FleetAdmin):
     """What a caller may do to the store."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_holder", "_keys")
 
     def __init__(self, service: JobService, keys: KeyRing, caller: Caller) -> None:
         super().__init__(service._engine, service.audit, caller)  # noqa: SLF001 - of this package
         self._keys = keys
+        self._holder = service.holder
+
+    # Upkeep -------------------------------------------------------------------------------------
+
+    @verb(Permission.TICK, ADMIN, tenants=UNBOUND)
+    async def tick(self) -> Upkeep:
+        """Do all upkeep that is due, and fire the registered triggers that are due. It runs no jobs."""
+        return await run_upkeep(self._engine, self._holder, await registered_triggers(self._engine))
 
     # Types --------------------------------------------------------------------------------------
 

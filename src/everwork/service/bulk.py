@@ -76,6 +76,8 @@ class BulkFilter:
     fingerprint: str | None = None
     failed_after_ms: int | None = None
     failed_before_ms: int | None = None
+    rejected: bool | None = None
+    """True: only jobs that their worker rejected; False: none of them."""
 
     @property
     def is_plain(self) -> bool:
@@ -87,7 +89,14 @@ class BulkFilter:
         return (not self.scheduled or job.run_at_ms > now_ms) and self.matches_failure(job)
 
     def matches_failure(self, job: Job) -> bool:
-        """Whether the time and the error of a job's failure match the filter."""
+        """Whether the time, the error and the kind of a job's failure match the filter."""
+        return self.rejected in (None, job.rejected) and self._matches_error(job)
+
+    def leaves_out(self, job: Job) -> bool:
+        """Whether a job would match, had it not been rejected."""
+        return self.rejected is False and job.rejected and self._matches_error(job)
+
+    def _matches_error(self, job: Job) -> bool:
         failed_ms = job.finished_at_ms or job.created_at_ms
         return (
             (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
@@ -97,7 +106,7 @@ class BulkFilter:
 
     def detail(self, *, with_states: bool = True) -> dict[str, Any]:
         """Its restrictions, as the audit log has them."""
-        found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter)}
+        found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter) if one.name != "order"}
         found |= {one.name: getattr(self, one.name) for one in fields(self) if one.name != "filter"}
         found["states"] = sorted(state.label for state in self.filter.states) if with_states else []
         # Compared by identity: a time of 0 equals False.
@@ -108,7 +117,7 @@ class Reader(Protocol):
     """Reads jobs for bulk changes: only those that the caller may see."""
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Matching jobs, newest first."""
+        """Matching jobs, in the filter's order."""
 
     async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """`find` in one step of the engine."""
@@ -126,12 +135,13 @@ Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
 
 def change_of(action: BulkAction, engine: Engine) -> Change:
     """The engine operation that performs an action."""
-    return {
+    changes: dict[BulkAction, Change] = {
         BulkAction.CANCEL: engine.cancel,
         BulkAction.REQUEUE: engine.requeue,
         BulkAction.RUN_NOW: engine.reschedule,
         BulkAction.DELETE: engine.delete,
-    }[action]
+    }
+    return changes[action]
 
 
 class Counted(NamedTuple):

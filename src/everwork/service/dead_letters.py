@@ -1,9 +1,10 @@
-"""Dead letters: their filter, and their groups by error."""
+"""Dead letters: their filter, and their groups by error. Jobs that their workers rejected are not among them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -11,7 +12,7 @@ from everwork.core import checks
 from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
 from everwork.core.job import Job
 from everwork.core.limits import LIST_LIMIT_MAX
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, Order
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NothingMatches
 from everwork.service.bulk import BulkFilter, Reader
@@ -28,6 +29,7 @@ SURVEY_SECONDS: Final = 0.1
 """Time limit per thousand jobs, besides the step that has begun."""
 GROUPS_MAX: Final = 1_000
 GROUPS_DEFAULT: Final = 100
+GROUP_ORDERS: Final = ("frequent", Order.FAILED.label)
 
 
 class DeadLetterAction(Enum):
@@ -45,11 +47,16 @@ def dead_filter(
     fingerprint: str | None = None,
     failed_after_ms: int | None = None,
     failed_before_ms: int | None = None,
+    rejected: bool = False,
 ) -> BulkFilter:
-    """Selects dead letters: all of them, if nothing is given."""
+    """Selects dead letters: all of them, if nothing is given; with `rejected`, rejected jobs instead."""
     failed = JobFilter(type=type, states=frozenset([State.FAILED]), tenants=tenants, error_text=error_text)
     return BulkFilter(
-        failed, fingerprint=fingerprint, failed_after_ms=failed_after_ms, failed_before_ms=failed_before_ms
+        failed,
+        fingerprint=fingerprint,
+        failed_after_ms=failed_after_ms,
+        failed_before_ms=failed_before_ms,
+        rejected=rejected,
     )
 
 
@@ -66,12 +73,16 @@ class DeadLetterGroup(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """The largest groups, how many jobs were scanned, whether older ones were not, and how many groups are left out."""
+    """The largest groups, how many jobs were scanned, whether older ones were not, and how many groups are left out.
+
+    `rejected`: how many of the scanned jobs would match, but were rejected.
+    """
 
     groups: list[DeadLetterGroup]
     looked_at: int
     is_cut: bool
     left_out: int
+    rejected: int
 
 
 class Survey(NamedTuple):
@@ -82,28 +93,41 @@ class Survey(NamedTuple):
     newest: list[Job]
 
 
-async def grouped(jobs: Reader, filter_: BulkFilter, limit: int = GROUPS_DEFAULT) -> Grouped:
-    """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are scanned."""
+async def grouped(
+    jobs: Reader, filter_: BulkFilter, limit: int = GROUPS_DEFAULT, order: str = GROUP_ORDERS[0]
+) -> Grouped:
+    """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are scanned.
+
+    `order` 'failed': the latest failure first, and the latest failures are scanned.
+    """
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
+    if order not in GROUP_ORDERS:
+        raise InvalidInput("order", f"must be one of {', '.join(GROUP_ORDERS)}, not {checks.shown(order)}")
+    if order == Order.FAILED.label:
+        filter_ = replace(filter_, filter=replace(filter_.filter, order=Order.FAILED))
     found: dict[tuple[str, str], DeadLetterGroup] = {}
-    looked_at = read = 0
+    looked_at = read = rejected = 0
     async for page in _pages(jobs, filter_):
         for job in page[: SCANNED_MAX - looked_at]:
             if filter_.matches_failure(job):
                 _add(found, job)
+            rejected += filter_.leaves_out(job)
         read += sum(len(job.variables) for job in page)
         looked_at += len(page)
         if looked_at > SCANNED_MAX or read > READ_CHARS_MAX:
             break
     is_cut = looked_at > SCANNED_MAX or read > READ_CHARS_MAX
-    return _most_frequent(found, limit, min(looked_at, SCANNED_MAX), is_cut)
+    shown = _first_groups(found, len(found), min(looked_at, SCANNED_MAX), is_cut, rejected)
+    if order == Order.FAILED.label:
+        shown.groups.sort(key=lambda group: -group.last_ms)
+    return shown._replace(groups=shown.groups[:limit], left_out=len(shown.groups[limit:]))
 
 
 async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: int = 0) -> Survey:
     """`grouped` for a page: in few steps, however many there are and however few match."""
     found: dict[tuple[str, str], DeadLetterGroup] = {}
     newest: list[Job] = []
-    matched = looked_at = read = 0
+    matched = looked_at = read = rejected = 0
     cursor: int | None = None
     until = time.monotonic() + max(SURVEY_SECONDS, scan_max * SURVEY_SECONDS / 1_000)
     for _ in range(max(SURVEY_STEPS_MAX, scan_max // SURVEY_JOBS)):
@@ -111,18 +135,20 @@ async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: i
         matching = [job for job in page.jobs if filter_.matches_failure(job)]
         for job in matching:
             _add(found, job)
+        rejected += sum(map(filter_.leaves_out, page.jobs))
         newest += matching[: newest_max - len(newest)]
         matched, looked_at, cursor = matched + len(matching), looked_at + len(page.jobs), page.next
         read += sum(len(job.variables) for job in page.jobs)
         is_enough = looked_at >= scan_max or read > SURVEY_CHARS_MAX or time.monotonic() > until
         if cursor is None or is_enough:
             break
-    return Survey(matched, _most_frequent(found, GROUPS_DEFAULT, looked_at, cursor is not None), newest)
+    shown = _first_groups(found, GROUPS_DEFAULT, looked_at, cursor is not None, rejected)
+    return Survey(matched, shown, newest)
 
 
 async def newest(jobs: Reader, kind: str, limit: int) -> list[Job]:
-    """The newest dead letters with a fingerprint; `NothingMatches` if there are none."""
-    filter_ = dead_filter(fingerprint=require_fingerprint(kind))
+    """The newest failed jobs with a fingerprint, rejected or not; `NothingMatches` if there are none."""
+    filter_ = replace(dead_filter(fingerprint=require_fingerprint(kind)), rejected=None)
     found: list[Job] = []
     async for page in _pages(jobs, filter_):
         found += [job for job in page if filter_.matches_failure(job)]
@@ -141,9 +167,11 @@ def require_fingerprint(text: object, field: str = "fingerprint") -> str:
     return text
 
 
-def _most_frequent(found: dict[tuple[str, str], DeadLetterGroup], limit: int, looked_at: int, is_cut: bool) -> Grouped:
+def _first_groups(
+    found: dict[tuple[str, str], DeadLetterGroup], limit: int, looked_at: int, is_cut: bool, rejected: int
+) -> Grouped:
     groups = sorted(found.values(), key=lambda group: (-group.jobs, group.type, group.fingerprint))
-    return Grouped(groups[:limit], looked_at, is_cut, len(groups[limit:]))
+    return Grouped(groups[:limit], looked_at, is_cut, len(groups[limit:]), rejected)
 
 
 def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
@@ -14,7 +13,8 @@ from everwork.core.leasing import WAIT_MS_MAX, Activation, Demand, Judged, pause
 from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.contract import Engine
-from everwork.exceptions import EngineError, TooManyRequests
+from everwork.exceptions import EngineError
+from everwork.service.poll_limits import PollLimits
 
 DEMANDS_MAX: Final = 128
 """The maximum number of polls of one queue that are served by one step."""
@@ -23,7 +23,6 @@ CROWD_MIN: Final = 4
 GATHER_SECONDS: Final = 0.002
 """How long it waits: half the commits, a fifth of the CPU."""
 IDLE_SECONDS: Final = 10.0
-BUSY_RETRY_MS: Final = 1_000
 
 
 class Reporter(Protocol):
@@ -286,37 +285,35 @@ class Dispatcher:
     ) -> None:
         self.engine = engine
         self.release = release
-        self._pollers_max = pollers_max
+        self._limits = PollLimits(pollers_max)
         self._reporter = reporter
         self.steps = StepBatcher(engine, release, reporter)
         self._queues: dict[tuple[str, str, tuple[str, ...]], _PollQueue] = {}
-        self._waiting: defaultdict[str, int] = defaultdict(int)
         self._is_ending = False
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts."""
         return (await self.steps.submit(outcomes, ())).judged
 
-    async def activate(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
-        """Lease jobs; if none is due, wait for some. What is leased for a caller that has gone is released."""
+    async def activate(self, demand: Demand, wait_ms: int, caller: str = "") -> list[LeasedJob]:
+        """Lease jobs; if none is due, wait for some. What is leased for a caller that has gone is released.
+
+        `caller` is the id of its API key: each has a limit of its own.
+        """
         began = time.perf_counter()
-        jobs = await self._activate(demand, wait_ms)
+        if wait_ms <= 0 or self._is_ending:
+            jobs = (await self.steps.submit((), [demand])).shares[0]
+        else:
+            with self._limits.admitted(caller, demand.type):
+                jobs = await self._wait_for_jobs(demand, wait_ms)
         self._reporter.polled(time.perf_counter() - began, len(jobs))
         return jobs
 
-    async def _activate(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
-        if wait_ms <= 0 or self._is_ending:
-            return (await self.steps.submit((), [demand])).shares[0]
-        if self.waiting(demand.type) >= self._pollers_max:
-            raise TooManyRequests(
-                f"{self._pollers_max:,} callers wait for jobs of type '{demand.type}' already, more are not allowed",
-                BUSY_RETRY_MS,
-            )
+    async def _wait_for_jobs(self, demand: Demand, wait_ms: int) -> list[LeasedJob]:
         poll = _Poll(demand)
         queue = self._queue(demand)
         queue.add(poll)
         timer = asyncio.get_running_loop().call_later(wait_ms / 1000, poll.expire)
-        self._waiting[demand.type] += 1
         try:
             return await poll.answer
         except asyncio.CancelledError:
@@ -325,11 +322,10 @@ class Dispatcher:
         finally:
             timer.cancel()
             queue.leave(poll)
-            self._left(demand.type)
 
     def waiting(self, type: str) -> int:
         """How many polls wait for a type."""
-        return self._waiting.get(type, 0)
+        return self._limits.waiting(type)
 
     def end_polls(self) -> None:
         """Answer all polls with nothing; from now on none waits."""
@@ -363,11 +359,6 @@ class Dispatcher:
         """Release jobs that were delivered at the very moment at which the caller was cancelled."""
         if poll.answer.done() and not poll.answer.cancelled() and poll.answer.exception() is None:
             self.release(poll.answer.result())
-
-    def _left(self, type: str) -> None:
-        self._waiting[type] -= 1
-        if not self._waiting[type]:
-            del self._waiting[type]
 
 
 def queue_key(demand: Demand) -> tuple[str, str, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
 from everwork.service.store_copy import COPY_KIND
+from everwork.spool.contents import SpoolStatus
 
 ROUND_TRIPS: Final = 5
 SLOW_MS: Final = 50.0
@@ -26,6 +27,9 @@ CLOCK_OFF_MS: Final = 1_000
 SWEPT_WITHIN_MS: Final = 5_000
 PAGES_MAX: Final = 5
 PROBE_KIND: Final = "doctor"
+NEARLY_FULL: Final = 0.8
+NEARLY_OLD: Final = 0.5
+"""Above these shares of a spool's limits, an operator must act."""
 EXPIRES_SOON_MS: Final = 14 * 86_400_000
 
 MEANING: Final = {
@@ -67,8 +71,8 @@ class Diagnosis:
         return not any(finding.is_problem for finding in self.findings)
 
 
-async def examine(engine: Engine, host_clock: Clock) -> Diagnosis:
-    """Examine an open store; only a short-lived registry entry is written."""
+async def examine(engine: Engine, host_clock: Clock, spool: SpoolStatus | None = None) -> Diagnosis:
+    """Examine an open store, and a spool for it; only a short-lived registry entry is written."""
     health = await engine.health()
     trips = await _round_trips(engine, host_clock)
     stats = await engine.stats(1)
@@ -82,6 +86,7 @@ async def examine(engine: Engine, host_clock: Clock) -> Diagnosis:
         *await _of_copies(engine),
         *_of_keys(keys, host_clock()),
         *_of_dead_letters(counts),
+        *([] if spool is None else of_spool(spool)),
     ]
     by_state = {state: sum(key.state(host_clock()) is state for key in keys) for state in KeyState}
     return Diagnosis(health, trips, counts, by_state, sorted(findings, key=lambda finding: not finding.is_problem))
@@ -188,9 +193,37 @@ def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
 
 def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
     dead = counts[State.FAILED]
-    advice = "look at them: everwork jobs list --state failed"
-    text = f"{dead:,} dead letter{'s' if dead != 1 else ''}"
+    advice = "see everwork dead list, and --rejected for rejected jobs"
+    text = f"{dead:,} dead letter{'s' if dead != 1 else ''}, rejected jobs included"
     return [Finding(False, text, advice)] if dead else []
+
+
+def of_spool(spool: SpoolStatus) -> list[Finding]:
+    """Entries that wait for delivery or cannot be delivered, and bounds that are near."""
+    counts, where = spool.counts, f"the spool {spool.path}"
+    see = f"see everwork spool list {spool.path}"
+    findings = []
+    if counts.aside:
+        text = f"{counts.aside:,} entr{'y is' if counts.aside == 1 else 'ies are'} set aside in {where}"
+        advice = f"{see}; then everwork spool flush --retry-aside, or everwork spool drop --aside"
+        findings.append(Finding(True, text, advice))
+    if counts.bytes >= NEARLY_FULL * spool.max_bytes:
+        text = f"{where} is {100 * counts.bytes / spool.max_bytes:.0f} % full"
+        findings.append(Finding(True, text, "deliver its entries or raise max_bytes: a full spool refuses new jobs"))
+    if spool.waiting:
+        age_s = (counts.oldest_ms or 0) / 1000
+        is_old = age_s >= NEARLY_OLD * spool.max_age
+        limit = f", and entries are set aside after {_span(spool.max_age)}" if is_old else ""
+        text = f"{spool.waiting:,} entr{'y waits' if spool.waiting == 1 else 'ies wait'} in {where}"
+        text += f", the oldest for {_span(age_s)}{limit}"
+        findings.append(Finding(is_old, text, f"{see}, and check that a process that uses it is running"))
+    if spool.is_away and not spool.waiting:
+        findings.append(Finding(False, f"new jobs go to {where}", "the engine was unavailable a moment ago"))
+    return findings
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 3600:.1f} h"
 
 
 async def _some(engine: Engine, filter_: JobFilter) -> tuple[list[Job], str]:

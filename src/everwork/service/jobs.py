@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from hashlib import sha256
+from typing import Any, Final
 
 from everwork.codec.json import decode, encode_object
-from everwork.codec.new_job import search_text
 from everwork.core import checks
-from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
-from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Verdict, accepted
+from everwork.core.job import LeasedJob, NewJob
+from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Stamp, Verdict, accepted
 from everwork.core.limits import (
     ATTEMPTS_MAX,
     DELAY_MS_MAX,
@@ -24,17 +24,16 @@ from everwork.core.limits import (
     PRIORITY_MIN,
 )
 from everwork.core.outcome import Complete, Outcome
-from everwork.core.queries import BulkChange, Count, Explanation, JobFilter, Page, Stats
+from everwork.core.queries import BulkChange, JobFilter, Order
 from everwork.core.states import State
-from everwork.exceptions import EverworkError, JobNotFound, PermissionDenied, WrongState
+from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied, WrongState
 from everwork.service import bulk
 from everwork.service.access.principal import Permission
 from everwork.service.bulk import BulkAction, BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, dead_filter
-from everwork.service.explain import explain
+from everwork.service.job_questions import READ, JobQuestions
 from everwork.service.service import JobService
 from everwork.service.verb import (
-    ANY,
     BY_MINUTE,
     CONFINED,
     CUT,
@@ -42,60 +41,45 @@ from everwork.service.verb import (
     ITEMS,
     ITSELF,
     OWNER,
-    Caller,
-    ForCaller,
     verb,
 )
 
-if TYPE_CHECKING:
-    from everwork.service.access.audit import Audit
-
-READ: Final = Permission.JOBS_READ
 WRITE: Final = Permission.JOBS
 _NOT_FOUND: Final = Judged(Verdict.NOT_FOUND)
 
+Settle = Callable[[Sequence[Outcome]], Awaitable[list[Judged]]]
 
-class Jobs(ForCaller):
+
+class Jobs(JobQuestions):
     """What a caller may do with jobs."""
 
-    __slots__ = ("_engine", "_service")
-
-    def __init__(self, service: JobService, caller: Caller) -> None:
-        super().__init__(caller)
-        self._service = service
-        self._engine = service._engine  # noqa: SLF001 - what changes jobs is written here and nowhere else
-
-    @property
-    def _audit(self) -> Audit:
-        return self._service.audit
+    __slots__ = ()
 
     # Life cycle ---------------------------------------------------------------------------------
 
     @verb(WRITE, tenants=ITEMS)
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """Create jobs, all or none."""
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
+        """Create jobs, all or none; with a stamp, once however often the call is repeated."""
         if self.principal.tenants:
             for job in jobs:
                 self.principal.require_tenant(job.tenant)
-        return await self._service.create(jobs)
+        return await self._service.create(jobs, stamp and self._own_stamp(stamp))
 
     @verb(WRITE, tenants=CONFINED)
     async def activate(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
         """Lease jobs of the caller's tenants; if none is due, wait for some up to `wait_ms`."""
         allowed = demand._replace(tenants=self.principal.tenants_for(demand.tenants))
-        return await self._service.activate(allowed, wait_ms)
+        return await self._service.activate(allowed, wait_ms, self.principal.id)
 
     @verb(WRITE, tenants=ITEMS)
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts; refused as a whole if one of them is another tenant's."""
-        for outcome in outcomes:
-            checks.attempt(outcome.attempt)
-            for event in outcome.events if isinstance(outcome, Complete) else ():
-                self.principal.require_tenant(event.tenant)
-        refused = await self._refused([outcome.key for outcome in outcomes])
-        if foreign := [key for key, error in refused.items() if isinstance(error, PermissionDenied)]:
-            raise refused[min(foreign)]
-        return await (self._settle_known(outcomes, refused) if refused else self._service.settle(outcomes))
+        return await self._settle_own(outcomes, self._service.settle)
+
+    @verb(WRITE, tenants=ITEMS)
+    async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """Settle attempts that ended while the caller was cut off; lapsed leases are taken back where possible."""
+        return await self._settle_own(outcomes, self._service.settle_late)
 
     @verb(WRITE, tenants=ITEMS)
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
@@ -126,9 +110,12 @@ class Jobs(ForCaller):
         return accepted(key, judged, "cancelled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.requeue", audited=BY_MINUTE)
-    async def requeue(self, key: int) -> State:
-        """Requeue a dead letter."""
-        [judged] = await self._engine.requeue([checks.job_key(key)])
+    async def requeue(self, key: int, *, only_dead: bool = False) -> State:
+        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0."""
+        [judged] = await self._engine.requeue([checks.job_key(key)], waiting=not only_dead)
+        if judged.verdict is Verdict.WRONG_STATE and judged.state is State.PENDING and not only_dead:
+            problem = "cannot be requeued, because it has used no attempts; run it now instead"
+            raise WrongState(key, f"Job '{key}' is pending: it {problem}")
         return accepted(key, judged, "requeued")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.retries", audited=BY_MINUTE)
@@ -154,9 +141,14 @@ class Jobs(ForCaller):
         return accepted(key, judged, "rescheduled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.run-now", audited=BY_MINUTE)
-    async def run_now(self, key: int) -> State:
-        """Make a pending job due now."""
-        [judged] = await self._engine.reschedule([checks.job_key(key)])
+    async def run_now(self, key: int, *, reset: bool = False) -> State:
+        """Make a pending job due now; `reset`: with all its attempts and without its last error, a dead letter too."""
+        keys = [checks.job_key(key)]
+        if reset:
+            [judged] = await self._engine.requeue(keys, waiting=True)
+            if judged.verdict is not Verdict.WRONG_STATE or judged.state is not State.PENDING:
+                return accepted(key, judged, "requeued")
+        [judged] = await self._engine.reschedule(keys)  # A pending job that was not tried has nothing to reset.
         return accepted(key, judged, "rescheduled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.priority", audited=BY_MINUTE)
@@ -205,8 +197,10 @@ class Jobs(ForCaller):
 
     @verb(WRITE, tenants=CONFINED, audit="jobs.requeue", audited=ITSELF)
     async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
-        """Requeue every matching dead letter; an empty filter needs `all`."""
-        dead = BulkFilter(replace(self._confined(filter_), states=frozenset([State.FAILED])))
+        """Requeue every matching dead letter; an empty filter needs `all`. Rejected jobs stay."""
+        if filter_.order is not Order.NEWEST:
+            raise InvalidInput("order", "applies to lists only")
+        dead = BulkFilter(replace(self._confined(filter_), states=frozenset([State.FAILED])), rejected=False)
         bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all)
         steps = await self._steps_of_dead(dead, self._engine.requeue)
         return await self._in_steps(steps, "jobs.requeue", filter_.type, {"filter": dead.detail(with_states=False)})
@@ -225,7 +219,8 @@ class Jobs(ForCaller):
 
         A dry run changes nothing and is not audited. `NothingMatches` is raised if there are none.
         """
-        dead = replace(search, filter=replace(search.filter, states=frozenset([State.FAILED])))
+        failed = replace(search.filter, states=frozenset([State.FAILED]))
+        dead = replace(search, filter=failed, rejected=bool(search.rejected))
         bulk.require_selection(dead == dead_filter(), all=all)
         allowed = self._confined_search(dead)
         is_requeue = action is DeadLetterAction.REQUEUE
@@ -236,89 +231,6 @@ class Jobs(ForCaller):
             steps, audited, search.filter.type, {"filter": allowed.detail(with_states=False)}, progress
         )
 
-    # Questions ----------------------------------------------------------------------------------
-
-    @verb(READ, tenants=ITEMS)
-    async def get(self, key: int) -> Job:
-        """A job in its current state."""
-        return await self._own_job(key)
-
-    @verb(READ, tenants=CUT)
-    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
-        """Jobs in their current state; None for those that do not exist or are another tenant's."""
-        tenants = self.principal.tenants
-        jobs = await self._service.get_many(keys) if keys else []
-        return [None if job is None or (tenants and job.tenant not in tenants) else job for job in jobs]
-
-    @verb(READ, tenants=CONFINED)
-    async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Matching jobs of the caller's tenants, newest first."""
-        return await self._service.find(self._confined(filter_), limit, cursor)
-
-    @verb(READ, tenants=CONFINED)
-    async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """`find` in one step of the engine, however few jobs match: `next` is where it stopped."""
-        checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
-        return await self._service.find_step(self._confined(filter_), limit, cursor)
-
-    @verb(READ, tenants=CUT)
-    async def count(self) -> list[Count]:
-        """The number of jobs in each state, of the caller's tenants."""
-        tenants = self.principal.tenants
-        return [count for count in await self._service.count() if not tenants or count.tenant in tenants]
-
-    @verb(READ, tenants=ITEMS)
-    async def history(self, key: int) -> list[HistoryEntry]:
-        """How the attempts of a job ended; empty for an unknown key."""
-        error = (await self._refused([checks.job_key(key)])).get(key)
-        if isinstance(error, PermissionDenied):
-            raise error
-        return [] if error else await self._engine.history(key)
-
-    @verb(READ, tenants=OWNER)
-    async def result(self, key: int, timeout: float) -> str | None:
-        """Wait for the result of a job."""
-        return await self._service.result(key, timeout)
-
-    @verb(READ, tenants=OWNER)
-    async def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
-        return await explain(self._engine, self._service.fleet, checks.job_key(key))
-
-    @verb(READ, tenants=CUT)
-    async def stats(self, hours: int) -> Stats:
-        """Job counts of the caller's tenants, and worker activity in the last `hours` hours.
-
-        Worker activity is not kept per tenant, so a key that is bound to tenants does not see it.
-        """
-        stats = await self._service.stats(hours)
-        if not self.principal.tenants:
-            return stats
-        mine = [count for count in stats.counts if count.tenant in self.principal.tenants]
-        return Stats(mine, [], stats.generated_at_ms)
-
-    @verb(READ, tenants=ANY)
-    async def key_since(self, instant_ms: int) -> int | None:
-        """The lowest key created at an instant or later, by bisection: keys grow with time. None if there is none."""
-        newest = await self._newest()
-        if newest is None or newest.created_at_ms < instant_ms:
-            return None
-        earlier, since = 0, newest.key
-        while since - earlier > 1:
-            middle = (earlier + since) // 2
-            found = (await self._service.find_step(JobFilter(), 1, middle + 1)).jobs
-            if found and found[0].created_at_ms >= instant_ms:
-                since = found[0].key
-            else:
-                earlier = middle
-        return since
-
-    @verb(READ, tenants=ANY)
-    async def newest_key(self) -> int | None:
-        """The highest key of all tenants: the caller's own jobs may lie far below it."""
-        newest = await self._newest()
-        return None if newest is None else newest.key
-
     @verb(WRITE, tenants=CUT)
     async def refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
         """The jobs among these that the caller may not touch, and why."""
@@ -326,37 +238,24 @@ class Jobs(ForCaller):
 
     # Inside -------------------------------------------------------------------------------------
 
-    async def _own_job(self, key: int) -> Job:
-        """A job, once its owner has been checked, in one engine call."""
-        job = await self._service.get(key)
-        if self.principal.tenants and job.tenant not in self.principal.tenants:
-            raise _refusal(key, job.tenant)
-        return job
+    def _own_stamp(self, stamp: Stamp) -> Stamp:
+        """Producers belong to the tenants of a key: it may be replaced by another while a call is repeated."""
+        tenants = sha256("\0".join(sorted(self.principal.tenants)).encode()).hexdigest()[:16]
+        return Stamp(f"{tenants if self.principal.tenants else '*'}/{stamp.producer}", stamp.number)
 
-    async def _require_own(self, keys: Sequence[int]) -> None:
-        for _, error in sorted((await self._refused(keys)).items()):
-            raise error
-
-    async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
-        """Bound keys are also refused jobs that do not exist: another tenant may have created them meanwhile."""
-        if not self.principal.tenants:
-            return {}
-        owners = zip(keys, await self._service.owners(keys), strict=True)
-        return {key: _refusal(key, owner) for key, owner in owners if owner not in self.principal.tenants}
-
-    async def _settle_known(self, outcomes: Sequence[Outcome], unknown: Container[int]) -> list[Judged]:
+    async def _settle_own(self, outcomes: Sequence[Outcome], settle: Settle) -> list[Judged]:
+        for outcome in outcomes:
+            checks.attempt(outcome.attempt)
+            for event in outcome.events if isinstance(outcome, Complete) else ():
+                self.principal.require_tenant(event.tenant)
+        unknown = await self._refused([outcome.key for outcome in outcomes])
+        if foreign := [key for key, error in unknown.items() if isinstance(error, PermissionDenied)]:
+            raise unknown[min(foreign)]
+        if not unknown:
+            return await settle(outcomes)
         known = [outcome for outcome in outcomes if outcome.key not in unknown]
-        judged = iter(await self._service.settle(known) if known else ())
+        judged = iter(await settle(known) if known else ())
         return [_NOT_FOUND if outcome.key in unknown else next(judged) for outcome in outcomes]
-
-    def _confined(self, filter_: JobFilter) -> JobFilter:
-        """The filter restricted to the caller's tenants."""
-        if filter_.error_text is not None:
-            search_text("error", filter_.error_text)
-        return replace(filter_, tenants=self.principal.tenants_for(filter_.tenants))
-
-    async def _newest(self) -> Job | None:
-        return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)
 
     def _confined_search(self, search: BulkFilter) -> BulkFilter:
         return replace(search, filter=self._confined(search.filter))
@@ -389,9 +288,3 @@ class Jobs(ForCaller):
 def in_process(service: JobService) -> Jobs:
     """The operations for a program that opened the store itself: nothing is refused, nothing is recorded."""
     return Jobs(service, IN_PROCESS)
-
-
-def _refusal(key: int, owner: str | None) -> EverworkError:
-    if owner is None:
-        return JobNotFound(key)
-    return PermissionDenied(f"Job '{key}' belongs to a tenant that this key may not touch")

@@ -23,13 +23,17 @@ from everwork.core.policy import (
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Engine
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
 
 PolicyFields = Mapping[str, Any]
 """The given fields of a policy. None resets a field to its default."""
 OFF: Final = "off"
 """Resets a field in files, variables and commands, which have no null."""
-DEFAULTED: Final = ("failed_job_retry_hours", "failed_job_retry_rounds")
-"""Fields that settings may give for every declared type."""
+BREAKER: Final = ("breaker_failures", "breaker_seconds")
+DEFAULTED: Final = ("failed_job_retry_hours", "failed_job_retry_rounds", *BREAKER)
+"""Fields that settings may give for every type."""
 PAUSED: Final = "paused"
 
 
@@ -55,6 +59,40 @@ async def declare_settings(engine: Engine, declared: Declared) -> None:
     """Store the policies that settings declare."""
     await _put(engine, {type: {**declared.defaults, **given} for type, given in declared.types.items()})
     await _pause(engine, declared)
+
+
+class TypeDefaults:
+    """Gives the defaults of settings to types that nothing else declares: once each, never over a type's own values."""
+
+    def __init__(self, engine: Engine, declared: Declared) -> None:
+        self._engine = engine
+        self._defaults = {name: value for name, value in declared.defaults.items() if value is not None}
+        self._known = set(declared.types)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are defaults to give."""
+        return bool(self._defaults)
+
+    async def fill(self) -> bool:
+        """Give them to the types that have appeared since the last call."""
+        for info in await self._engine.types():
+            if info.type not in self._known:
+                await self._give(info.type, info.policy)
+                self._known.add(info.type)
+        return False
+
+    async def _give(self, type: str, stored: str | None) -> None:
+        own = stored_fields(stored)
+        taken = {*own, *(BREAKER if not own.keys().isdisjoint(BREAKER) else ())}
+        after = {**own, **{name: value for name, value in self._defaults.items() if name not in taken}}
+        try:
+            _require_whole(type, after)
+        except InvalidInput as error:
+            log.warning("the default policy does not fit a type, which keeps its own", type=type, error=str(error))
+            return
+        if after != own:
+            await put_policy(self._engine, type, stored, encode_policy_fields(after))
 
 
 def hold_settings(declared: Declared) -> None:
@@ -154,17 +192,16 @@ def defaults_in(environ: Mapping[str, str]) -> dict[str, Any]:
         variable = f"EVERWORK_{name.upper()}"
         if text := environ.get(variable):
             try:
-                given[name] = default_from(name, checks.typed(text))
+                given[name] = require_default(name, checks.typed(text))
             except InvalidInput as error:
                 raise BadConfiguration(f"{name} (environment variable {variable}): {error.problem}") from None
-    return given
+    return fields_from_texts(given)
 
 
-def default_from(name: str, value: object) -> Any:
-    """The checked default of a field; None if it is off."""
-    if value == OFF:
-        return None
-    policy_from({name: value})
+def require_default(name: str, value: object) -> object:
+    """The checked default of a field, as it was given; `off` removes it."""
+    if value != OFF:
+        policy_from({name: value})
     return value
 
 

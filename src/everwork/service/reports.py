@@ -139,12 +139,16 @@ def group_report(view: GroupView) -> dict[str, Any]:
 
 
 def dead_report(found: Grouped) -> dict[str, Any]:
-    """Dead letters in groups; `cut`: older ones were not scanned, `left_out`: how many groups are missing."""
+    """Dead letters in groups; `cut`: older ones were not scanned, `left_out`: how many groups are missing.
+
+    `rejected`: how many jobs would match, but were rejected.
+    """
     return {
         "groups": [_dead_group(group) for group in found.groups],
         "looked_at": found.looked_at,
         "cut": found.is_cut,
         "left_out": found.left_out,
+        "rejected": found.rejected,
     }
 
 

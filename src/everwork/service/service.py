@@ -13,8 +13,9 @@ from everwork.aio.batcher import Batcher, Promise
 from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.core import checks
+from everwork.core.breaker import BreakerState, BreakerStatus
 from everwork.core.job import Job, LeasedJob, NewJob
-from everwork.core.leasing import Created, Demand, Judged
+from everwork.core.leasing import Created, Demand, Judged, Stamp
 from everwork.core.limits import (
     CREATE_BATCH_MAX,
     DELAY_MS_MAX,
@@ -25,7 +26,7 @@ from everwork.core.limits import (
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome, Release
-from everwork.core.queries import JobFilter, Measure, Page, Stats
+from everwork.core.queries import JobFilter, Measure, Page, Stats, in_order
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout
@@ -33,6 +34,7 @@ from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
 from everwork.service.result_waiter import ResultWaiter
 from everwork.service.store_access import StoreAccess
+from everwork.spool.settings import Offline
 
 SWEEP_SECONDS = 0.8
 
@@ -43,11 +45,19 @@ class JobService(StoreAccess):
     """Creates, leases, settles, changes and finds jobs. Bound to the event loop that opened it."""
 
     def __init__(
-        self, engine: Engine, holder: str, *, pollers_max: int = POLLERS_MAX, reporter: Reporter = SILENT
+        self,
+        engine: Engine,
+        holder: str,
+        *,
+        pollers_max: int = POLLERS_MAX,
+        reporter: Reporter = SILENT,
+        offline: Offline | None = None,
     ) -> None:
-        super().__init__(engine, holder)
+        """With `offline`, jobs and outcomes are kept in a local spool while the engine is unavailable."""
+        super().__init__(engine, holder, offline)
+        create = engine.create if self.outbox is None else self.outbox.create
         self._creates: Batcher[NewJob, Created] = Batcher(
-            engine.create, CREATE_BATCH_MAX, partial(reporter.committed, "create")
+            create, CREATE_BATCH_MAX, partial(reporter.committed, "create")
         )
         self._dispatcher = Dispatcher(engine, self.release_undelivered, pollers_max, reporter)
         self._result_waiter = ResultWaiter(engine)
@@ -58,7 +68,8 @@ class JobService(StoreAccess):
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
         """Open the engine and start to sweep; without `create`, a new store is refused."""
-        await self._engine.open(create=create)
+        self._may_create = create
+        await (self.connect() if self.outbox is None else self.outbox.open())
         self._creates.open()
         if upkeep:
             self._upkeep_at = time.monotonic()
@@ -74,14 +85,19 @@ class JobService(StoreAccess):
         while self._releases:
             await asyncio.wait(self._releases)
         await self.close_audit()
+        if self.outbox is not None:
+            await self.outbox.close()
         await self._engine.close()
 
     # Life cycle ---------------------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """Create jobs, all or none; concurrent callers share a commit."""
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
+        """Create jobs, all or none; concurrent callers share a commit.
+
+        A caller with a stamp repeats the call if it fails: it shares nothing, and its jobs are never spooled here.
+        """
         _require_one_batch(jobs)
-        return await self._creates.add(jobs)
+        return await (self._creates.add(jobs) if stamp is None else self.create_stamped(jobs, stamp))
 
     def start_create(self, jobs: Sequence[NewJob], promise: Promise[Created]) -> None:
         """`create` for a caller in another thread or event loop, who waits for the promise."""
@@ -93,16 +109,16 @@ class JobService(StoreAccess):
 
         Without one, a create whose answer was lost may have succeeded: whether to repeat it is the caller's decision.
         """
-        if is_repeatable(jobs):
+        if is_repeatable(jobs) and self.outbox is None:
             return await retry_while_unavailable(lambda: self.create(jobs), None)
         return await self.create(jobs)
 
-    async def activate(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
-        """Lease jobs; if none is due, wait for some up to `wait_ms`.
+    async def activate(self, demand: Demand, wait_ms: int = 0, caller: str = "") -> list[LeasedJob]:
+        """Lease jobs; if none is due, wait for some up to `wait_ms`. `caller` is the id of its API key.
 
         If the caller disconnects, what was leased for it is released.
         """
-        return await self._dispatcher.activate(demand, wait_ms)
+        return await self._dispatcher.activate(demand, wait_ms, caller)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts; concurrent callers share a step."""
@@ -127,6 +143,20 @@ class JobService(StoreAccess):
     async def blocked_reason(self, type: str) -> str | None:
         """Why no job of a type is leased: paused or stopped by its breaker; None if neither."""
         return await self._blocked_types.reason(type)
+
+    async def breaker(self, type: str) -> BreakerStatus:
+        """The circuit breaker of a type; one that is not known is closed."""
+        checks.name("type", type)
+        for info in await self._engine.types():
+            if info.type == type:
+                return BreakerStatus(
+                    type=type,
+                    state=info.breaker,
+                    failures=info.breaker_failures,
+                    open_until_ms=info.breaker_open_until_ms,
+                    probe_key=info.breaker_probe_key,
+                )
+        return BreakerStatus(type=type, state=BreakerState.CLOSED)
 
     def end_polls(self) -> None:
         """Answer all long polls with nothing; from now on no caller waits."""
@@ -166,8 +196,9 @@ class JobService(StoreAccess):
         return await self._engine.measures(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS), type)
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Matching jobs, newest first: a full page unless there are no more or they are large."""
+        """Matching jobs, in the filter's order: a full page unless there are no more or they are large."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
+        filter_ = in_order(filter_, cursor)
         jobs: list[Job] = []
         size = 0
         while True:

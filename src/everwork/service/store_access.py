@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from everwork.core.job import Job
-from everwork.core.leasing import Demand, Lease, LeaseStatus, Settlement
+from everwork.core.job import Job, NewJob
+from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Settlement, Spooled, Stamp, Verdict
+from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.outcome import Outcome
 from everwork.core.queries import Count, JobFilter, Page, TypeInfo
 from everwork.engines.contract import Engine
 from everwork.engines.values import Health
+from everwork.exceptions import EngineError, EngineUnavailable, NotDelivered
+from everwork.logs import get_logger
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.policies import Declared, PolicyFields, declare_policies, declare_settings
+from everwork.service.policies import Declared, PolicyFields, TypeDefaults, declare_policies, declare_settings
 
 if TYPE_CHECKING:
     from everwork.engines.contract import Clock
@@ -23,15 +27,107 @@ if TYPE_CHECKING:
     from everwork.service.doctor import Diagnosis
     from everwork.service.monitor.sampler import MetricsSampler
     from everwork.service.triggers.loop import Scheduled, TriggerLoop
+    from everwork.service.upkeep import Upkeep
+    from everwork.spool.contents import SpoolStatus
+    from everwork.spool.outbox import Outbox
+    from everwork.spool.settings import Offline
+
+log = get_logger("everwork")
 
 
 class StoreAccess:
     """A service's access to its store. `holder` is its name there."""
 
-    def __init__(self, engine: Engine, holder: str) -> None:
+    def __init__(self, engine: Engine, holder: str, offline: Offline | None = None) -> None:
         self._engine = engine
+        self._may_create = True
+        self._late_until = 0.0
+        """Until then leases may have lapsed because the store was away; by the monotonic clock."""
         self.holder = holder
         self.fleet = Fleet(engine)
+        self.outbox: Outbox | None = None
+        if offline is not None:
+            from everwork.spool.outbox import Outbox  # noqa: PLC0415 - loaded only for offline mode
+
+            self.outbox = Outbox(offline, self)
+
+    # Offline mode -------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Open the engine."""
+        await self._engine.open(create=self._may_create)
+
+    async def connected(self) -> None:
+        """Wait until the store is open; without offline mode it is."""
+        if self.outbox is not None:
+            await self.outbox.connected()
+
+    async def once_connected(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Do something with the store now or, in offline mode, as soon as it is there."""
+        await (act() if self.outbox is None else self.outbox.once_connected(act))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the store was opened; only in offline mode it may still be unavailable."""
+        return self.outbox is None or self.outbox.is_connected
+
+    def require_connected(self) -> None:
+        """Refuse to go on in offline mode while the store has never been open."""
+        if not self.is_connected:
+            raise EngineUnavailable("the engine is unavailable")
+
+    async def spooled(self, spool_id: str, tenants: Sequence[str] = ()) -> Spooled | None:
+        """The state of a spooled job; None if it is not in the spool, or belongs to another tenant."""
+        return None if self.outbox is None else await self.outbox.spooled(spool_id, tenants)
+
+    async def delivered(self, spool_id: str, *, wait: bool) -> Created:
+        """The store's answer to a job that was spooled; if it is to be waited for, once there is one."""
+        if self.outbox is None:
+            raise NotDelivered(0, f"job '{spool_id}' is in a spool, but offline mode is off in this process")
+        return await self.outbox.delivered(spool_id, wait=wait)
+
+    def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> Coroutine[Any, Any, list[Created]]:
+        """Create jobs, once however often this is repeated."""
+        return self._engine.create(jobs, stamp)
+
+    async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """Settle attempts that ended while the engine was unavailable; lapsed leases are taken back where possible."""
+        judged = (await self._engine.settle(outcomes)).judged
+        lost = [at for at, one in enumerate(judged) if one.verdict is Verdict.LEASE_LOST]
+        if lost:
+            leases = [Lease(outcomes[at].key, outcomes[at].attempt) for at in lost]
+            statuses = await self._engine.reclaim(leases, LEASE_MS_DEFAULT)
+            held = [at for at, status in zip(lost, statuses, strict=True) if status is LeaseStatus.HELD]
+            again = (await self._engine.settle([outcomes[at] for at in held])).judged if held else []
+            for at, one in zip(held, again, strict=True):
+                judged[at] = one
+        return judged
+
+    async def spool_status(self) -> SpoolStatus | None:
+        """How the spool of this process stands; None without offline mode, or if it cannot be read."""
+        if self.outbox is None:
+            return None
+        try:
+            return await self.outbox.status()
+        except EngineUnavailable as error:
+            log.warning("the spool could not be read", spool=self.outbox.path, error=str(error))
+            return None
+
+    async def keep_outcomes(self, outcomes: Sequence[Outcome]) -> bool:
+        """Write outcomes into the spool; False without offline mode, or if it cannot be written."""
+        if self.outbox is None:
+            return False
+        try:
+            await self.outbox.keep_outcomes(outcomes)
+        except EngineUnavailable as error:
+            log.error("outcomes could not be written to the spool", error=str(error))
+            return False
+        return True
+
+    def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        """Remove outcomes from the spool that were reported after all."""
+        if self.outbox is not None:
+            self.outbox.forget_outcomes(outcomes)
 
     # Batches of runtimes. On the hot path, so the engine's coroutine is returned and not awaited a second time. ------
 
@@ -39,9 +135,19 @@ class StoreAccess:
         """Settle outcomes and lease jobs in one step of the engine, not shared with other callers."""
         return self._engine.settle(outcomes, demands)
 
-    def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> Coroutine[Any, Any, list[LeaseStatus]]:
-        """Let leases end `lease_ms` from now; one status per lease."""
-        return self._engine.extend(leases, lease_ms)
+    async def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        """Let leases end `lease_ms` from now; one status per lease. Those that lapsed in an outage are taken back."""
+        is_late = time.monotonic() < self._late_until
+        try:
+            return await (self._engine.reclaim if is_late else self._engine.extend)(leases, lease_ms)
+        except EngineError:
+            # The streams of a server share this: each has its leases extended within that time.
+            self._late_until = max(self._late_until, time.monotonic() + max(lease_ms, LEASE_MS_DEFAULT) / 1000)
+            raise
+
+    def reclaim_all(self, leases: Sequence[Lease], lease_ms: int) -> Coroutine[Any, Any, list[LeaseStatus]]:
+        """`extend_all` for a worker that was cut off: leases that have lapsed are taken back if that is possible."""
+        return self._engine.reclaim(leases, lease_ms)
 
     def check(self, leases: Sequence[Lease]) -> Coroutine[Any, Any, list[LeaseStatus]]:
         """Whether leases still hold; one status per lease."""
@@ -108,6 +214,10 @@ class StoreAccess:
         """Store the policies that a settings file declares for types."""
         await declare_settings(self._engine, declared)
 
+    def type_defaults(self, declared: Declared) -> TypeDefaults:
+        """What gives the defaults of a settings file to types that appear."""
+        return TypeDefaults(self._engine, declared)
+
     async def sweep(self, holder: str | None = None) -> bool:
         """Do one step of upkeep; whether there is more to do."""
         return (await self._engine.sweep(holder or self.holder)).more
@@ -151,8 +261,14 @@ class StoreAccess:
 
         return TriggerLoop(self._engine, triggers, self.fleet.triggers_off)
 
+    async def run_upkeep(self, triggers: Sequence[Scheduled]) -> Upkeep:
+        """Do all upkeep that is due, and fire these triggers; for callers that do not stay."""
+        from everwork.service.upkeep import run_upkeep  # noqa: PLC0415
+
+        return await run_upkeep(self._engine, self.holder, triggers)
+
     async def examine(self, host_clock: Clock) -> Diagnosis:
         """What the doctor finds."""
         from everwork.service.doctor import examine  # noqa: PLC0415
 
-        return await examine(self._engine, host_clock)
+        return await examine(self._engine, host_clock, await self.spool_status())

@@ -227,7 +227,7 @@ def _checked_signature(method: Callable[..., Any], rule: Rule) -> inspect.Signat
 def _target_and_detail(given: inspect.BoundArguments) -> tuple[str, dict[str, Any]]:
     given.apply_defaults()
     (_, target), *others = list(given.arguments.items())[1:]
-    return str(target), {name: value for name, value in others if value not in (None, "")}
+    return str(target), {name: value for name, value in others if value not in (None, "") and value is not False}
 
 
 def _is_public(name: str, value: object) -> bool:

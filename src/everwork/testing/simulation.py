@@ -53,6 +53,7 @@ class Simulation:
 
     def __init__(self, harness: Harness, handlers: Sequence[Handler]) -> None:
         self._harness = harness
+        self._job_log = JobLog(HOLDER)
         self._turns: deque[tuple[QueueKey, Handler]] = deque((queue, one) for one in handlers for queue in one.queues)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
@@ -107,7 +108,7 @@ class Simulation:
         Each attempt has an executor of its own: one that goes on after its timeout delays no other.
         """
         ended: asyncio.Queue[Report] = asyncio.Queue()
-        executor = Executor(partial(_put, ended), self._harness.own, JobLog(HOLDER))
+        executor = Executor(partial(_put, ended), self._harness.own, outage_pause=lambda _: 0.0)
         executor.add(handler)
         attempt = Attempt(job, time.monotonic(), handler)
         executor.accept([attempt])
@@ -119,6 +120,8 @@ class Simulation:
             executor.close()
             if not is_free:
                 await _abandon(executor)
+        if not isinstance(outcome, o.Complete | o.Release):
+            self._job_log.failed(attempt, outcome, None)
         return outcome, _raised(attempt, outcome)
 
     async def _settle(self, outcome: Outcome) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self, TypeVar
 
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created
+from everwork.core.leasing import Created, Stamp
 from everwork.engines.contract import Clock
 from everwork.engines.sqlite.connections import Query
 from everwork.engines.sqlite.engine import SqliteEngine
@@ -38,12 +38,12 @@ class RehearsalEngine(SqliteEngine):
         self.service_engine = other
         return other
 
-    async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
+    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         """Accept jobs, unless an outage is simulated."""
         if self.refusals.left:
             self.refusals.left -= 1
             raise EngineUnavailable("the engine is away, as the test has asked for")
-        return await super().create(jobs)
+        return await super().create(jobs, stamp)
 
     async def query(self, query: Query[T]) -> T:
         """Run a query that is not part of the engine contract."""

@@ -23,6 +23,7 @@ from everwork.core.states import State
 from everwork.exceptions import InvalidInput, WrongState
 from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import (
+    GROUP_ORDERS,
     GROUPS_DEFAULT,
     GROUPS_MAX,
     DeadLetterAction,
@@ -55,6 +56,7 @@ Fingerprint = Annotated[str | None, typer.Option(metavar="LETTERS", help="Those 
 Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since: 12h (so long ago), a day, RFC 3339.")]
 Before = Annotated[str | None, typer.Option(metavar="TIME", help="Failed before, in the same way.")]
 Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Job keys.", show_default=False)]
+Rejected = Annotated[bool, typer.Option("--rejected", help="Rejected jobs instead of dead letters.")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter is meant.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
 
@@ -79,7 +81,11 @@ def list_dead(
     error: Error = None,
     since: Since = None,
     before: Before = None,
+    rejected: Rejected = False,
     limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {GROUPS_MAX:,} groups.")] = str(GROUPS_DEFAULT),
+    order: Annotated[
+        str, typer.Option(metavar="ORDER", help="frequent (most jobs first) or failed (latest failure first).")
+    ] = GROUP_ORDERS[0],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -88,10 +94,11 @@ def list_dead(
     [bold]Examples:[/bold]
     everwork dead list
     everwork dead list --type card-charge --since 12h
+    everwork dead list --order failed
     """
-    query = _filter(type, tenant, error, None, since=since, before=before)
+    query = _filter(type, tenant, error, None, since=since, before=before, rejected=rejected)
     most = checks.whole_number("limit", number(limit), 1, GROUPS_MAX)
-    found = use(engine, lambda service: grouped(jobs_of(service), query, most))
+    found = use(engine, lambda service: grouped(jobs_of(service), query, most, order))
     if as_json:
         write_json(dead_report(found))
     else:
@@ -130,6 +137,7 @@ def requeue(  # noqa: PLR0913 - the filters of dead letters
     fingerprint: Fingerprint = None,
     since: Since = None,
     before: Before = None,
+    rejected: Rejected = False,
     all: All = False,
     dry_run: DryRun = False,
     engine: EngineUrl = None,
@@ -142,18 +150,17 @@ def requeue(  # noqa: PLR0913 - the filters of dead letters
     everwork dead requeue --type card-charge --error "connection refused" --dry-run
     everwork dead requeue --all
     """
-    query = _filter(type, tenant, error, fingerprint, since=since, before=before)
+    query = _filter(type, tenant, error, fingerprint, since=since, before=before, rejected=rejected)
     if keys:
         _require_keys_alone(query, all=all, dry_run=dry_run)
-        change_each(keys, DONE[DeadLetterAction.REQUEUE], lambda jobs, key: jobs.requeue(key), engine, as_json)
+        change_each(
+            keys, DONE[DeadLetterAction.REQUEUE], lambda jobs, key: jobs.requeue(key, only_dead=True), engine, as_json
+        )
         return
     _require_selection(query, all=all)
-    _show_change(
-        DeadLetterAction.REQUEUE,
-        _change_letters(engine, DeadLetterAction.REQUEUE, query, all=all, dry_run=dry_run),
-        dry_run,
-        as_json,
-    )
+    action = DeadLetterAction.REQUEUE
+    change = _change_letters(engine, action, query, all=all, dry_run=dry_run)
+    _show_change(action, query, change, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -166,6 +173,7 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
     fingerprint: Fingerprint = None,
     since: Since = None,
     before: Before = None,
+    rejected: Rejected = False,
     all: All = False,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -178,22 +186,20 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
     everwork dead purge 17 18
     everwork dead purge --type card-charge --before 2026-11-01 --yes
     """
-    query = _filter(type, tenant, error, fingerprint, since=since, before=before)
+    query = _filter(type, tenant, error, fingerprint, since=since, before=before, rejected=rejected)
     if keys:
         _require_keys_alone(query, all=all, dry_run=dry_run)
-        _confirm(len(keys), yes=yes)
+        _confirm(len(keys), query, yes=yes)
         change_each(keys, DONE[DeadLetterAction.PURGE], lambda jobs, key: jobs.purge(key), engine, as_json)
         return
     _require_selection(query, all=all)
     if not dry_run and not yes:
         _require_terminal()
-        _confirm(_change_letters(engine, DeadLetterAction.PURGE, query, all=all, dry_run=True).matched, yes=False)
-    _show_change(
-        DeadLetterAction.PURGE,
-        _change_letters(engine, DeadLetterAction.PURGE, query, all=all, dry_run=dry_run),
-        dry_run,
-        as_json,
-    )
+        matched = _change_letters(engine, DeadLetterAction.PURGE, query, all=all, dry_run=True).matched
+        _confirm(matched, query, yes=False)
+    action = DeadLetterAction.PURGE
+    change = _change_letters(engine, action, query, all=all, dry_run=dry_run)
+    _show_change(action, query, change, dry_run=dry_run, as_json=as_json)
 
 
 # Selection --------------------------------------------------------------------------------------------
@@ -207,6 +213,7 @@ def _filter(
     *,
     since: str | None,
     before: str | None,
+    rejected: bool,
 ) -> BulkFilter:
     now = now_ms()
     return dead_filter(
@@ -216,6 +223,7 @@ def _filter(
         fingerprint=None if fingerprint is None else require_fingerprint(fingerprint),
         failed_after_ms=None if since is None else parse_past_instant("since", since, now),
         failed_before_ms=None if before is None else parse_past_instant("before", before, now),
+        rejected=rejected,
     )
 
 
@@ -236,10 +244,10 @@ def _require_terminal() -> None:
         raise InvalidInput("yes", "must be said (--yes): there is nobody to ask whether to remove them for good")
 
 
-def _confirm(jobs: int, *, yes: bool) -> None:
+def _confirm(jobs: int, query: BulkFilter, *, yes: bool) -> None:
     if not yes:
         _require_terminal()
-        typer.confirm(f"Remove {_letters_text(jobs)} for good?", abort=True, err=True)
+        typer.confirm(f"Delete {_jobs_text(jobs, query)} permanently?", abort=True, err=True)
 
 
 # Changes ----------------------------------------------------------------------------------------------
@@ -256,7 +264,7 @@ async def _read_dead_letter(service: JobService, which: str) -> _DeadLetter:
     if not which.isdecimal():
         found = await newest(jobs_of(service), which, SHOWN_MAX)
         return _DeadLetter(await job_details(service, found[0].key), [job.key for job in found[1:]])
-    details = await job_details(service, checks.job_key(which))
+    details = await job_details(service, checks.known_key(which))
     state = details[0].state
     if state is not State.FAILED:
         raise WrongState(details[0].key, f"Job '{which}' is {state.label}: it is no dead letter")
@@ -267,39 +275,26 @@ def _change_letters(
     engine: str | None, action: DeadLetterAction, query: BulkFilter, *, all: bool, dry_run: bool
 ) -> BulkChange:
     async def change(service: JobService) -> BulkChange:
-        total, done = await _total(service, query), BulkChange(0, 0)
+        done = BulkChange(0, 0)
 
         def on_step(step: BulkChange) -> None:
             nonlocal done
             done = step
-            show_step(Step(done.matched, total))
+            show_step(Step(done.matched, None))
 
         try:
             with shown_progress() as show_step:
                 jobs = jobs_of(service)
                 return await jobs.change_dead(action, query, all=all, dry_run=dry_run, progress=on_step)
         except asyncio.CancelledError:
-            write_stderr("interrupted: nothing was changed" if dry_run else _interrupted(action, done.changed, total))
+            write_stderr("interrupted: nothing was changed" if dry_run else _interrupted(action, query, done.changed))
             raise
 
     return use(engine, change)
 
 
-def _interrupted(action: DeadLetterAction, changed: int, total: int | None) -> str:
-    letters = _letters_text(changed) if total is None else f"{changed:,} of {_letters_text(total)}"
-    return f"interrupted: {letters} {DONE[action]}; the same command goes on with the rest"
-
-
-async def _total(service: JobService, query: BulkFilter) -> int | None:
-    """How many dead letters match, if the counts can tell."""
-    type, tenants = query.filter.type, query.filter.tenants
-    if query != dead_filter(type=type, tenants=tenants):
-        return None
-    return sum(
-        count.jobs
-        for count in await service.count()
-        if count.state is State.FAILED and type in (None, count.type) and (not tenants or count.tenant in tenants)
-    )
+def _interrupted(action: DeadLetterAction, query: BulkFilter, changed: int) -> str:
+    return f"interrupted: {_jobs_text(changed, query)} {DONE[action]}; run the command again for the rest"
 
 
 # Output -----------------------------------------------------------------------------------------------
@@ -309,11 +304,14 @@ def _show_groups(found: Grouped) -> None:
     if found.groups:
         write_rich(table(COLUMNS, [_row(group) for group in found.groups]))
     else:
-        write("there are no dead letters\n" if not found.looked_at else "no dead letters match\n")
+        write("there are no dead letters\n" if found.looked_at == found.rejected else "no dead letters match\n")
     if found.is_cut:
         write_stderr(
             f"only the newest {found.looked_at:,} dead letters were looked at; narrow it down by --type or --error"
         )
+    if found.rejected:
+        jobs = "1 rejected job is" if found.rejected == 1 else f"{found.rejected:,} rejected jobs are"
+        write_stderr(f"{jobs} left out; see --rejected")
     if found.left_out:
         write_stderr(f"{found.left_out:,} smaller groups are not shown; see --limit")
 
@@ -324,16 +322,21 @@ def _row(group: DeadLetterGroup) -> tuple[str, ...]:
     return f"{group.jobs:,}", one_line(group.type), group.fingerprint, first, last, str(group.key), error
 
 
-def _show_change(action: DeadLetterAction, change: BulkChange, dry_run: bool, as_json: bool) -> None:
+def _show_change(
+    action: DeadLetterAction, query: BulkFilter, change: BulkChange, *, dry_run: bool, as_json: bool
+) -> None:
     if as_json:
         write_json({"matched": change.matched, "changed": change.changed, "dry_run": dry_run})
     elif dry_run:
-        write(f"{_letters_text(change.matched)} would be {DONE[action]}\n")
+        write(f"{_jobs_text(change.matched, query)} would be {DONE[action]}\n")
     elif change.changed == change.matched:
-        write(f"{_letters_text(change.changed)} {DONE[action]}\n")
+        write(f"{_jobs_text(change.changed, query)} {DONE[action]}\n")
     else:
-        write(f"{change.changed:,} of {_letters_text(change.matched)} {DONE[action]}; others were changed meanwhile\n")
+        write(
+            f"{change.changed:,} of {_jobs_text(change.matched, query)} {DONE[action]}; others were changed meanwhile\n"
+        )
 
 
-def _letters_text(jobs: int) -> str:
-    return "1 dead letter" if jobs == 1 else f"{jobs:,} dead letters"
+def _jobs_text(jobs: int, query: BulkFilter) -> str:
+    one = "rejected job" if query.rejected else "dead letter"
+    return f"1 {one}" if jobs == 1 else f"{jobs:,} {one}s"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,12 +13,13 @@ from everwork.cli.commands.jobs import now_ms
 from everwork.cli.options import AsJson, EngineUrl, StoreUrl, chosen_url, config_path
 from everwork.cli.output import one_line, write_json, write_rich
 from everwork.cli.session import open_store, resolved_url, run
-from everwork.codec.urls import shown_url
+from everwork.codec.urls import shown_url, store_name
 from everwork.core.states import State
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, EngineError
 from everwork.server.settings import Settings, load
 from everwork.service.access.api_key import KeyState
-from everwork.service.doctor import MEANING, Diagnosis, Finding, examine
+from everwork.service.doctor import MEANING, Diagnosis, Finding, examine, of_spool
+from everwork.spool.contents import status_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,17 +28,27 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command()
-def doctor(context: typer.Context, store: StoreUrl = None, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+def doctor(
+    context: typer.Context,
+    store: StoreUrl = None,
+    engine: EngineUrl = None,
+    spool: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Also check this spool.", show_default="the server's")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Examine a store and the settings: keys, clock, speed, and work that nobody does. Exit 1 if something is wrong.
 
     [bold]Examples:[/bold]
     everwork doctor
     everwork doctor redis://localhost/0 --json
+    everwork doctor postgresql://ann@db.example.org/jobs --spool /var/lib/shop/spool.db
     """
     url = resolved_url(chosen_url(context, store, engine))
     settings, findings = _settings(url)
     diagnosis = run(_examine(url))
-    diagnosis = replace(diagnosis, findings=findings + diagnosis.findings)
+    findings += diagnosis.findings + _spool_findings(spool, settings, url)
+    diagnosis = replace(diagnosis, findings=sorted(findings, key=lambda finding: not finding.is_problem))
     if as_json:
         write_json(_report(url, diagnosis, settings))
     else:
@@ -48,6 +60,26 @@ def doctor(context: typer.Context, store: StoreUrl = None, engine: EngineUrl = N
 async def _examine(url: str) -> Diagnosis:
     async with open_store(url) as engine:
         return await examine(engine, now_ms)
+
+
+def _spool_findings(path: str | None, settings: Settings | None, url: str) -> list[Finding]:
+    """What is found in a spool: the one that is named, or the server's if it was used already."""
+    if path is None:
+        of_server = getattr(settings, "spool", None)
+        if of_server is None or not Path(of_server.path).exists():
+            return []
+        path = of_server.path
+    try:
+        status = status_of(path)
+    except EngineError as error:
+        return [Finding(True, f"the spool cannot be used: {str(error).removeprefix('spool: ')}", "choose another file")]
+    findings = of_spool(status)
+    if status.store != store_name(url) and findings:
+        text = f"the spool {status.path} holds entries for {status.store}, not for this engine"
+        findings.insert(
+            0, Finding(True, text, "start a process that uses that engine with it, or see everwork spool flush --help")
+        )
+    return findings
 
 
 def _settings(url: str) -> tuple[Settings | None, list[Finding]]:

@@ -33,17 +33,18 @@ from everwork.core.instants import instant_ms
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.limits import (
     ERROR_CHARS_MAX,
-    KEY_MAX,
     LIST_LIMIT_DEFAULT,
     LIST_LIMIT_MAX,
     PRIORITY_MAX,
     PRIORITY_MIN,
 )
-from everwork.core.queries import Explanation, JobFilter, Page
+from everwork.core.queries import CURSOR_MAX, Explanation, JobFilter, Order, Page, order_named
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobError
 from everwork.service.jobs import Jobs, in_process
 from everwork.service.service import JobService
+
+ORDER_HELP = "newest; due (pending jobs, earliest first); failed (dead letters, latest failure first)."
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 app.command("create")(create)
@@ -77,14 +78,16 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
     created_before: Annotated[str | None, typer.Option(metavar="TIME", help="Before then (RFC 3339).")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Jobs whose last error contains it.")] = None,
     limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIST_LIMIT_MAX:,}.")] = str(LIST_LIMIT_DEFAULT),
-    cursor: Annotated[str | None, typer.Option(metavar="KEY", help="Go on below this key.")] = None,
+    order: Annotated[str, typer.Option(metavar="ORDER", help=ORDER_HELP)] = Order.NEWEST.label,
+    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this position.")] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, newest first.
+    """List jobs, newest first or in another order.
 
     [bold]Examples:[/bold]
     everwork jobs list --state failed --error timeout
+    everwork jobs list --order due
     everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
     """
     states, due = checks.state_filters(state or ())
@@ -98,9 +101,10 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
         created_after_ms=_instant("created_after", created_after),
         created_before_ms=_instant("created_before", created_before),
         error_text=error_part(error),
+        order=order_named(order),
     )
     rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
-    below = None if cursor is None else checks.whole_number("cursor", number(cursor), 1, KEY_MAX)
+    below = None if cursor is None else checks.whole_number("cursor", number(cursor), 1, CURSOR_MAX)
     page = use(engine, lambda service: service.find(wanted, rows, below))
     if as_json:
         write_json({"jobs": [job_report(job) for job in page.jobs], "next": page.next and str(page.next)})
@@ -118,7 +122,7 @@ def get(
 
     [bold]Example:[/bold] everwork jobs get 17
     """
-    wanted = checks.job_key(key)
+    wanted = checks.known_key(key)
     job, history, explanation = use(engine, lambda service: job_details(service, wanted))
     if as_json:
         write_json(job_report(job, history) | {"explanation": explanation_report(explanation)})
@@ -144,7 +148,7 @@ def cancel(
 
 @app.command()
 def requeue(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Bring dead letters back: pending, with all their attempts.
+    """Requeue dead letters, or jobs waiting for a retry: due now, with attempts reset to 0.
 
     [bold]Example:[/bold] everwork jobs requeue 17 18
     """
@@ -152,12 +156,22 @@ def requeue(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) ->
 
 
 @app.command("run-now")
-def run_now(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+def run_now(
+    keys: JobKeys,
+    reset: Annotated[
+        bool,
+        typer.Option("--reset", help="Also reset attempts to 0 and clear the last error; accepts dead letters, too."),
+    ] = False,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """Let pending jobs start now instead of later.
 
-    [bold]Example:[/bold] everwork jobs run-now 17
+    [bold]Examples:[/bold]
+    everwork jobs run-now 17
+    everwork jobs run-now 17 18 --reset
     """
-    change_each(keys, "due now", lambda jobs, key: jobs.run_now(key), engine, as_json)
+    change_each(keys, "due now", lambda jobs, key: jobs.run_now(key, reset=reset), engine, as_json)
 
 
 @app.command()
@@ -219,7 +233,10 @@ def change_each(
 
     async def change_all(service: JobService) -> list[State | BaseException]:
         jobs = jobs_of(service)
-        return await asyncio.gather(*(change(jobs, key) for key in keys), return_exceptions=True)
+        return await asyncio.gather(*(change_one(jobs, key) for key in keys), return_exceptions=True)
+
+    async def change_one(jobs: Jobs, key: str) -> State:
+        return await change(jobs, checks.known_key(key))
 
     results = use(engine, change_all)
     for result in results:
@@ -236,13 +253,13 @@ def change_each(
         raise typer.Exit(1)
 
 
-def _change_report(key: int, result: State | BaseException) -> dict[str, Any]:
+def _change_report(key: str, result: State | BaseException) -> dict[str, Any]:
     if isinstance(result, State):
-        return {"key": str(key), "ok": True, "previous_state": result.label, "error": None}
-    return {"key": str(key), "ok": False, "previous_state": None, "error": str(result)}
+        return {"key": key, "ok": True, "previous_state": result.label, "error": None}
+    return {"key": key, "ok": False, "previous_state": None, "error": str(result)}
 
 
-def _show_changes(keys: Sequence[int], results: Sequence[State | BaseException], done: str) -> None:
+def _show_changes(keys: Sequence[str], results: Sequence[State | BaseException], done: str) -> None:
     outcomes = zip(keys, results, strict=True)
     write("".join(f"job {key}: {done} (was {state.label})\n" for key, state in outcomes if isinstance(state, State)))
 

@@ -41,7 +41,7 @@ def create(
     *,
     name: Annotated[str, typer.Option(metavar="TEXT", help="Who will use it.")],
     permission: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="*, jobs, jobs:read or admin. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="*, jobs, jobs:read, admin or tick. Repeatable.")
     ] = None,
     tenant: Annotated[
         list[str] | None,

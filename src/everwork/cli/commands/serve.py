@@ -12,7 +12,6 @@ import typer
 from everwork import logs
 from everwork.aio.loops import new_loop
 from everwork.cli.options import AsJson, ConfigFile
-from everwork.exceptions import BadConfiguration
 from everwork.server.settings import Settings, load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -26,11 +25,15 @@ CertificateKey = Annotated[str | None, typer.Option("--tls-key", metavar="PATH",
 ClientCa = Annotated[
     str | None, typer.Option("--tls-client-ca", metavar="PATH", help="Callers must show a certificate of these (PEM).")
 ]
+OfflinePath = Annotated[
+    str | None,
+    typer.Option("--offline", metavar="PATH", help="Keep new jobs in this file while the engine is unavailable."),
+]
 NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on a loopback address only.")]
 
 
 @app.command()
-def serve(
+def serve(  # noqa: PLR0913 - one per flag
     *,
     engine: Engine = None,
     host: Host = None,
@@ -39,6 +42,7 @@ def serve(
     tls_certificate: Certificate = None,
     tls_key: CertificateKey = None,
     tls_client_ca: ClientCa = None,
+    offline: OfflinePath = None,
     no_auth: NoAuth = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
@@ -60,6 +64,7 @@ def serve(
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
         "tls_client_ca": tls_client_ca,
+        "offline": offline,
         "auth": "off" if no_auth else None,
     }
     run_server(load(config, os.environ, flags), as_json=as_json)
@@ -76,14 +81,7 @@ def run_server(
 
 
 def serving() -> Any:
-    """The module that runs a server, loaded on demand: its dependencies are an extra."""
+    """The module that runs a server, loaded on demand: other commands start without it."""
     # Errors are reported by Everwork; gRPC would add its own lines, and reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
-        return importlib.import_module("everwork.cli.serving")
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("everwork"):
-            raise
-        raise BadConfiguration(
-            f"the server needs {error.name!r}, which is not installed; run: pip install 'everwork[server]'"
-        ) from None
+    return importlib.import_module("everwork.cli.serving")

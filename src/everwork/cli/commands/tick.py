@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from everwork import logs
 from everwork.aio.loops import new_loop
 from everwork.app.app import Everwork
 from everwork.app.tick import VARIABLE, TickResult, jobs_per_tick
@@ -18,7 +19,7 @@ from everwork.cli.options import AsJson, ConfigFile, number
 from everwork.cli.output import write, write_json
 from everwork.cli.target import Target, UserCode
 from everwork.core.limits import TICK_JOBS_DEFAULT
-from everwork.exceptions import BadConfiguration
+from everwork.manager.manager import ProcessManager
 from everwork.runtime.shutdown import run_loop
 from everwork.server.settings import declared_settings
 from everwork.service.policies import hold_settings
@@ -27,7 +28,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 WhatToTick = Annotated[
     str,
-    typer.Argument(metavar="MODULE[:NAME]", help="The application; NAME is app, if absent.", show_default=False),
+    typer.Argument(metavar="MODULE[:NAME]", help="What to run; NAME defaults to manager or app.", show_default=False),
 ]
 MaxJobs = Annotated[
     str | None,
@@ -50,47 +51,46 @@ def tick(
 
     Before that, lapsed leases are taken back and due triggers fire. Ticks may overlap: no job runs twice.
 
-    NAME is an Everwork application, or a function without arguments that returns one. The store is the one that it
-    names itself; what the settings file says of types holds there.
+    NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. The workers of
+    a manager run in this process. The engine is the one that the program names; the types of the settings file apply
+    there.
 
     [bold]Examples:[/bold]
     everwork tick app
     everwork tick shop.jobs:app --max-jobs 100 --json
+    everwork tick shop.workers:manager
     """
     most = jobs_per_tick(number(max_jobs))
     logging_options = Logging.from_flags(log_format, log_level)
     hold_settings(declared_settings(config, os.environ))
-    application = _load_app(UserCode(Target.parse(target), folder_of(app_dir), ("app",)), target)
-    logging_options.apply_to(application)
-    result = run_loop(_run_tick(application, most))
+    program = _load(UserCode(Target.parse(target), folder_of(app_dir)))
+    logs.configure(logging_options.format or "console", logging_options.level or "WARNING")
+    result = run_loop(_run_tick(program, most))
     if as_json:
         write_json(asdict(result))
     else:
         write(f"{_result_text(result)}\n")
 
 
-def _load_app(user_code: UserCode, target: str) -> Everwork:
+def _load(user_code: UserCode) -> Everwork | ProcessManager:
     found = user_code.load()
+    if isinstance(found, Everwork | ProcessManager):
+        return found
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        application = found if not callable(found) else user_code.call_factory(found, runner)
-    if not isinstance(application, Everwork):
-        raise BadConfiguration(
-            f"{target} is a ProcessManager, whose workers have processes that stay: run it by everwork worker; "
-            "a tick takes an Everwork application"
-        )
-    return application
+        return user_code.call_factory(found, runner)
 
 
-async def _run_tick(application: Everwork, most: int) -> TickResult:
+async def _run_tick(program: Everwork | ProcessManager, most: int) -> TickResult:
     """The first signal lets what runs finish, the second cancels it."""
     loop = asyncio.get_running_loop()
-    tick_task = application.run_once(most)  # Before the signal handlers, because a stop must reach it.
+    tick_task = program.run_once(most)  # Before the signal handlers, because a stop must reach it.
     for number_ in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number_, application.stop)
+        loop.add_signal_handler(number_, program.stop)
     try:
         return await tick_task
     finally:
-        await application.close()
+        if isinstance(program, Everwork):
+            await program.close()
 
 
 def _result_text(result: TickResult) -> str:

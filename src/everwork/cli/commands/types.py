@@ -70,7 +70,7 @@ def policy(  # noqa: PLR0913 - the fields of a policy
     ] = None,
     keep_failed_hours: Annotated[str | None, typer.Option(metavar="HOURS", help="The same of dead letters.")] = None,
     strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="Errors that no rule knows are permanent.")
+        bool | None, typer.Option("--strict/--no-strict", help="Errors that no rule matches are permanent.")
     ] = None,
     error: Annotated[
         list[str] | None,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from everwork import Everwork
-from everwork.cli.commands.serve import GrpcPort, Host, HttpPort, NoAuth, run_server, serving
+from everwork.cli.commands.serve import GrpcPort, Host, HttpPort, NoAuth, OfflinePath, run_server, serving
 from everwork.cli.demo import Journal, Lines, Snapshot, Traffic, demo_app, duration_text, view_for
 from everwork.cli.options import ConfigFile, number
 from everwork.cli.output import write
@@ -46,6 +46,7 @@ def up(
     host: Host = None,
     grpc_port: GrpcPort = None,
     http_port: HttpPort = None,
+    offline: OfflinePath = None,
     no_auth: NoAuth = False,
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
@@ -62,6 +63,7 @@ def up(
         "host": host,
         "grpc_port": grpc_port,
         "http_port": http_port,
+        "offline": offline,
         "auth": "off" if no_auth else None,
     }
     settings = load(config, os.environ, flags)
@@ -143,17 +145,18 @@ class Demo:
         waiting = snapshot.of_state(State.PENDING) + snapshot.of_state(State.PROCESSING)
         write(
             f"Stopped cleanly after {ran_for}; {created:,} jobs created. In the store:\n"
-            f"  {completed:,} completed, {failed:,} failed (dead letters), "
+            f"  {completed:,} completed, {failed:,} failed, "
             f"{waiting:,} waiting for the next run\n"
-            f"  see them: everwork dead list --engine {shown_url(self._url)}\n"
+            f"  dead letters: everwork dead list --engine {shown_url(self._url)}\n"
         )
 
 
 def _is_not_job_failure(record: logging.LogRecord) -> bool:
     """Failed jobs are shown in the view already."""
-    return not record.getMessage().startswith("a job failed")
+    return getattr(record, "everwork_facts", {}).get("outcome") not in ("failed", "retried", "rejected")
 
 
 async def _read_counts(service: JobService) -> tuple[list[Count], Page]:
     failed = JobFilter(states=frozenset([State.FAILED]))
-    return await service.count(), await service.find(failed, DEAD_MAX)
+    page = await service.find(failed, DEAD_MAX)
+    return await service.count(), page._replace(jobs=[job for job in page.jobs if not job.rejected])

@@ -1,13 +1,41 @@
-"""Delivers leased jobs to their worker: what was not written to the connection is released immediately."""
+"""How long a poll may wait, and how leased jobs are delivered: what did not reach the worker in time is released."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from everwork.core.job import LeasedJob
 from everwork.exceptions import CallTimeout
-from everwork.server.grpc.gateway import Context
+from everwork.server.grpc.gateway import Context, Gateway
 from everwork.service.service import JobService
+
+TRAVEL_SECONDS: Final = 0.1
+"""A deadline as long as the poll itself arrives a little shorter; it is still the poll's own end."""
+LATE_SECONDS: Final = 0.02
+"""What is written later than this before the caller's deadline may never be read."""
+
+
+class PollTime(NamedTuple):
+    """How long a poll waits; `is_cut`: the caller's deadline is earlier than the poll's own end."""
+
+    wait_ms: int
+    is_cut: bool
+
+    def require_in_time(self, gateway: Gateway) -> None:
+        """End a poll that found no jobs: with an error if the caller's deadline cut it short."""
+        if self.is_cut and not gateway.stopping.is_set():
+            raise CallTimeout("no job became due before the caller's deadline")
+
+
+def poll_time(context: Context, seconds_max: float) -> PollTime:
+    """How long a poll may wait: it stops a moment before the caller's deadline, so that nothing is leased too late."""
+    remaining: float | None = context.time_remaining()
+    if remaining is None:
+        return PollTime(round(seconds_max * 1000), is_cut=False)
+    _require_time(remaining, 0.0)
+    seconds = min(seconds_max, remaining - min(0.5, 0.1 + remaining * 0.05))
+    return PollTime(max(0, round(seconds * 1000)), is_cut=remaining < seconds_max - TRAVEL_SECONDS)
 
 
 async def deliver(
@@ -16,11 +44,12 @@ async def deliver(
     """Write messages, each with the number of jobs that it carries, in the jobs' order.
 
     The jobs are ours until `write` has returned for their message: if it raises, or the caller disconnects,
-    the remaining ones are released.
+    the remaining ones are released. So are those whose caller's deadline is over, or about to be.
     """
     written = 0
     try:
         for message, carried in messages:
+            _require_time(context.time_remaining(), LATE_SECONDS)
             await context.write(message)
             written += carried
     finally:
@@ -28,14 +57,6 @@ async def deliver(
             service.release_undelivered(jobs[written:])
 
 
-def wait_ms(context: Context, seconds_max: float) -> int:
-    """How long a poll may wait: never past the caller's deadline, which it must not see as a failure.
-
-    Once the deadline has passed, nothing may be leased any more: the caller would not read it.
-    """
-    remaining: float | None = context.time_remaining()
-    if remaining is None:
-        return round(seconds_max * 1000)
-    if remaining <= 0:
+def _require_time(remaining: float | None, seconds: float) -> None:
+    if remaining is not None and remaining <= seconds:
         raise CallTimeout("the caller's deadline has passed")
-    return max(0, round(min(seconds_max, remaining - min(0.5, 0.1 + remaining * 0.05)) * 1000))

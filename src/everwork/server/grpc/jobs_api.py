@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
+
+from google.protobuf.message import Message
 
 from everwork.codec.proto_replies import portions
 from everwork.core import checks
@@ -17,8 +19,8 @@ from everwork.core.states import State
 from everwork.exceptions import JobError, JobNotFound, LeaseLost, WrongState
 from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_requests as requests
-from everwork.server.grpc.delivery import deliver, wait_ms
-from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
+from everwork.server.grpc.delivery import deliver, poll_time
+from everwork.server.grpc.gateway import Context, Gateway, Handler, Methods, Request, Rpc
 from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs
 from everwork.service.jobs import Jobs
@@ -38,29 +40,47 @@ class JobsApi:
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
-        unary, streams = self._gateway.unary, self._gateway.server_stream
+        unary, streams, changes = self._gateway.unary, self._gateway.server_stream, self._change
         handlers = {
             (rpc := _rpc("CreateJob", Jobs.create)): unary(rpc, pb.CreateJobRequest, self.create),
             (rpc := _rpc("ActivateJobs", Jobs.activate)): streams(rpc, pb.ActivateJobsRequest, self.activate),
-            (rpc := _rpc("CompleteJob", Jobs.settle)): unary(rpc, pb.CompleteJobRequest, self.complete),
-            (rpc := _rpc("FailJob", Jobs.settle)): unary(rpc, pb.FailJobRequest, self.fail),
-            (rpc := _rpc("ThrowError", Jobs.settle)): unary(rpc, pb.ThrowErrorRequest, self.throw),
-            (rpc := _rpc("UpdateJobRetries", Jobs.set_retries)): unary(
+            (rpc := _rpc("CompleteJob", Jobs.settle)): changes(rpc, pb.CompleteJobRequest, self.complete),
+            (rpc := _rpc("FailJob", Jobs.settle)): changes(rpc, pb.FailJobRequest, self.fail),
+            (rpc := _rpc("ThrowError", Jobs.settle)): changes(rpc, pb.ThrowErrorRequest, self.throw),
+            (rpc := _rpc("UpdateJobRetries", Jobs.set_retries)): changes(
                 rpc, pb.UpdateJobRetriesRequest, self.update_retries
             ),
-            (rpc := _rpc("UpdateJobTimeout", Jobs.extend)): unary(rpc, pb.UpdateJobTimeoutRequest, self.update_timeout),
-            (rpc := _rpc("CancelJob", Jobs.cancel)): unary(rpc, pb.CancelJobRequest, self.cancel),
+            (rpc := _rpc("UpdateJobTimeout", Jobs.extend)): changes(
+                rpc, pb.UpdateJobTimeoutRequest, self.update_timeout
+            ),
+            (rpc := _rpc("CancelJob", Jobs.cancel)): changes(rpc, pb.CancelJobRequest, self.cancel),
             (rpc := _rpc("GetJob", Jobs.get)): unary(rpc, pb.GetJobRequest, self.get),
             (rpc := _rpc("ListJobs", Jobs.find)): unary(rpc, pb.ListJobsRequest, self.list),
             (rpc := _rpc("GetJobStats", Jobs.stats)): unary(rpc, pb.GetJobStatsRequest, self.stats),
         }
         return {rpc.path: handler for rpc, handler in handlers.items()}
 
+    def _change(
+        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
+    ) -> Handler:
+        """A call that changes a job. An unknown job may be a completed one that was deleted, and the error says so."""
+
+        async def change(jobs: Jobs, request: Request) -> Message:
+            try:
+                return await handle(jobs, request)
+            except JobNotFound as error:
+                raise JobNotFound(error.key, f"{error} or already completed") from None
+
+        return self._gateway.unary(rpc, request_type, change)
+
     # Work ---------------------------------------------------------------------------------------
 
     async def create(self, jobs: Jobs, request: pb.CreateJobRequest) -> pb.CreateJobResponse:
         """Accept one job."""
         [created] = await jobs.create([requests.new_job(request, jobs.principal)])
+        if created.is_spooled:
+            kept = f"the engine is unavailable: the job is spooled as '{created.spool_id}', and will be created later"
+            return pb.CreateJobResponse(success=True, message=kept)
         [job] = await jobs.get_many([created.key])
         done = "existed before, by its dedupe key" if created.deduplicated else "created"
         return pb.CreateJobResponse(
@@ -76,15 +96,16 @@ class JobsApi:
         """Wait for jobs and send them; if there are none, report why only if the whole type is blocked."""
         demand = requests.demand(request)
         fetched = frozenset(request.fetch_variable)
+        time = poll_time(context, self._long_poll_seconds)
         with self._metrics.polling(API):
-            leased = await jobs.activate(demand, wait_ms(context, self._long_poll_seconds))
+            leased = await jobs.activate(demand, time.wait_ms)
         if leased:
             messages = self._gateway.while_live(jobs, _messages(leased, demand, fetched))
             await deliver(self._gateway.service, context, leased, messages)
-        elif not self._gateway.stopping.is_set() and (
-            reason := await self._gateway.service.blocked_reason(demand.type)
-        ):
+            return
+        if not self._gateway.stopping.is_set() and (reason := await self._gateway.service.blocked_reason(demand.type)):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=reason).SerializeToString())
+        time.require_in_time(self._gateway)
 
     async def complete(self, jobs: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
         """Complete an attempt."""
@@ -123,8 +144,8 @@ class JobsApi:
 
     async def update_retries(self, jobs: Jobs, request: pb.UpdateJobRetriesRequest) -> pb.UpdateJobRetriesResponse:
         """Change how many attempts are left."""
-        key = checks.job_key(request.job_key, "job_key")
         retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
+        key = requests.job_key(request)
         try:
             previous = await jobs.set_retries(key, retries)
         except (WrongState, LeaseLost) as error:
@@ -134,8 +155,8 @@ class JobsApi:
 
     async def update_timeout(self, jobs: Jobs, request: pb.UpdateJobTimeoutRequest) -> pb.UpdateJobTimeoutResponse:
         """Change when a lease ends."""
-        key = checks.job_key(request.job_key, "job_key")
         lease_ms = checks.whole_number("timeout", request.timeout, 1, LEASE_MS_MAX)
+        key = requests.job_key(request)
         if not request.attempt:
             self._metrics.unfenced(API)
         judged = await jobs.extend(key, request.attempt, lease_ms)
@@ -145,8 +166,8 @@ class JobsApi:
 
     async def cancel(self, jobs: Jobs, request: pb.CancelJobRequest) -> pb.CancelJobResponse:
         """Cancel a job that is not finished."""
-        key = checks.job_key(request.job_key, "job_key")
         reason = checks.text("reason", request.reason, ERROR_CHARS_MAX)
+        key = requests.job_key(request)
         try:
             found = await jobs.cancel(key, reason)
         except WrongState as error:
@@ -157,7 +178,7 @@ class JobsApi:
 
     async def get(self, jobs: Jobs, request: pb.GetJobRequest) -> pb.GetJobResponse:
         """Return a job with everything that is known of it."""
-        job = await jobs.get(checks.job_key(request.job_key, "job_key"))
+        job = await jobs.get(requests.job_key(request))
         view, message = job_view(job), f"Job '{job.key}' found"
         if not view.variables and job.variables != "{}":
             message += "; it is large: its variables stand in variables_json only"

@@ -203,7 +203,5 @@ def of_state(key: int, state: State | None) -> str:
             return f"Job '{key}' was cancelled"
         case State.PENDING:
             return f"Job '{key}' is not activated"
-        case State.FAILED:
-            return f"Job '{key}' not found or already completed: it has failed"
         case _:
             return f"Job '{key}' not found or already completed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from everwork.codec.json import decode_json, decode_object, encode, encode_object
 from everwork.codec.new_job import wire_job
@@ -38,6 +38,16 @@ LISTED_DEFAULT: Final = 10
 OFFSET_MAX: Final = 10_000
 HOURS_OF: Final[Mapping[str, int]] = {"1h": 1, "24h": 24, "7d": 7 * 24, "30d": 30 * 24}
 HOURS_DEFAULT: Final = "24h"
+
+OfOneJob: TypeAlias = (
+    jobs_pb2.CompleteJobRequest
+    | jobs_pb2.FailJobRequest
+    | jobs_pb2.ThrowErrorRequest
+    | jobs_pb2.UpdateJobRetriesRequest
+    | jobs_pb2.UpdateJobTimeoutRequest
+    | jobs_pb2.CancelJobRequest
+    | jobs_pb2.GetJobRequest
+)
 
 _FIELD_NAMES: Final[Mapping[str, str]] = {
     "type": "job_type",
@@ -96,7 +106,6 @@ def demand(request: jobs_pb2.ActivateJobsRequest) -> Demand:
 
 def completion(request: jobs_pb2.CompleteJobRequest) -> Complete:
     """A completed attempt."""
-    key = checks.job_key(request.job_key, "job_key")
     result = None
     if request.variables_json:
         _require_one(request.variables)
@@ -104,25 +113,30 @@ def completion(request: jobs_pb2.CompleteJobRequest) -> Complete:
         result = encode("variables_json", value, PAYLOAD_BYTES_MAX)
     elif request.variables:
         result = encode_object("variables", dict(request.variables), PAYLOAD_BYTES_MAX)
-    return Complete(key, request.attempt, result)
+    return Complete(job_key(request), request.attempt, result)
 
 
 def failure(request: jobs_pb2.FailJobRequest) -> Failed:
     """A failed attempt, without the variables that it may have."""
-    key = checks.job_key(request.job_key, "job_key")
     # A long error is cut and not refused: a failure must get through.
     error = error_text(request.error_message)
     retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
     backoff_ms = checks.whole_number("backoff_timeout", request.backoff_timeout, 0, DELAY_MS_MAX)
-    if request.by_policy:
-        return Failed(key, request.attempt, error, classes=())
+    key = job_key(request)
+    if request.by_policy or request.strict:
+        return Failed(key, request.attempt, error, classes=(), strict=request.strict)
     return Failed(key, request.attempt, error, retries, backoff_ms)
 
 
 def throw(request: jobs_pb2.ThrowErrorRequest) -> Throw:
     """A business error, without the variables that it may have."""
-    key = checks.job_key(request.job_key, "job_key")
-    return Throw(key, request.attempt, checks.name("error_code", request.error_code), error_text(request.error_message))
+    code = checks.name("error_code", request.error_code)
+    return Throw(job_key(request), request.attempt, code, error_text(request.error_message))
+
+
+def job_key(request: OfOneJob) -> int:
+    """The job that a request is about; one that does not have the form of a key does not exist."""
+    return checks.known_key(request.job_key, "job_key")
 
 
 def job_filter(request: jobs_pb2.ListJobsRequest) -> JobFilter:

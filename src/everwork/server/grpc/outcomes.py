@@ -12,8 +12,7 @@ from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
 from everwork.proto import work_pb2
-from everwork.service.jobs import Jobs
-from everwork.service.service import JobService
+from everwork.service.jobs import Jobs, Settle
 
 MESSAGE_CHARS_MAX: Final = 200
 """A refusal's text is cut to this length: one message may carry many."""
@@ -34,7 +33,7 @@ class Batch(NamedTuple):
 
 
 async def settle_messages(
-    service: JobService, jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1
+    settle: Settle, jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1
 ) -> list[work_pb2.Refusal]:
     """Settle outcomes; returns those that were refused, by number.
 
@@ -43,7 +42,7 @@ async def settle_messages(
     refusals: list[work_pb2.Refusal] = []
     for start in range(0, len(messages), SETTLE_BATCH_MAX):
         batch = await _checked(jobs, messages[start : start + SETTLE_BATCH_MAX], first + start)
-        judged = await service.settle(batch.outcomes) if batch.outcomes else []
+        judged = await settle(batch.outcomes) if batch.outcomes else []
         refusals += batch.refusals
         for number, outcome, one in zip(batch.numbers, batch.outcomes, judged, strict=True):
             if not one.ok:

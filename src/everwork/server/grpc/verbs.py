@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from everwork.codec import proto_replies as replies
 from everwork.codec.json import decode
-from everwork.codec.proto_requests import demand_of, filter_of, leased_job_message, outcome_of
+from everwork.codec.proto_requests import cursor_from, demand_of, filter_of, leased_job_message, outcome_of
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.limits import (
-    KEY_MAX,
     LEASE_MS_MAX,
     LIST_LIMIT_DEFAULT,
     SETTLE_BATCH_MAX,
@@ -20,7 +19,7 @@ from everwork.core.limits import (
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
-from everwork.server.grpc.delivery import deliver, wait_ms
+from everwork.server.grpc.delivery import deliver, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.service.jobs import Jobs
 
@@ -32,6 +31,7 @@ RESULT_SECONDS_MAX: Final = 30.0
 _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "Activate": Jobs.activate,
     "Settle": Jobs.settle,
+    "SettleLate": Jobs.settle_late,
     "Extend": Jobs.extend,
     "Cancel": Jobs.cancel,
     "Requeue": Jobs.requeue,
@@ -46,6 +46,7 @@ _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "List": Jobs.find,
     "Stats": Jobs.stats,
     "Result": Jobs.result,
+    "Spooled": Jobs.spooled,
 }
 RPCS: Final = {name: Rpc(API, SERVICE, name, verb) for name, verb in _VERBS.items()}
 """Every call of the service, with the rule of its verb."""
@@ -81,10 +82,10 @@ class Verbs:
     async def activate(self, jobs: Jobs, request: pb.ActivateRequest, context: Context) -> None:
         """Lease jobs and deliver them; what could not be written is released."""
         demand = demand_of(request)
-        checks.whole_number("wait_ms", request.wait_ms, 0, LEASE_MS_MAX)
+        wait_ms = checks.whole_number("wait_ms", request.wait_ms, 0, LEASE_MS_MAX)
+        time = poll_time(context, min(wait_ms / 1000, self._poll_seconds_max))
         with self._gateway.metrics.polling(API):
-            wait = min(request.wait_ms, wait_ms(context, self._poll_seconds_max))
-            leased = await jobs.activate(demand, wait)
+            leased = await jobs.activate(demand, time.wait_ms)
         service = self._gateway.service
         try:
             self._gateway.require_live(jobs)
@@ -92,15 +93,23 @@ class Verbs:
             service.release_undelivered(leased)
             raise
         await deliver(service, context, leased, _messages(leased))
+        if not leased:
+            time.require_in_time(self._gateway)
 
     async def settle(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts; if one outcome is invalid, the call fails and nothing is settled."""
-        if len(request.outcomes) > SETTLE_BATCH_MAX:
-            raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
-        outcomes = [await _outcome(jobs, index, message) for index, message in enumerate(request.outcomes)]
+        outcomes = await _outcomes(jobs, request)
         if unfenced := sum(not outcome.attempt for outcome in outcomes):
             self._gateway.metrics.unfenced(API, unfenced)
         return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle(outcomes)])
+
+    async def settle_late(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
+        """End attempts of a worker that was cut off; each must be named."""
+        outcomes = await _outcomes(jobs, request)
+        for index, outcome in enumerate(outcomes):
+            if not outcome.attempt:
+                raise InvalidInput(f"outcomes[{index}].attempt", "must be given: the running attempt may be another")
+        return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle_late(outcomes)])
 
     async def extend(self, jobs: Jobs, request: pb.ExtendRequest) -> pb.Judged:
         """Extend a lease."""
@@ -113,7 +122,7 @@ class Verbs:
         return replies.found_message(await jobs.cancel(request.key, request.reason))
 
     async def requeue(self, jobs: Jobs, request: pb.JobRequest) -> pb.Found:
-        """Requeue one dead letter."""
+        """Requeue one dead letter, or one job that waits for its retry."""
         return replies.found_message(await jobs.requeue(request.key))
 
     async def requeue_matching(self, jobs: Jobs, request: pb.RequeueMatchingRequest) -> pb.BulkChange:
@@ -130,7 +139,9 @@ class Verbs:
         run_at_ms = request.run_at_ms if request.HasField("run_at_ms") else None
         delay_ms = request.delay_ms or None
         if run_at_ms is None and delay_ms is None:
-            return replies.found_message(await jobs.run_now(request.key))
+            return replies.found_message(await jobs.run_now(request.key, reset=request.reset))
+        if request.reset:
+            raise InvalidInput("reset", "must not be given together with run_at_ms or delay_ms")
         return replies.found_message(await jobs.reschedule(request.key, run_at_ms=run_at_ms, delay_ms=delay_ms))
 
     async def set_priority(self, jobs: Jobs, request: pb.SetPriorityRequest) -> pb.Found:
@@ -156,15 +167,18 @@ class Verbs:
         return replies.explanation_message(await jobs.explain(request.key))
 
     async def list(self, jobs: Jobs, request: pb.ListRequest) -> pb.Page:
-        """Matching jobs, newest first."""
-        checks.whole_number("cursor", request.cursor, 0, KEY_MAX)
-        return replies.page_message(
-            await jobs.find(filter_of(request.filter), request.limit or LIST_LIMIT_DEFAULT, request.cursor or None)
-        )
+        """Matching jobs, in the filter's order."""
+        filter_ = filter_of(request.filter)
+        page = await jobs.find(filter_, request.limit or LIST_LIMIT_DEFAULT, cursor_from(request))
+        return replies.page_message(page, filter_.order)
 
     async def stats(self, jobs: Jobs, request: pb.StatsRequest) -> pb.StatsResponse:
         """Counts by state, and what workers did recently."""
         return replies.stats_message(await jobs.stats(request.hours or HOURS_DEFAULT))
+
+    async def spooled(self, jobs: Jobs, request: pb.SpooledRequest) -> pb.SpooledJob:
+        """What has become of a job in this server's spool."""
+        return replies.spooled_message(await jobs.spooled(request.spool_id))
 
     async def result(self, jobs: Jobs, request: pb.ResultRequest) -> pb.ResultResponse:
         """Wait for the result of a job; a server that stops ends the wait."""
@@ -186,6 +200,12 @@ class Verbs:
 def _messages(jobs: Sequence[LeasedJob]) -> Iterator[tuple[bytes, int]]:
     for group in replies.portions(map(leased_job_message, jobs)):
         yield pb.ActivateResponse(jobs=group).SerializeToString(), len(group)
+
+
+async def _outcomes(jobs: Jobs, request: pb.SettleRequest) -> list[Outcome]:
+    if len(request.outcomes) > SETTLE_BATCH_MAX:
+        raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
+    return [await _outcome(jobs, index, message) for index, message in enumerate(request.outcomes)]
 
 
 async def _outcome(jobs: Jobs, index: int, message: pb.Outcome) -> Outcome:

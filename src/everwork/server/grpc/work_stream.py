@@ -67,6 +67,8 @@ class WorkStream:
         self._loop = asyncio.get_running_loop()
         self.worker = ""
         self.lease_ms = LEASE_MS_DEFAULT
+        self.is_offline = False
+        """Whether the worker keeps its outcomes while it is cut off, and reports them late."""
         self.held: dict[Lease, float] = {}
         """The attempts that the worker has, and when their leases were last set, by the loop's clock."""
         self._feeds: dict[CreditKey, _Feed] = {}
@@ -77,6 +79,9 @@ class WorkStream:
         self._ending: set[Lease] = set()
         self._received = 0
         self._judged = 0
+        self._is_settled = asyncio.Event()
+        """Not while the engine is unavailable: settle ended jobs before leasing others, or they might run again."""
+        self._is_settled.set()
         self._wakeup = asyncio.Event()
         self._capacity = asyncio.Event()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -154,11 +159,12 @@ class WorkStream:
             raise InvalidInput("hello", "must be in the first message only")
         if hello.lease_ms:
             self.lease_ms = checks.whole_number("hello.lease_ms", hello.lease_ms, 1, LEASE_MS_MAX)
+        self.is_offline = hello.offline
         worker = checks.name("hello.worker", hello.worker)
         resumed = _leases("hello.resumed", hello.resumed)
         # Adopt first: their reconnect deadline keeps running during the engine call.
         self._streams.adopt(resumed, self.jobs)
-        statuses = await self._extended(resumed)
+        statuses = await self._extended(resumed, is_late=hello.offline)
         self.worker = worker
         kept = [lease for lease, status in statuses.items() if status is LeaseStatus.HELD]
         self._streams.adopt(kept)
@@ -203,18 +209,19 @@ class WorkStream:
                     self._streams.adopt([lease])
                 self.held[lease] = self._loop.time()
 
-    async def _extended(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
+    async def _extended(self, leases: Sequence[Lease], *, is_late: bool = False) -> dict[Lease, LeaseStatus]:
         """Extend the leases that are the caller's own; returns the statuses of all."""
         found = dict.fromkeys(leases, LeaseStatus.LOST)
         for start in range(0, len(leases), SETTLE_BATCH_MAX):
             batch = leases[start : start + SETTLE_BATCH_MAX]
-            found |= await retrying(partial(self._extend, batch), on=(EngineError,))
+            found |= await retrying(partial(self._extend, batch, is_late), on=(EngineError,))
         return found
 
-    async def _extend(self, leases: Sequence[Lease]) -> dict[Lease, LeaseStatus]:
+    async def _extend(self, leases: Sequence[Lease], is_late: bool) -> dict[Lease, LeaseStatus]:
         refused = await self.jobs.refused([lease.key for lease in leases if lease not in self.held])
         own = [lease for lease in leases if lease.key not in refused]
-        return dict(zip(own, await self._service.extend_all(own, self.lease_ms), strict=True))
+        extend = self._service.reclaim_all if is_late else self._service.extend_all
+        return dict(zip(own, await extend(own, self.lease_ms), strict=True))
 
     # Outcomes -----------------------------------------------------------------------------------
 
@@ -230,13 +237,21 @@ class WorkStream:
 
     async def _settle(self, messages: list[work_pb2.Outcome]) -> None:
         """Settle outcomes, retrying while the engine is unavailable: each names its attempt and may be repeated."""
-        first = self._judged + 1
-        settle = partial(settle_messages, self._service, self.jobs, messages, first)
-        refusals = await retrying(settle, on=(EngineError,))
+        refusals = await retrying(partial(self._settle_once, messages), on=(EngineError,))
+        self._is_settled.set()
         self._judged += len(messages)
         self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
         self._settling = []
         self._outbox.judged(self._judged, refusals)
+
+    async def _settle_once(self, messages: Sequence[work_pb2.Outcome]) -> list[work_pb2.Refusal]:
+        """Leases may lapse while the engine is unavailable: after an outage they are taken back where possible."""
+        settle = self._service.settle if self._is_settled.is_set() else self._service.settle_late
+        try:
+            return await settle_messages(settle, self.jobs, messages, self._judged + 1)
+        except EngineError:
+            self._is_settled.clear()
+            raise
 
     # Outgoing -----------------------------------------------------------------------------------
 
@@ -248,6 +263,7 @@ class WorkStream:
         while True:
             await feed.has_credits()
             await self._outbox.has_capacity()
+            await self._is_settled.wait()
             try:
                 jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, FEED_MAX)), POLL_MS)
             except (EngineError, TooManyRequests):

@@ -11,7 +11,8 @@ import grpc.aio
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
-from everwork.codec.proto_requests import new_jobs_of
+from everwork.codec.proto_replies import created_message
+from everwork.codec.proto_requests import new_jobs_of, stamp_of
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome
@@ -99,11 +100,14 @@ class WorkStreams:
     def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Settle outcomes that arrived before their stream ended."""
         if outcomes:
-            self._start(retry_while_unavailable(lambda: settle_messages(self._service, jobs, outcomes), None))
+            self._start(retry_while_unavailable(lambda: settle_messages(self._service.settle, jobs, outcomes), None))
 
     def _leave(self, stream: WorkStream) -> None:
-        """Workers of a stopping server reconnect elsewhere, with their leases; others have a moment to reconnect."""
-        if stream.held and not self._is_closing:
+        """Workers of a stopping server reconnect elsewhere, with their leases; others have a moment to reconnect.
+
+        Workers in offline mode go on without a server: their leases lapse, and are taken back for what they report.
+        """
+        if stream.held and not self._is_closing and not stream.is_offline:
             self._orphans |= dict.fromkeys(stream.held, stream)
             self._start(self._fail_orphans(stream, list(stream.held)))
 
@@ -164,10 +168,9 @@ class WorkStreams:
 
 async def _create(jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
     """Accept jobs, all or none."""
-    created = await jobs.create(new_jobs_of(request.jobs, jobs.principal.tenant_for_create))
-    return work_pb2.CreateJobsResponse(
-        jobs=[work_pb2.CreatedJob(key=one.key, deduplicated=one.deduplicated) for one in created]
-    )
+    stamp = stamp_of(request)
+    created = await jobs.create(new_jobs_of(request.jobs, jobs.principal.tenant_for_create), stamp)
+    return work_pb2.CreateJobsResponse(jobs=[created_message(one) for one in created])
 
 
 async def _messages(context: Context) -> AsyncIterator[bytes]:

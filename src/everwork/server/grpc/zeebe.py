@@ -25,7 +25,7 @@ from everwork.core.states import FINISHED_STATES
 from everwork.core.texts import error_text
 from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
-from everwork.server.grpc.delivery import deliver, wait_ms
+from everwork.server.grpc.delivery import deliver, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
@@ -99,18 +99,21 @@ class ZeebeGateway:
         """Wait for jobs as long as the caller wants, and send them."""
         limit = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
         demand = _demand(request, min(limit, ACTIVATE_MAX))
+        time = poll_time(context, self._seconds(request.requestTimeout))
         with self._metrics.polling(API):
-            leased = await jobs.activate(demand, wait_ms(context, self._seconds(request.requestTimeout)))
+            leased = await jobs.activate(demand, time.wait_ms)
         if leased:
             messages = _messages(leased, demand.worker, frozenset(request.fetchVariable))
             await deliver(self._gateway.service, context, leased, self._gateway.while_live(jobs, messages))
+        else:
+            time.require_in_time(self._gateway)
 
     async def stream(self, jobs: Jobs, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
         """Send jobs as they become due, until the caller disconnects; each message waits for a slow caller."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
         # A stream with a deadline ends well before it: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
-        while not self._gateway.stopping.is_set() and (wait := wait_ms(context, STREAM_WAIT_SECONDS)):
+        while not self._gateway.stopping.is_set() and (wait := poll_time(context, STREAM_WAIT_SECONDS).wait_ms):
             self._gateway.require_live(jobs)
             with self._metrics.polling(API):
                 leased = await jobs.activate(demand, wait)

@@ -15,16 +15,28 @@ from everwork.aio.loops import BackgroundLoop
 from everwork.core import checks
 from everwork.core.limits import API_KEY_CHARS_MAX, API_KEY_CHARS_MIN, RATE_BUCKETS_MAX
 from everwork.engines.contract import Clock, Engine
-from everwork.exceptions import BadConfiguration, NotFound, PermissionDenied, TooManyRequests, Unauthenticated
+from everwork.exceptions import (
+    BadConfiguration,
+    EngineUnavailable,
+    NotFound,
+    PermissionDenied,
+    TooManyRequests,
+    Unauthenticated,
+)
 from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
 from everwork.service.access.principal import ANYBODY, Permission, Principal
 
 REFRESH_SECONDS: Final = 0.8
+STALE_SECONDS: Final = 5.0
+"""If the keys could not be read again for so long, one that is unknown may be new: it cannot be checked."""
+TRUSTED_SECONDS: Final = 3_600.0
+"""How long known keys are accepted while the engine is unavailable: a revocation may be noticed that late."""
 SECRET_BYTES: Final = 32
 ENVIRONMENT_ID: Final = "environment"
 
 MISSING: Final = "no API key: send it in the x-api-key metadata/header"
 UNKNOWN: Final = "the API key is unknown"
+UNCHECKED: Final = "the API key cannot be checked: the engine is unavailable"
 _REFUSALS: Final = {
     KeyState.EXPIRED: "the API key is expired",
     KeyState.REVOKED: "the API key is revoked",
@@ -51,14 +63,18 @@ class KeyRing:
         self._engine = engine
         self._clock = clock
         self._limiter = RateLimiter(rate_limit, rate_clock)
+        self._elapsed = rate_clock
+        self._read_at = -math.inf
+        """When the keys were last read."""
         self._environment = None if environment_key is None else _digest(require_environment_key(environment_key))
         self._known: dict[str, StoredKey] = {}
         self._changing = asyncio.Lock()
         self._refreshing: BackgroundLoop | None = None
 
-    async def open(self) -> None:
-        """Load the keys, and refresh them in the background."""
-        await self._refresh()
+    async def open(self, *, is_store_open: bool = True) -> None:
+        """Load the keys, unless the engine is unavailable, and refresh them in the background."""
+        if is_store_open:
+            await self._refresh()
         self._refreshing = BackgroundLoop("everwork-keys", self._refresh, REFRESH_SECONDS)
         self._refreshing.start()
 
@@ -87,11 +103,17 @@ class KeyRing:
             return ENVIRONMENT
         key = self._known.get(_id_in(text))
         if key is None or not hmac.compare_digest(key.digest, digest):
+            self._require_read_within(STALE_SECONDS)
             raise Unauthenticated(UNKNOWN)
+        self._require_read_within(TRUSTED_SECONDS)
         state = key.state(self._clock())
         if state is not KeyState.LIVE:
             raise Unauthenticated(_REFUSALS[state])
         return key.principal
+
+    def _require_read_within(self, seconds: float) -> None:
+        if self._refreshing is not None and self._elapsed() - self._read_at > seconds:
+            raise EngineUnavailable(UNCHECKED)
 
     def is_live(self, principal: Principal) -> bool:
         """Whether a key is still valid, for long calls."""
@@ -160,6 +182,7 @@ class KeyRing:
     async def _refresh(self) -> bool:
         async with self._changing:
             self._known = {stored.key.id: stored for stored in await self._stored()}
+            self._read_at = self._elapsed()
         return False
 
     async def _stored(self) -> Sequence[StoredKey]:
@@ -178,7 +201,7 @@ class KeyRing:
 class NoAuthentication(KeyRing):
     """The keys of a server without authentication."""
 
-    async def open(self) -> None:
+    async def open(self, *, is_store_open: bool = True) -> None:
         """Nothing to load."""
 
     def authenticate(self, text: str | None) -> Principal:  # noqa: ARG002 - the signature is the key ring's

@@ -19,6 +19,7 @@ class Permission(Enum):
     JOBS = "jobs"
     JOBS_READ = "jobs:read"
     ADMIN = "admin"
+    TICK = "tick"
 
 
 _GRANTED_BY: Final = {
@@ -26,6 +27,7 @@ _GRANTED_BY: Final = {
     Permission.JOBS: frozenset([Permission.ALL, Permission.JOBS]),
     Permission.JOBS_READ: frozenset([Permission.ALL, Permission.JOBS, Permission.JOBS_READ]),
     Permission.ADMIN: frozenset([Permission.ALL, Permission.ADMIN]),
+    Permission.TICK: frozenset([Permission.ALL, Permission.TICK]),
 }
 
 

@@ -65,7 +65,7 @@ def upcoming(view: TriggerView, count: int) -> list[int]:
 
 def _next(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
     try:
-        point_ms = next_point(_plan(entry), mark.began_ms, mark.last_ms, now_ms)
+        point_ms = next_point(plan_of(entry), mark.began_ms, mark.last_ms, now_ms)
     except (ValueError, KeyError, OSError, ArithmeticError, CronSimError) as error:
         # A zone that this machine does not have, or an invalid entry.
         return NextFire(None, f"its schedule cannot be read here: {shown(str(error))}")
@@ -74,10 +74,10 @@ def _next(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
     return NextFire(point_ms, None)
 
 
-def _plan(entry: TriggerEntry) -> Plan:
+def plan_of(entry: TriggerEntry) -> Plan:
+    """When a trigger fires, by its entry; raises if the schedule cannot be read here."""
     if entry.interval_ms is not None:
-        return Plan(Every(entry.interval_ms), lifetime_ms=entry.lifetime_ms)
+        return Plan(Every(entry.interval_ms), entry.is_catchup, entry.lifetime_ms)
     zone = ZoneInfo(entry.timezone or "UTC")
-    return Plan(
-        Calendar(lambda after_ms: next(matches(entry.cron, zone, after_ms), None)), lifetime_ms=entry.lifetime_ms
-    )
+    calendar = Calendar(lambda after_ms: next(matches(entry.cron, zone, after_ms), None))
+    return Plan(calendar, entry.is_catchup, entry.lifetime_ms)

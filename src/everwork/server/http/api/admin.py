@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -37,6 +38,12 @@ from everwork.service.reports import audit_report, group_report, key_report, sta
 async def stats(call: Call) -> Response:
     """Counts of jobs, and statistics of the last hours."""
     return json_response(stats_report(await call.jobs.stats(call.query["hours"])))
+
+
+async def tick(call: Call) -> Response:
+    """Do upkeep and fire due triggers now; jobs are run by workers."""
+    await call.body()
+    return json_response(asdict(await call.admin.tick()))
 
 
 # Types ----------------------------------------------------------------------------------------------
@@ -162,6 +169,15 @@ OPERATIONS: Final = (
         {200: ResponseSpec("The figures; by worker and performance only for keys without tenants.", ref("Stats"))},
         Jobs.stats,
         query=(Field("hours", Integer(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
+    ),
+    operation(
+        "tick",
+        "POST /api/v1/tick",
+        tick,
+        Admin.tick,
+        summary="Do upkeep and fire due triggers now",
+        response=ok("Upkeep"),
+        body=NOTHING,
     ),
     operation(
         "listTypes", "GET /api/v1/types", list_types, Admin.types, summary="List the types", response=ok("Types")

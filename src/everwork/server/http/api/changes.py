@@ -36,6 +36,7 @@ from everwork.server.http.framework.operations import (
 from everwork.service.jobs import Jobs
 
 NOTHING: Final = Shape("Nothing", ())
+RESET: Final = "Also reset its attempts to 0 and clear its last error; accepts dead letters, too."
 ATTEMPT: Final = Field(
     "attempt",
     Integer(0, ATTEMPT_MAX),
@@ -56,7 +57,7 @@ async def cancel(call: Call) -> Response:
 
 
 async def requeue(call: Call) -> Response:
-    """Requeue a dead letter."""
+    """Requeue a dead letter, or a job waiting for a retry."""
     await call.body()
     await call.jobs.requeue(call.key)
     return await changed(call)
@@ -79,8 +80,8 @@ async def set_timeout(call: Call) -> Response:
 
 async def run_now(call: Call) -> Response:
     """Make a pending job due now."""
-    await call.body()
-    await call.jobs.run_now(call.key)
+    sent = await call.body()
+    await call.jobs.run_now(call.key, reset=bool(sent["reset"]))
     return await changed(call)
 
 
@@ -134,7 +135,7 @@ OPERATIONS: Final = (
         "Cancel a job",
         Shape("Cancel", (Field("reason", Text(ERROR_CHARS_MAX), "Why.", default=""),), {"reason": "not needed"}),
     ),
-    _change("requeueJob", requeue, Jobs.requeue, "Bring a dead letter back", NOTHING),
+    _change("requeueJob", requeue, Jobs.requeue, "Requeue a dead letter, or a job waiting for a retry", NOTHING),
     _change(
         "setRetries",
         set_retries,
@@ -153,7 +154,13 @@ OPERATIONS: Final = (
             {"timeout_ms": 60_000, "attempt": 1},
         ),
     ),
-    _change("runNow", run_now, Jobs.run_now, "Let a waiting job start at once", NOTHING),
+    _change(
+        "runNow",
+        run_now,
+        Jobs.run_now,
+        "Run a pending job now",
+        Shape("RunNow", (Field("reset", FLAG, RESET, default=False),), {"reset": True}),
+    ),
     _change(
         "rescheduleJob",
         reschedule,

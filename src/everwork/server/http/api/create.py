@@ -34,6 +34,7 @@ CHUNK: Final = 500
 _DELAY: Final = Integer(0, DELAY_MS_MAX)
 _TIMEOUT: Final = Integer(1, LEASE_MS_MAX)
 _ATTEMPTS: Final = Integer(1, ATTEMPTS_MAX)
+_ATTEMPTS_NAMES: Final = ("retries", "max_attempts", "max_retries")
 _PRIORITY: Final = Integer(PRIORITY_MIN, PRIORITY_MAX)
 
 NEW_JOB: Final = Shape(
@@ -43,6 +44,7 @@ NEW_JOB: Final = Shape(
         Field("variables", JsonObject(PAYLOAD_BYTES_MAX), "The input, at most 1 MiB of JSON.", default={}),
         Field("retries", _ATTEMPTS, "How many attempts it may have; by default the type's policy decides."),
         Field("max_attempts", _ATTEMPTS, "Another name of `retries`."),
+        Field("max_retries", _ATTEMPTS, "Alias of `retries`; counts the first attempt, too."),
         Field("priority", _PRIORITY, "Higher goes first.", default=0),
         Field("delay_ms", _DELAY, "It may start so many milliseconds from now; not together with `run_at`."),
         Field("run_at", INSTANT, "It may start at this moment; not together with `delay_ms`."),
@@ -123,9 +125,11 @@ def _full_job(item: dict[str, Any], principal: Principal) -> NewJob:
 
 
 def _attempts(item: Mapping[str, Any]) -> int | None:
-    given = {name: _ATTEMPTS.read(name, item[name]) for name in ("retries", "max_attempts") if name in item}
+    given = {name: _ATTEMPTS.read(name, item[name]) for name in _ATTEMPTS_NAMES if name in item}
     if len(set(given.values())) > 1:
-        raise InvalidInput("retries", "must be the same number as max_attempts: they are two names of one thing")
+        first, *others = given
+        other = next(name for name in others if given[name] != given[first])
+        raise InvalidInput(first, f"must be the same number as {other}: they are aliases")
     return next(iter(given.values()), None)
 
 
@@ -136,7 +140,9 @@ DEDUPLICATED_CHUNK: Final = 20
 
 
 def created_key(created: Created) -> dict[str, Any]:
-    """A created job by its key only."""
+    """A created job by its key only; one that is spooled has none yet."""
+    if created.is_spooled:
+        return {"key": None, "deduplicated": False, "is_spooled": True, "spool_id": created.spool_id}
     return {"key": str(created.key), "deduplicated": created.deduplicated}
 
 

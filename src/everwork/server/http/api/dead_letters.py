@@ -9,7 +9,7 @@ from starlette.responses import Response
 from everwork.core.fingerprint import FINGERPRINT_CHARS
 from everwork.server.http.api.jobs import TENANTS_MAX
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.fields import FLAG, INSTANT, NAME, SEARCH_TEXT, Integer, ListOf, Schema
+from everwork.server.http.framework.fields import FLAG, INSTANT, NAME, SEARCH_TEXT, Integer, ListOf, OneOf, Schema
 from everwork.server.http.framework.operations import (
     Call,
     Field,
@@ -21,6 +21,7 @@ from everwork.server.http.framework.operations import (
 )
 from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import (
+    GROUP_ORDERS,
     GROUPS_DEFAULT,
     GROUPS_MAX,
     DeadLetterAction,
@@ -49,7 +50,8 @@ class Fingerprint:
 
 async def list_dead(call: Call) -> Response:
     """List dead letters by type and error group."""
-    return json_response(dead_report(await grouped(call.jobs, _filter(call.query), call.query["limit"])))
+    asked = call.query
+    return json_response(dead_report(await grouped(call.jobs, _filter(asked), asked["limit"], asked["order"])))
 
 
 async def requeue_dead(call: Call) -> Response:
@@ -77,6 +79,7 @@ def _filter(sent: dict[str, Any]) -> BulkFilter:
         fingerprint=sent["fingerprint"],
         failed_after_ms=sent["failed_after"],
         failed_before_ms=sent["failed_before"],
+        rejected=sent["rejected"],
     )
 
 
@@ -87,6 +90,7 @@ _FILTER: Final = (
     Field("fingerprint", Fingerprint(), "Those whose error is of this kind."),
     Field("failed_after", INSTANT, "Those that failed at this moment or later."),
     Field("failed_before", INSTANT, "Those that failed before this moment."),
+    Field("rejected", FLAG, "Rejected jobs instead of dead letters.", default=False),
 )
 _CHANGE: Final = Shape(
     "DeadChange",
@@ -112,9 +116,18 @@ OPERATIONS: Final = (
         "/api/v1/dead",
         list_dead,
         "Dead letters by type and kind of error",
-        {200: ResponseSpec("The groups with the most dead letters.", ref("DeadLetters"))},
+        {200: ResponseSpec("The first groups, in the requested order.", ref("DeadLetters"))},
         Jobs.find,
-        query=(*_FILTER, Field("limit", Integer(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT)),
+        query=(
+            *_FILTER,
+            Field(
+                "order",
+                OneOf(GROUP_ORDERS),
+                "`frequent`: most jobs first; `failed`: latest failure first.",
+                default=GROUP_ORDERS[0],
+            ),
+            Field("limit", Integer(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT),
+        ),
     ),
     _change("requeueDead", "requeue", requeue_dead, "Bring back the dead letters that a filter shows"),
     _change("purgeDead", "purge", purge_dead, "Remove the dead letters that a filter shows"),

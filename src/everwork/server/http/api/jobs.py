@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -10,13 +11,13 @@ from starlette.responses import Response
 from everwork.codec.job_reports import explanation_report, job_report
 from everwork.core import checks
 from everwork.core.job import Job
-from everwork.core.limits import KEY_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
-from everwork.core.queries import JobFilter, Page
+from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.queries import CURSOR_MAX, ORDERS, JobFilter, Order, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.create import NEW_JOB, created_jobs, created_key, read_jobs
 from everwork.server.http.api.schemas import list_of, ref
 from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
-from everwork.server.http.framework.fields import INSTANT, NAME, SEARCH_TEXT, STATE, Integer, ListOf
+from everwork.server.http.framework.fields import INSTANT, NAME, SEARCH_TEXT, STATE, Integer, ListOf, OneOf
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, json_response
 from everwork.service.jobs import Jobs
 
@@ -25,6 +26,26 @@ PAGE_CHARS_MAX: Final = 16 * 1_048_576
 PAGE_STEP: Final = 100
 TENANTS_MAX: Final = 50
 STATES_MAX: Final = 20
+
+ORDER_HELP: Final = "`newest`; `due`: pending jobs, earliest first; `failed`: dead letters, latest failure first."
+CURSOR_DIGITS: Final = len(str(CURSOR_MAX))
+
+
+class Cursor:
+    """The cursor of a list: digits, to be sent back as they came."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema."""
+        return {"type": "string", "pattern": f"^[1-9][0-9]{{0,{CURSOR_DIGITS - 1}}}$"}
+
+    def read(self, name: str, value: object) -> int:
+        """The place in the list."""
+        is_number = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= CURSOR_DIGITS
+        return checks.whole_number(name, int(str(value)) if is_number else value, 1, CURSOR_MAX)
+
+    parse = read
+
 
 FILTER: Final = (
     Field("type", NAME, "Jobs of this type."),
@@ -38,14 +59,16 @@ FILTER: Final = (
 _LIST_QUERY: Final = (
     Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states; activatable: pending and due.", default=()),
     *FILTER,
+    Field("order", OneOf(ORDERS), ORDER_HELP, default=Order.NEWEST.label),
     Field("limit", Integer(1, LIST_LIMIT_MAX), "How many on a page.", default=LIST_LIMIT_DEFAULT),
-    Field("cursor", Integer(1, KEY_MAX), "`next` of the page before."),
+    Field("cursor", Cursor(), "`next` of the previous page, in the same order."),
 )
 
 
 async def list_jobs(call: Call) -> Response:
-    """List matching jobs, newest first."""
-    page = await _bounded_page(call, job_filter(call.query), call.query["limit"])
+    """List matching jobs, newest first or in another order."""
+    filter_ = replace(job_filter(call.query), order=Order[call.query["order"].upper()])
+    page = await _bounded_page(call, filter_, call.query["limit"])
     jobs = [job_report(job, read=orjson.Fragment) for job in page.jobs]
     return json_response({"jobs": jobs, "next": None if page.next is None else str(page.next)})
 
@@ -79,8 +102,25 @@ async def create_jobs(call: Call) -> Response:
         raise InvalidInput("body", "must be a job or a list of jobs")
     jobs = await read_jobs(sent, call.principal)
     created = await call.jobs.create(jobs)
-    reports = [created_key(one) for one in created] if call.prefers_minimal else await created_jobs(call, jobs, created)
-    return json_response(reports if isinstance(sent, list) else reports[0], 201)
+    is_spooled = any(one.is_spooled for one in created)
+    is_short = is_spooled or call.prefers_minimal
+    reports = [created_key(one) for one in created] if is_short else await created_jobs(call, jobs, created)
+    return json_response(reports if isinstance(sent, list) else reports[0], 202 if is_spooled else 201)
+
+
+async def get_spooled(call: Call) -> Response:
+    """Report the state of a spooled job."""
+    spool_id = call.path_param("spool_id")
+    created, reason = await call.jobs.spooled(spool_id)
+    return json_response(
+        {
+            "spool_id": spool_id,
+            "state": "delivered" if created else "set_aside" if reason else "waiting",
+            "key": str(created.key) if created else None,
+            "deduplicated": bool(created and created.deduplicated),
+            "reason": reason,
+        }
+    )
 
 
 def job_filter(sent: dict[str, Any]) -> JobFilter:
@@ -99,13 +139,21 @@ def job_filter(sent: dict[str, Any]) -> JobFilter:
     )
 
 
-_PAGE: Final = {200: ResponseSpec("A page of jobs, newest first.", ref("JobPage"))}
+_PAGE: Final = {200: ResponseSpec("A page of jobs, in the requested order.", ref("JobPage"))}
 _CREATED_ONE: Final = {"anyOf": [ref("CreatedJob"), ref("CreatedKey")]}
 _CREATED: Final = {"anyOf": [*_CREATED_ONE["anyOf"], list_of(_CREATED_ONE)]}
+_SPOOLED: Final = {"anyOf": [ref("SpooledKey"), list_of(ref("SpooledKey"))]}
 
 OPERATIONS: Final = (
     Operation(
-        "listJobs", "GET", "/api/v1/jobs", list_jobs, "List jobs, newest first", _PAGE, Jobs.find, query=_LIST_QUERY
+        "listJobs",
+        "GET",
+        "/api/v1/jobs",
+        list_jobs,
+        "List jobs",
+        _PAGE,
+        Jobs.find,
+        query=_LIST_QUERY,
     ),
     Operation(
         "listJobsShort", "GET", "/jobs", list_jobs, "The same as GET /api/v1/jobs", _PAGE, Jobs.find, query=_LIST_QUERY
@@ -119,7 +167,8 @@ OPERATIONS: Final = (
         {
             201: ResponseSpec(
                 "The job, or the list of jobs; their keys only, if that was asked for or they are large.", _CREATED
-            )
+            ),
+            202: ResponseSpec("The engine is unavailable: the jobs are spooled, and will be created later.", _SPOOLED),
         },
         Jobs.create,
         body=NEW_JOB,
@@ -133,6 +182,16 @@ OPERATIONS: Final = (
         "A job, its history, and why it is not running",
         {200: ResponseSpec("The job.", ref("JobInDetail"))},
         Jobs.get,
+        problems=(404,),
+    ),
+    Operation(
+        "getSpooledJob",
+        "GET",
+        "/api/v1/spool/{spool_id}",
+        get_spooled,
+        "Get the state of a spooled job",
+        {200: ResponseSpec("Its state, and its key or the reason why it was set aside.", ref("SpooledJob"))},
+        Jobs.spooled,
         problems=(404,),
     ),
 )

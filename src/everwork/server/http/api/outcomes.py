@@ -29,12 +29,14 @@ async def complete(call: Call) -> Response:
 async def fail(call: Call) -> Response:
     """Fail an attempt; the type's policy decides what is not given."""
     sent = await call.body()
-    if sent["by_policy"] and (sent["retries"], sent["backoff_ms"]) != (None, None):
-        raise InvalidInput("by_policy", "must not be given together with retries or backoff_ms")
+    rule = next((name for name in ("by_policy", "strict") if sent[name]), None)
+    if rule is not None and (sent["retries"], sent["backoff_ms"]) != (None, None):
+        raise InvalidInput(rule, "must not be given together with retries or backoff_ms")
     default_ms = 0 if sent["retries"] is not None else None
     backoff_ms = default_ms if sent["backoff_ms"] is None else sent["backoff_ms"]
-    classes = () if sent["by_policy"] else None
-    outcome = Failed(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms, classes=classes)
+    outcome = Failed(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms)
+    if rule is not None:
+        outcome = outcome._replace(classes=(), strict=sent["strict"])
     return await _settle(call, outcome._replace(variables=await _merged(call, sent)), "failed")
 
 
@@ -94,6 +96,9 @@ OPERATIONS: Final = (
                 _MESSAGE,
                 Field("backoff_ms", Integer(0, DELAY_MS_MAX), "After which delay; absent: at once with `retries`."),
                 Field("by_policy", FLAG, "The type's rules about errors and its policy decide.", default=False),
+                Field(
+                    "strict", FLAG, "Like `by_policy`, but an error that no rule matches is permanent.", default=False
+                ),
                 _OVER,
                 ATTEMPT,
             ),

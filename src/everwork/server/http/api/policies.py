@@ -106,7 +106,7 @@ _FIELDS: Final = (
     Field("breaker_failures", Integer(1, BREAKER_FAILURES_MAX), "So many failures in a row open the breaker."),
     Field("breaker_seconds", Number(1, BREAKER_SECONDS_MAX), "So long it stays open."),
     Field("errors", ErrorRules(), "Rules about errors: a strategy, and an exception or a text that it is for."),
-    Field("strict", FLAG, "Errors that no rule knows are permanent."),
+    Field("strict", FLAG, "Errors that no rule matches are permanent."),
     Field("failed_job_retry_hours", Number(0.001, FAILED_RETRY_HOURS_MAX), "When dead letters come back."),
     Field("failed_job_retry_rounds", Integer(1, FAILED_RETRY_ROUNDS_MAX), "How often they do; usually once."),
     Field("keep_completed_hours", _HOURS, "How long completed and cancelled jobs are kept."),

@@ -40,7 +40,8 @@ async def readyz(call: Call) -> Response:
 async def metrics(call: Call) -> Response:
     """Prometheus metrics; if the engine is unreachable, those of this process only."""
     context = call.context
-    text = context.metrics.text(await _sample(context), context.service.upkeep_age_s)
+    spool = await context.service.spool_status()
+    text = context.metrics.text(await _sample(context), context.service.upkeep_age_s, spool)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -81,7 +81,7 @@ def _schema(field: Field) -> Schema:
     return {**schema, "type": [schema["type"], "null"]} if field.is_optional else schema
 
 
-_EVERYTHING: Final = _properties(Job)
+_EVERYTHING: Final = _properties(Job) | {"max_retries": _COUNT}
 _PROCESSING: Final = Job(key=1, type="", state=State.PROCESSING, lease_until_ms=0)
 _LEASED_REPORT: Final = leased_report(LeasedJob(*attrgetter(*LeasedJob._fields)(_PROCESSING)), "", ())
 _LEASED: Final = {name: _EVERYTHING[name] for name in _LEASED_REPORT if name != "deadline"}
@@ -142,7 +142,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Job": exactly(**_JOB),
     "ActivatedJob": exactly(**_LEASED, deadline=_TIME),
     "JobInDetail": exactly(**{**_JOB, "history": list_of(ref("HistoryEntry")), "explanation": ref("Explanation")}),
-    "HistoryEntry": exactly(**_properties(HistoryEntry)),
+    "HistoryEntry": exactly(
+        **_properties(HistoryEntry),
+        label={**_TEXT, "description": "The kind in plain English, such as `handed back` for `release`."},
+    ),
     "Explanation": exactly(
         reason={"type": "string", "enum": [reason.value for reason in Reason]},
         text=_TEXT,
@@ -157,6 +160,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
     },
     "CreatedJob": exactly(**_JOB, deduplicated=_FLAG),
     "CreatedKey": exactly(key=_KEY, deduplicated=_FLAG),
+    "SpooledKey": exactly(key={"type": "null"}, deduplicated=_FLAG, is_spooled=_FLAG, spool_id=_TEXT),
+    "SpooledJob": exactly(
+        spool_id=_TEXT,
+        state={"type": "string", "enum": ["waiting", "delivered", "set_aside"]},
+        key={**_MAYBE_TEXT, "pattern": KEY_PATTERN},
+        deduplicated=_FLAG,
+        reason=_MAYBE_TEXT,
+    ),
     "BulkChange": exactly(matched=_COUNT, changed=_COUNT),
     "Stats": exactly(
         total=_COUNT,
@@ -172,6 +183,13 @@ SCHEMAS: Final[dict[str, Schema]] = {
             avg_wait_ms=_NUMBER,
         ),
         generated_at=_TIME,
+    ),
+    "Upkeep": exactly(
+        lapsed={**_COUNT, "description": "Attempts ended because their lease expired."},
+        expired={**_COUNT, "description": "Pending jobs cancelled because they expired."},
+        requeued={**_COUNT, "description": "Dead letters requeued automatically."},
+        deleted={**_COUNT, "description": "Finished jobs deleted after their retention time."},
+        fired={**_COUNT, "description": "Jobs created by triggers."},
     ),
     "Type": exactly(
         type=_TEXT,
@@ -209,6 +227,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         looked_at=_COUNT,
         cut={**_FLAG, "description": "There are older dead letters, which were not looked at."},
         left_out={**_COUNT, "description": "How many smaller groups are not shown."},
+        rejected={
+            **_COUNT,
+            "description": "Rejected jobs left out of the groups.",
+        },
     ),
     "DeadChanged": exactly(matched=_COUNT, changed=_COUNT, dry_run=_FLAG),
     "Pause": exactly(type=_TEXT, paused=_FLAG),

@@ -50,7 +50,7 @@ class AuthorisedRequest:
     @cached_property
     def key(self) -> int:
         """The job key in the path."""
-        return checks.job_key(self.request.path_params["key"])
+        return checks.known_key(self.request.path_params["key"])
 
 
 API: Final = "rest"

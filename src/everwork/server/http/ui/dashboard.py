@@ -40,8 +40,8 @@ OUTCOME_UNKNOWN: Final = (
 )
 CONFIRMATION_FIELDS: Final = frozenset({"csrf", "back", "sure", "question", "label"})
 """Fields of a form that belong to its confirmation, not to its action."""
-DEFAULT_QUESTION: Final = "Is this meant?"
-DEFAULT_LABEL: Final = "Do it"
+DEFAULT_QUESTION: Final = "Are you sure?"
+DEFAULT_LABEL: Final = "Confirm"
 THEMES: Final = ("light", "dark")
 
 
@@ -230,7 +230,7 @@ def title_of(status: int) -> str:
         404: "There is no such thing",
         409: "Not in this state",
         422: "That cannot be read",
-        503: "The engine is away",
+        503: "The engine is unavailable",
     }.get(status, "That did not work")
 
 

@@ -12,8 +12,6 @@ from everwork.core import checks
 from everwork.core.fingerprint import fingerprint
 from everwork.core.job import Job
 from everwork.core.limits import INSTANT_MS_MAX
-from everwork.core.queries import JobFilter
-from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of
@@ -39,6 +37,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "fingerprint": lambda name, text: dead_letters.require_fingerprint(text, name),
     "after": utc_moment,
     "before": utc_moment,
+    "rejected": lambda name, text: bool(checks.whole_number(name, checks.typed(text), 1, 1)),
 }
 FIELDS: Final = {
     "type": "type",
@@ -85,6 +84,7 @@ async def show(visit: Visit) -> View:
         "is_all": is_all,
         "further": visit.url(all="1"),
         "all_groups": visit.url(fingerprint=None, type=None, all=None),
+        "rejected": visit.url(rejected="1", all=None),
     }
     return View("dead.html", context, 422 if form.problems else 200)
 
@@ -176,7 +176,7 @@ def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
             problems[name] = error.problem
     tenants = (found["tenant"],) if "tenant" in found else ()
     fields = {field: found.get(name) for name, field in FIELDS.items()}
-    return DeadLetterForm(dead_filter(tenants=tenants, **fields), typed, problems)
+    return DeadLetterForm(dead_filter(tenants=tenants, rejected="rejected" in found, **fields), typed, problems)
 
 
 def _sent_form(visit: Visit) -> DeadLetterForm:
@@ -205,7 +205,6 @@ def _action(visit: Visit) -> DeadLetterAction:
 RECENT_SCAN_MAX: Final = 100
 """How many of the newest dead letters are scanned."""
 RECENT_GROUPS_MAX: Final = 5
-_FAILED: Final = JobFilter(states=frozenset([State.FAILED]))
 
 
 class ErrorGroup(NamedTuple):
@@ -234,7 +233,7 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
     """The latest error groups, newest first; None if the visitor may not see jobs."""
     if not visit.may_see_jobs:
         return None
-    page = await bulk.find_within(visit.jobs, BulkFilter(replace(_FAILED, type=type)), RECENT_SCAN_MAX, 0)
+    page = await bulk.find_within(visit.jobs, dead_filter(type=type), RECENT_SCAN_MAX, 0)
     found: dict[tuple[str, str], list[Job]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)

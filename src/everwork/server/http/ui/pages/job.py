@@ -85,7 +85,7 @@ def _allowed(visit: Visit, job: Job, now_ms: int) -> dict[str, bool]:
     is_pending = job.state is State.PENDING
     allowed = {
         "cancel": job.state in LIVE_STATES,
-        "requeue": job.state is State.FAILED,
+        "requeue": job.state is State.FAILED or (is_pending and job.attempts > 0),
         "run_now": is_pending and job.run_at_ms > now_ms,
         "retries": job.state in LIVE_STATES or job.state is State.FAILED,
         "priority": is_pending,

@@ -115,7 +115,7 @@ async def _start(visit: Visit, form: SearchForm) -> int | None:
 
 async def find(visit: Visit) -> Done:
     """Redirect to the page of a job by its key."""
-    job = await visit.jobs.get(checks.job_key(visit.required("key").strip()))
+    job = await visit.jobs.get(checks.known_key(visit.required("key").strip()))
     return Done("", job_url(job.key))
 
 

@@ -20,19 +20,20 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service.fleet.entries import ProcessView
 from everwork.service.monitor.minutes import MINUTE_MS, Span
 from everwork.service.monitor.sampler import MINUTES_KEPT, MetricsSampler, Sample
+from everwork.spool.contents import SpoolStatus
 
 ROWS_MAX: Final = 10
 NAMES_MAX: Final = 3
 CAUSES: Final[Mapping[str, str]] = {
-    "retryable": "error that may pass",
-    "temporary": "temporary trouble",
-    "rate_limited": "rate limit of somebody else",
-    "permanent": "error that will not pass",
-    "unclassified": "unknown sort of error",
-    "retry_asked": "the worker asked for another try",
-    "lapsed": "the worker was lost",
+    "retryable": "transient error",
+    "temporary": "temporary error",
+    "rate_limited": "rate limited upstream",
+    "permanent": "permanent error",
+    "unclassified": "unclassified error",
+    "retry_asked": "retry requested",
+    "lapsed": "lease expired",
     "rejected": "rejected by the worker",
-    "thrown": "thrown by the job",
+    "thrown": "business error",
 }
 """Why attempts failed (`core.measures`), in words."""
 
@@ -89,6 +90,8 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
     sample = sampler.latest or await sampler.fresh()
     drawn, processes = await asyncio.gather(charts(visit, range_), visit.admin.processes())
     flow, *needs = _notices(sampler, sample, counts, await _not_starting(visit, processes))
+    if (spooled := spool_notice(await visit.context.service.spool_status())) is not None:
+        needs.insert(0, spooled)
     return {
         "range": range_,
         "ranges": [(one, visit.url(range=one.name)) for one in RANGES],
@@ -136,6 +139,19 @@ def _notices(
     if paused := sorted(one.type for one in sample.types if one.paused):
         href = type_url(paused[0]) if len(paused) == 1 else address("/ui/types", show="paused")
         yield Notice(_named(paused, "type is paused", "types are paused"), "warn", href)
+
+
+def spool_notice(spool: SpoolStatus | None) -> Notice | None:
+    """The entries in the spool of this server: waiting, and set aside."""
+    if spool is None or not (spool.waiting or spool.counts.aside):
+        return None
+    kept = []
+    if spool.waiting:
+        oldest = duration(spool.counts.oldest_ms or 0)
+        kept.append(f"{number(spool.waiting)} waiting for delivery, the oldest for {oldest}")
+    if spool.counts.aside:
+        kept.append(f"{number(spool.counts.aside)} set aside")
+    return Notice(f"Spool of this server: {'; '.join(kept)}", "bad" if spool.counts.aside else "warn", "/ui/settings")
 
 
 async def _not_starting(visit: Visit, processes: Sequence[ProcessView]) -> list[str]:

@@ -59,6 +59,7 @@ async def show(visit: Visit) -> View:
         "unready": await app.readiness.check(),
         "upkeep_age_s": app.service.upkeep_age_s,
         "sample": app.sampler.latest,
+        "spool": await app.service.spool_status(),
         "settings": _settings(app.settings),
         "versions": {"Everwork": version("everwork"), "Python": sys.version.split()[0]},
         "pid": os.getpid(),

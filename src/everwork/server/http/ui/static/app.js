@@ -199,7 +199,7 @@
       copy.append(field);
     }
     by("confirm-text").textContent = question;
-    dialog.querySelector("[data-yes]").textContent = submitter ? submitter.textContent : "Do it";
+    dialog.querySelector("[data-yes]").textContent = submitter ? submitter.textContent : "Confirm";
     dialog.returnValue = "no";
     dialog.onclose = () => {
       if (dialog.returnValue !== "yes") return;

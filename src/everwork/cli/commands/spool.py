@@ -1,0 +1,331 @@
+"""everwork spool: what offline mode has kept in a file; list, flush, drop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from everwork.cli.options import AsJson, EngineUrl, number
+from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
+from everwork.cli.progress import Step, shown_progress
+from everwork.cli.session import resolved_url, use
+from everwork.codec.urls import shown_url, store_name
+from everwork.core import checks
+from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable, InvalidInput
+from everwork.service.service import JobService
+from everwork.spool import contents
+from everwork.spool.courier import Courier, SpoolThread, Turn
+from everwork.spool.entries import Moment
+from everwork.spool.file import SpoolCounts, SpoolFile
+from everwork.spool.settings import Offline, Spool
+
+LIMIT_DEFAULT: Final = 50
+LIMIT_MAX: Final = 10_000
+TURN_SECONDS: Final = 30.0
+"""How long a command waits for another process that delivers from the spool."""
+CHECK_SECONDS: Final = 0.1
+REASON_CHARS_MAX: Final = 200
+COLUMNS: Final = (
+    Column("ID", whole=True),
+    Column("KIND", whole=True),
+    Column("TYPE", width_min=20),
+    Column("STATE", whole=True),
+    Column("AGE", whole=True, right=True),
+    Column("REASON", one_line=True, width_min=20),
+)
+
+SpoolPath = Annotated[str, typer.Argument(metavar="PATH", help="The spool file.", show_default=False)]
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def spool(ctx: typer.Context) -> None:
+    """List, deliver or delete the jobs and outcomes that offline mode has kept in a spool.
+
+    [bold]Example:[/bold] everwork spool list spool.db
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@app.command("list")
+def list_entries(
+    path: SpoolPath,
+    *,
+    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIMIT_MAX:,} entries.")] = str(LIMIT_DEFAULT),
+    as_json: AsJson = False,
+) -> None:
+    """List waiting entries and those set aside, with the reason: outcomes first, then jobs in order of delivery.
+
+    [bold]Examples:[/bold]
+    everwork spool list spool.db
+    everwork spool list /var/lib/shop/spool.db --limit 1000 --json
+    """
+    most = checks.whole_number("limit", number(limit), 1, LIMIT_MAX)
+    with _opened(path) as file:
+        found, counts = contents.entries(file, most), file.counts()
+    if as_json:
+        write_json(_summary(file, counts) | {"entries": [_entry_report(one) for one in found]})
+        return
+    write("".join(f"{name:<8} {value}\n" for name, value in _facts(file, counts)))
+    if found:
+        write("\n")
+        write_rich(table(COLUMNS, [_row(one) for one in found]))
+    if (left := counts.jobs + counts.outcomes + counts.aside - len(found)) > 0:
+        write_stderr(f"{left:,} more entries; raise --limit to see them")
+
+
+@app.command()
+def flush(
+    path: SpoolPath,
+    *,
+    engine: EngineUrl = None,
+    retry_aside: Annotated[bool, typer.Option("--retry-aside", help="Also retry entries that were set aside.")] = False,
+    rebind: Annotated[
+        bool, typer.Option("--rebind", help="Deliver to this engine although the spool belongs to another.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver the entries of a spool now. Exit code 1 if any are left, waiting or set aside.
+
+    With --rebind, jobs in doubt may be created twice, and outcomes are reported for the same job keys: the engine must
+    be the same one at another address, or a copy of it.
+
+    [bold]Examples:[/bold]
+    everwork spool flush spool.db --engine postgresql://ann@db.example.org/jobs
+    everwork spool flush spool.db --retry-aside
+    """
+    url = resolved_url(engine)
+    with _opened(path) as file:  # Before the engine is opened: a mistake in the path or URL is reported first.
+        _require_store(file, url, rebind=rebind)
+    flushed = use(url, lambda service: _flush(service, path, url, retry_aside=retry_aside, rebind=rebind))
+    if flushed.error:
+        write_stderr(flushed.error)
+    if as_json:
+        write_json(flushed.report)
+    else:
+        write(_flushed_text(flushed))
+    if flushed.counts.jobs or flushed.counts.outcomes or flushed.counts.aside:
+        raise typer.Exit(1)
+
+
+@app.command()
+def drop(
+    path: SpoolPath,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="The entries to delete.", show_default=False)
+    ] = None,
+    *,
+    aside: Annotated[bool, typer.Option("--aside", help="Every entry that is set aside.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Every entry, including waiting ones.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete entries of a spool permanently, without delivering them.
+
+    [bold]Examples:[/bold]
+    everwork spool drop spool.db 5f1c0a9be2d47310-17
+    everwork spool drop spool.db --aside --yes
+    """
+    if bool(ids) + aside + all != 1:
+        raise InvalidInput("id", "give entry ids, --aside or --all")
+    with _opened(path) as file:
+        counts = file.counts()
+        chosen = len(set(ids)) if ids else counts.aside if aside else counts.jobs + counts.outcomes + counts.aside
+        if chosen:
+            _confirm(chosen, yes=yes)
+        # Not while another process sends what is to be deleted: it would be created all the same.
+        with _turn(file):
+            found = contents.drop(file, ids) if ids else []
+            dropped = len(found) if ids else contents.drop_all(file, waiting=all)
+    missing = [id for id in dict.fromkeys(ids or ()) if id not in found]
+    for id in missing:
+        write_stderr(f"no entry '{id}' in the spool")
+    if as_json:
+        write_json({"path": file.spool.path, "dropped": dropped, "not_found": missing})
+    else:
+        write(f"{_number(dropped, 'entry', 'entries')} deleted\n")
+    if missing:
+        raise typer.Exit(1)
+
+
+# The file -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[SpoolFile]:
+    file = SpoolFile(Spool(path), None)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+@contextmanager
+def _turn(file: SpoolFile) -> Iterator[None]:
+    turn, until = Turn(file.spool.path), time.monotonic() + TURN_SECONDS
+    while not turn.take():
+        if time.monotonic() > until:
+            raise EngineBusy(f"spool: {file.spool.path} is being delivered by another process; try again later")
+        time.sleep(CHECK_SECONDS)
+    try:
+        yield
+    finally:
+        turn.give_back()
+
+
+def _confirm(entries: int, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput("yes", "--yes is required: there is no terminal to confirm on")
+    typer.confirm(f"Delete {_number(entries, 'entry', 'entries')} permanently?", abort=True, err=True)
+
+
+# Flush --------------------------------------------------------------------------------------------
+
+
+class _Flushed(NamedTuple):
+    """What was delivered, and what is left."""
+
+    file: SpoolFile
+    delivered: int
+    reported: int
+    counts: SpoolCounts
+    error: str | None
+
+    @property
+    def report(self) -> dict[str, Any]:
+        done = {"delivered": self.delivered, "reported": self.reported, "error": self.error}
+        return done | _summary(self.file, self.counts)
+
+
+async def _flush(service: JobService, path: str, url: str, *, retry_aside: bool, rebind: bool) -> _Flushed:
+    with _opened(path) as file:
+        if rebind:
+            _rebind(file, store_name(url))
+        if retry_aside:
+            contents.retry_aside(file)
+        before, offline = file.counts(), Offline(file.spool, file.store)
+        thread = SpoolThread(offline)
+        await thread.open()
+        courier, error = Courier(offline, thread, service), None
+        try:
+            with shown_progress() as show:
+                await _deliver(courier, file, lambda: show(Step(courier.delivered, before.jobs)))
+        except EngineUnavailable as away:
+            error = str(away)
+        finally:
+            await thread.close()
+        return _Flushed(file, courier.delivered, courier.reported, file.counts(), error)
+
+
+def _require_store(file: SpoolFile, url: str, *, rebind: bool) -> None:
+    if file.store.startswith("grpc://"):
+        raise BadConfiguration(
+            f"spool: {file.spool.path} belongs to a client of {file.store}; open it with a client to deliver it"
+        )
+    if not rebind and store_name(url) != file.store:
+        raise BadConfiguration(
+            f"spool: {file.spool.path} holds entries for {file.store}, not for {shown_url(url)}; pass its engine with"
+            " --engine, or deliver to this one with --rebind"
+        )
+
+
+def _rebind(file: SpoolFile, store: str) -> None:
+    with _turn(file):
+        in_doubt = sum(entry.is_in_doubt for entry in contents.entries(file, LIMIT_MAX))
+        contents.move_to(file, store)
+    if in_doubt:
+        write_stderr(f"{_number(in_doubt, 'job', 'jobs')} in doubt may be created twice")
+
+
+async def _deliver(courier: Courier, file: SpoolFile, show: Any) -> None:
+    """Deliver all that waits, also while another process is at it."""
+    until = time.monotonic() + TURN_SECONDS
+    while file.has_waiting():
+        delivery = asyncio.ensure_future(courier.deliver())
+        try:
+            while not delivery.done():
+                await asyncio.wait([delivery], timeout=CHECK_SECONDS)
+                show()
+        finally:
+            delivery.cancel()
+            await asyncio.wait([delivery])
+        if not delivery.result():
+            if time.monotonic() > until:
+                raise EngineUnavailable("another process is delivering from this spool")
+            await asyncio.sleep(CHECK_SECONDS)
+
+
+# Output -------------------------------------------------------------------------------------------
+
+
+def _summary(file: SpoolFile, counts: SpoolCounts) -> dict[str, Any]:
+    return {
+        "path": file.spool.path,
+        "store": file.store,
+        "jobs": counts.jobs,
+        "outcomes": counts.outcomes,
+        "aside": counts.aside,
+        "bytes": counts.bytes,
+        "max_bytes": file.spool.max_bytes,
+        "oldest_ms": counts.oldest_ms,
+        "max_age": file.spool.max_age,
+    }
+
+
+def _facts(file: SpoolFile, counts: SpoolCounts) -> Iterator[tuple[str, str]]:
+    yield "spool", one_line(file.spool.path)
+    yield "engine", one_line(file.store)
+    yield "size", f"{counts.bytes:,} of {file.spool.max_bytes:,} bytes"
+    oldest = "none" if counts.oldest_ms is None else span(counts.oldest_ms)
+    yield "oldest", f"{oldest}; set aside after {span(int(file.spool.max_age * 1000))}"
+    yield "waiting", f"{_number(counts.jobs, 'job', 'jobs')}, {_number(counts.outcomes, 'outcome', 'outcomes')}"
+    yield "aside", _number(counts.aside, "entry", "entries")
+
+
+def _state(entry: contents.Entry) -> str:
+    return "aside" if entry.is_aside else "in doubt" if entry.is_in_doubt else "waiting"
+
+
+def _row(entry: contents.Entry) -> Sequence[str]:
+    kind, age = "outcome" if entry.is_outcome else "job", span(entry.since.elapsed_ms(Moment.now()))
+    reason = one_line(entry.reason or "")[:REASON_CHARS_MAX]
+    return entry.id, kind, one_line(entry.what), _state(entry), age, reason
+
+
+def _entry_report(entry: contents.Entry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "kind": "outcome" if entry.is_outcome else "job",
+        "type": entry.what,
+        "state": _state(entry),
+        "age_ms": entry.since.elapsed_ms(Moment.now()),
+        "reason": entry.reason,
+    }
+
+
+def _flushed_text(flushed: _Flushed) -> str:
+    counts = flushed.counts
+    parts = [
+        f"{_number(flushed.delivered, 'job', 'jobs')} and {_number(flushed.reported, 'outcome', 'outcomes')} delivered"
+    ]
+    if counts.jobs or counts.outcomes:
+        parts.append(
+            f"{_number(counts.jobs, 'job', 'jobs')} and {_number(counts.outcomes, 'outcome', 'outcomes')} left"
+        )
+    if counts.aside:
+        parts.append(f"{_number(counts.aside, 'entry', 'entries')} set aside: see everwork spool list")
+    return f"{'; '.join(parts)}\n"
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"

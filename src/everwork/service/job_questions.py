@@ -1,0 +1,165 @@
+"""The questions about jobs for one caller: only jobs of its tenants are seen (G13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from everwork.codec.new_job import search_text
+from everwork.core import checks
+from everwork.core.job import HistoryEntry, Job
+from everwork.core.leasing import Spooled
+from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.queries import Count, Explanation, JobFilter, Page, Stats
+from everwork.exceptions import EverworkError, JobNotFound, NotFound, PermissionDenied
+from everwork.service.access.principal import Permission
+from everwork.service.explain import explain
+from everwork.service.service import JobService
+from everwork.service.verb import ANY, CONFINED, CUT, ITEMS, OWNER, Caller, ForCaller, verb
+
+if TYPE_CHECKING:
+    from everwork.service.access.audit import Audit
+
+READ: Final = Permission.JOBS_READ
+
+
+class JobQuestions(ForCaller):
+    """What a caller may know of jobs."""
+
+    __slots__ = ("_engine", "_service")
+
+    def __init__(self, service: JobService, caller: Caller) -> None:
+        super().__init__(caller)
+        self._service = service
+        self._engine = service._engine  # noqa: SLF001 - of this package
+
+    @property
+    def _audit(self) -> Audit:
+        return self._service.audit
+
+    @verb(READ, tenants=ITEMS)
+    async def get(self, key: int) -> Job:
+        """A job in its current state."""
+        return await self._own_job(key)
+
+    @verb(READ, tenants=CUT)
+    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
+        """Jobs in their current state; None for those that do not exist or are another tenant's."""
+        tenants = self.principal.tenants
+        jobs = await self._service.get_many(keys) if keys else []
+        return [None if job is None or (tenants and job.tenant not in tenants) else job for job in jobs]
+
+    @verb(READ, tenants=CONFINED)
+    async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """Matching jobs of the caller's tenants, in the filter's order."""
+        return await self._service.find(self._confined(filter_), limit, cursor)
+
+    @verb(READ, tenants=CONFINED)
+    async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
+        """`find` in one step of the engine, however few jobs match: `next` is where it stopped."""
+        checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
+        return await self._service.find_step(self._confined(filter_), limit, cursor)
+
+    @verb(READ, tenants=CUT)
+    async def count(self) -> list[Count]:
+        """The number of jobs in each state, of the caller's tenants."""
+        tenants = self.principal.tenants
+        return [count for count in await self._service.count() if not tenants or count.tenant in tenants]
+
+    @verb(READ, tenants=ITEMS)
+    async def history(self, key: int) -> list[HistoryEntry]:
+        """How the attempts of a job ended; empty for an unknown key."""
+        error = (await self._refused([checks.job_key(key)])).get(key)
+        if isinstance(error, PermissionDenied):
+            raise error
+        return [] if error else await self._engine.history(key)
+
+    @verb(READ, tenants=ITEMS)
+    async def spooled(self, spool_id: str) -> Spooled:
+        """The state of a job that was spooled here because the engine was unavailable."""
+        found = await self._service.spooled(checks.name("spool_id", spool_id), self.principal.tenants)
+        if found is None:
+            raise NotFound("spooled job", spool_id)
+        if found.created is not None:
+            await self._require_own([found.created.key])
+        return found
+
+    @verb(READ, tenants=OWNER)
+    async def result(self, key: int, timeout: float) -> str | None:
+        """Wait for the result of a job."""
+        return await self._service.result(key, timeout)
+
+    @verb(READ, tenants=OWNER)
+    async def explain(self, key: int) -> Explanation:
+        """Why a job is not running."""
+        return await explain(self._engine, self._service.fleet, checks.job_key(key))
+
+    @verb(READ, tenants=CUT)
+    async def stats(self, hours: int) -> Stats:
+        """Job counts of the caller's tenants, and worker activity in the last `hours` hours.
+
+        Worker activity is not kept per tenant, so a key that is bound to tenants does not see it.
+        """
+        stats = await self._service.stats(hours)
+        if not self.principal.tenants:
+            return stats
+        mine = [count for count in stats.counts if count.tenant in self.principal.tenants]
+        return Stats(mine, [], stats.generated_at_ms)
+
+    @verb(READ, tenants=ANY)
+    async def key_since(self, instant_ms: int) -> int | None:
+        """The lowest key created at an instant or later, by bisection: keys grow with time. None if there is none."""
+        newest = await self._newest()
+        if newest is None or newest.created_at_ms < instant_ms:
+            return None
+        earlier, since = 0, newest.key
+        while since - earlier > 1:
+            middle = (earlier + since) // 2
+            found = (await self._service.find_step(JobFilter(), 1, middle + 1)).jobs
+            if found and found[0].created_at_ms >= instant_ms:
+                since = found[0].key
+            else:
+                earlier = middle
+        return since
+
+    @verb(READ, tenants=ANY)
+    async def newest_key(self) -> int | None:
+        """The highest key of all tenants: the caller's own jobs may lie far below it."""
+        newest = await self._newest()
+        return None if newest is None else newest.key
+
+    # Inside -------------------------------------------------------------------------------------
+
+    async def _own_job(self, key: int) -> Job:
+        """A job, once its owner has been checked, in one engine call."""
+        job = await self._service.get(key)
+        if self.principal.tenants and job.tenant not in self.principal.tenants:
+            raise _refusal(key, job.tenant)
+        return job
+
+    async def _require_own(self, keys: Sequence[int]) -> None:
+        for _, error in sorted((await self._refused(keys)).items()):
+            raise error
+
+    async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
+        """Bound keys are also refused jobs that do not exist: another tenant may have created them meanwhile."""
+        if not self.principal.tenants:
+            return {}
+        owners = zip(keys, await self._service.owners(keys), strict=True)
+        return {key: _refusal(key, owner) for key, owner in owners if owner not in self.principal.tenants}
+
+    def _confined(self, filter_: JobFilter) -> JobFilter:
+        """The filter restricted to the caller's tenants."""
+        if filter_.error_text is not None:
+            search_text("error", filter_.error_text)
+        return replace(filter_, tenants=self.principal.tenants_for(filter_.tenants))
+
+    async def _newest(self) -> Job | None:
+        return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)
+
+
+def _refusal(key: int, owner: str | None) -> EverworkError:
+    if owner is None:
+        return JobNotFound(key)
+    return PermissionDenied(f"Job '{key}' belongs to a tenant that this key may not touch")

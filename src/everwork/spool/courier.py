@@ -1,0 +1,299 @@
+"""Delivers what a spool holds: outcomes first, then jobs in their order. One process at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from everwork.aio.loops import within
+from everwork.core.job import NewJob
+from everwork.core.leasing import Created, Judged, Stamp, Verdict
+from everwork.core.outcome import Outcome
+from everwork.core.texts import error_text
+from everwork.exceptions import (
+    CallTimeout,
+    EngineBusy,
+    EngineError,
+    EngineUnavailable,
+    InvalidInput,
+    TooManyRequests,
+    Unauthenticated,
+)
+from everwork.spool.entries import Moment
+from everwork.spool.file import MAY_EXIST, SpooledBatch, SpoolFile
+from everwork.spool.settings import Offline
+
+BATCH_JOBS: Final = 500
+BATCH_BYTES: Final = 4 * 1_048_576
+OUTCOMES: Final = 500
+CALL_SECONDS_MIN: Final = 10.0
+"""What a store may take for a whole batch, however little patience producers have for one job."""
+AWAY: Final = (EngineUnavailable, EngineBusy, CallTimeout, TimeoutError)
+"""How an unavailable engine shows; whether it has done what was requested is unknown."""
+NOT_NOW: Final = (*AWAY, EngineError, Unauthenticated, TooManyRequests)
+"""Why nothing can be delivered at the moment, whatever it is."""
+_REFUSED: Final = {
+    Verdict.NOT_FOUND: "the job no longer exists",
+    Verdict.WRONG_STATE: "the job has already ended",
+    Verdict.LEASE_LOST: "another attempt of the job has started",
+}
+
+T = TypeVar("T")
+
+
+class Target(Protocol):
+    """The store that a spool delivers to, directly or through a server."""
+
+    async def connect(self) -> None:
+        """Open the store."""
+        ...
+
+    def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> Coroutine[Any, Any, list[Created]]:
+        """Create jobs, all or none, once however often it is repeated."""
+        ...
+
+    async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """Settle attempts; a lease that has lapsed counts as held if no other attempt has begun."""
+        ...
+
+
+class SpoolThread:
+    """A spool's file in a thread of its own, for one event loop."""
+
+    def __init__(self, offline: Offline) -> None:
+        self._offline = offline
+        self._thread = ThreadPoolExecutor(1, "everwork-spool")
+        self._file: SpoolFile | None = None
+
+    async def open(self) -> None:
+        """Open the file."""
+        self._file = await self._run(partial(SpoolFile, self._offline.spool, self._offline.store))
+
+    async def do(self, use: Callable[[SpoolFile], T]) -> T:
+        """Use the file."""
+        if self._file is None:
+            raise EngineUnavailable("the spool is not open")
+        return await self._run(partial(use, self._file))
+
+    async def close(self) -> None:
+        """Close the file after what is under way."""
+        if self._file is not None:
+            await self._run(self._file.close)
+            self._file = None
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+class Courier:
+    """Delivers the entries of a spool, including those of other processes."""
+
+    def __init__(self, offline: Offline, thread: SpoolThread, target: Target) -> None:
+        self._spool = offline.spool
+        self._thread = thread
+        self._target = target
+        self._producer = secrets.token_hex(8)
+        """Of its own: with one that belongs to the file, a copy of the file would repeat its numbers."""
+        self._number = 0
+        self._jobs_max = BATCH_JOBS
+        self.delivered = 0
+        """Jobs that were delivered."""
+        self.reported = 0
+        """Outcomes that were reported."""
+
+    async def deliver(self) -> bool:
+        """Deliver all that waits now; False if another process is at it. Raises `EngineUnavailable` if that fails."""
+        if not await self._thread.do(SpoolFile.has_waiting):
+            return True
+        turn = Turn(self._spool.path)
+        if not turn.take():
+            return False
+        try:
+            await self._thread.do(SpoolFile.require_store)
+            last_id = await self._thread.do(SpoolFile.last_id)
+            await self._report_outcomes()
+            while not await self._thread.do(lambda file: file.is_drained(last_id)):
+                await self._deliver_batch()
+        finally:
+            turn.give_back()
+        return True
+
+    async def report_outcomes(self) -> bool:
+        """Report the outcomes that wait now; False if another is at it. Raises `EngineUnavailable` if that fails."""
+        turn = Turn(self._spool.path)
+        if not turn.take():
+            return False
+        try:
+            await self._thread.do(SpoolFile.require_store)
+            await self._report_outcomes()
+        finally:
+            turn.give_back()
+        return True
+
+    async def _deliver_batch(self) -> None:
+        while await self._thread.do(lambda file: file.set_unfit_aside(BATCH_JOBS)):
+            pass
+        self._number += 1
+        fresh = Stamp(self._producer, self._number)
+        batch = await self._thread.do(lambda file: file.next_batch(fresh, self._jobs_max, BATCH_BYTES))
+        if batch is None:
+            return
+        now, max_age = Moment.now(), self._spool.max_age
+        if all(job.since.elapsed_ms(now) > max_age * 1000 for job in batch.jobs):
+            await self._put_aside(batch, f"not delivered within {max_age:g} s; {MAY_EXIST}", in_doubt=True)
+            return
+        try:
+            jobs = [job.due(now) for job in batch.jobs]
+            created = await self._in_time(self._target.create_stamped(jobs, batch.stamp))
+        except EngineUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the store has against a job is kept with it
+            await self._refused(batch, error)
+            return
+        await self._thread.do(lambda file: file.delivered(batch, created))
+        self._jobs_max = min(BATCH_JOBS, self._jobs_max * 2)
+        self.delivered += len(batch.jobs)
+
+    async def _refused(self, batch: SpooledBatch, error: Exception) -> None:
+        """Set the job aside that the store refuses; of several, send half as many next time."""
+        if isinstance(error, InvalidInput) and error.field == "stamp":
+            await self._put_aside(batch, f"superseded by later jobs of its producer; {MAY_EXIST}", in_doubt=True)
+            return
+        if len(batch.jobs) == 1:
+            await self._put_aside(batch, _text(error))
+            return
+        await self._thread.do(lambda file: file.unstamp(batch))
+        self._jobs_max = len(batch.jobs) // 2
+
+    async def _put_aside(self, batch: SpooledBatch, reason: str, *, in_doubt: bool = False) -> None:
+        ids = [job.id for job in batch.jobs]
+        await self._thread.do(lambda file: file.set_aside(ids, reason, in_doubt=in_doubt))
+
+    async def _report_outcomes(self) -> None:
+        """Report outcomes of attempts that ended while the engine was unavailable."""
+        while await self._thread.do(SpoolFile.has_outcomes):
+            outcomes = await self._thread.do(lambda file: file.waiting_outcomes(OUTCOMES, BATCH_BYTES))
+            if not outcomes:
+                continue  # None of them could be read.
+            try:
+                judged = await self._in_time(self._target.settle_late(outcomes))
+            except EngineUnavailable:
+                raise
+            except Exception:  # noqa: BLE001 - one of them cannot be stored
+                for outcome in outcomes:
+                    await self._report_one(outcome)
+            else:
+                await self._note(outcomes, judged)
+
+    async def _report_one(self, outcome: Outcome) -> None:
+        try:
+            judged = await self._in_time(self._target.settle_late([outcome]))
+        except EngineUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - kept with the outcome
+            await self._put_outcome_aside(outcome, _text(error))
+        else:
+            await self._note([outcome], judged)
+
+    async def _note(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
+        accepted = [outcome for outcome, one in zip(outcomes, judged, strict=True) if one.ok]
+        await self._thread.do(lambda file: file.forget_outcomes(accepted))
+        self.reported += len(accepted)
+        for outcome, one in zip(outcomes, judged, strict=True):
+            if not one.ok:
+                await self._put_outcome_aside(outcome, _REFUSED[one.verdict])
+
+    async def _put_outcome_aside(self, outcome: Outcome, reason: str) -> None:
+        await self._thread.do(lambda file: file.set_outcome_aside(outcome.key, outcome.attempt, reason))
+
+    async def _in_time(self, call: Coroutine[Any, Any, T]) -> T:
+        """The result of a call; whatever shows that the store takes nothing now is an `EngineUnavailable`."""
+        try:
+            return await within(call_seconds(self._spool.patience), call)
+        except EngineUnavailable:
+            raise
+        except NOT_NOW as error:
+            raise EngineUnavailable(str(error) or "the engine does not answer") from error
+
+
+class Turn:
+    """The right to deliver: a lock beside the spool, which ends with its process."""
+
+    def __init__(self, path: str) -> None:
+        self._path = f"{path}.lock"
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Take the lock; False if another process has it."""
+        try:
+            file = self._open()
+        except OSError as error:
+            raise EngineUnavailable(f"spool: cannot open {self._path}: {error.strerror}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return False
+        self._file = file
+        _held.add(self)
+        return True
+
+    def _open(self) -> int:
+        """Open the file of the lock; a new one has the permissions of the spool."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        with suppress(FileNotFoundError):
+            return os.open(self._path, flags)
+        try:
+            file = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:  # Another process was quicker.
+            return os.open(self._path, flags)
+        with suppress(OSError):
+            spool = Path(self._path.removesuffix(".lock")).stat()
+            os.fchmod(file, spool.st_mode & 0o666)
+            if os.geteuid() == 0:
+                os.fchown(file, spool.st_uid, spool.st_gid)
+        return file
+
+    def give_back(self) -> None:
+        """Let others deliver."""
+        if self._file is not None:
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            self.close()
+
+    def close(self) -> None:
+        """Close the file; in a forked child the lock stays with its parent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+_held: weakref.WeakSet[Turn] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    # A forked child shares the open file: if its parent died, the child would keep the lock.
+    for turn in list(_held):
+        turn.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+def call_seconds(patience: float) -> float:
+    """How long a call may take that delivers a batch."""
+    return max(2 * patience, CALL_SECONDS_MIN)
+
+
+def _text(error: Exception) -> str:
+    return error_text(str(error) or type(error).__name__)

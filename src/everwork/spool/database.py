@@ -1,0 +1,72 @@
+"""The SQLite database of a spool: its tables, its connections, its errors."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from everwork.codec.local_file import unavailable
+from everwork.exceptions import EngineUnavailable
+
+VERSION: Final = 1
+WAITING, ASIDE, DELIVERED = 0, 1, 2
+"""The states of an entry: to be delivered; refused, kept with the reason; delivered, kept for its key."""
+BUSY_SECONDS: Final = 10.0
+SCHEMA: Final = """
+-- The bounds are those of the process that opened it last, for commands.
+CREATE TABLE spool (
+  version INTEGER NOT NULL, id TEXT NOT NULL, store TEXT NOT NULL, max_bytes INTEGER NOT NULL, max_age REAL NOT NULL
+);
+-- In the order of delivery. producer and number: the stamp under which the job was sent, or may have been.
+CREATE TABLE job (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, state INTEGER NOT NULL, type TEXT NOT NULL, body TEXT NOT NULL,
+  producer TEXT, number INTEGER, boot TEXT NOT NULL, boot_ms INTEGER NOT NULL, wall_ms INTEGER NOT NULL,
+  key INTEGER, deduplicated INTEGER, reason TEXT
+);
+CREATE INDEX job_state ON job (state, id);
+CREATE TABLE outcome (
+  key INTEGER NOT NULL, attempt INTEGER NOT NULL, state INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
+  boot TEXT NOT NULL, boot_ms INTEGER NOT NULL, wall_ms INTEGER NOT NULL, reason TEXT, PRIMARY KEY (key, attempt)
+);
+"""
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection whose commits are durable."""
+    db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
+    # A damaged text must not keep the others from being read: it is then no JSON, and set aside.
+    db.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
+    db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def use_wal(db: sqlite3.Connection) -> None:
+    """Processes that create the file at the same time get in each other's way here, and SQLite does not wait."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def rebind(db: sqlite3.Connection, store: str) -> None:
+    """Let the entries of a spool be for another store, which has got none of them yet."""
+    db.execute("UPDATE spool SET store = ?", (store,))
+    db.execute("UPDATE job SET producer = NULL, number = NULL WHERE state <= ?", (ASIDE,))
+
+
+@contextmanager
+def errors(path: str) -> Iterator[None]:
+    """An error of SQLite in the block is one that an operator understands."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise EngineUnavailable(f"spool: {unavailable(path, error)}") from error

@@ -1,0 +1,108 @@
+"""What a spool holds, as JSON: new jobs and outcomes; and how long it has been there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from everwork.core.job import NewJob
+from everwork.core.outcome import Complete, Outcome, kind_of, outcome_of
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_NEW_JOB: Final[Mapping[str, Any]] = NewJob("")._asdict()
+_FOREIGN: Final = "was written by another version of Everwork"
+
+
+def job_text(job: NewJob) -> str:
+    """A job as JSON; fields with their default are left out."""
+    return orjson.dumps(_job_fields(job)).decode()
+
+
+def job_from(text: str) -> NewJob:
+    """The job of a JSON text; a `ValueError` if this version cannot read it."""
+    return _read_job(_object(text))
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """An outcome as JSON."""
+    fields = outcome._asdict()
+    if isinstance(outcome, Complete):
+        fields["events"] = [_job_fields(event) for event in outcome.events]
+    return orjson.dumps({"kind": kind_of(outcome), **fields}).decode()
+
+
+def outcome_from(text: str) -> Outcome:
+    """The outcome of a JSON text; a `ValueError` if this version cannot read it."""
+    fields = _object(text)
+    kind = outcome_of(fields.pop("kind", None))
+    if kind is None:
+        raise ValueError(f"{_FOREIGN}: an outcome of an unknown kind")
+    try:
+        if "events" in fields:
+            fields["events"] = tuple(_read_job(event) for event in fields["events"])
+        if fields.get("classes") is not None:
+            fields["classes"] = tuple(fields["classes"])
+        return kind(**fields)
+    except TypeError:
+        raise ValueError(f"{_FOREIGN}: {_difference(fields, kind._fields)}") from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    found = orjson.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("is damaged: not a JSON object")
+    return found
+
+
+def _read_job(fields: dict[str, Any]) -> NewJob:
+    try:
+        return NewJob(**fields)
+    except TypeError:
+        raise ValueError(f"{_FOREIGN}: {_difference(fields, NewJob._fields)}") from None
+
+
+def _difference(fields: object, known: Sequence[str]) -> str:
+    unknown = [name for name in fields if name not in known] if isinstance(fields, dict) else []
+    return f"unknown field {', '.join(map(repr, unknown))}" if unknown else "a field is missing or has another form"
+
+
+def _job_fields(job: NewJob) -> dict[str, Any]:
+    return {name: value for name, value in job._asdict().items() if name == "type" or value != _NEW_JOB[name]}
+
+
+class Moment(NamedTuple):
+    """A point in time on this host, by two clocks."""
+
+    boot: str
+    boot_ms: int
+    wall_ms: int
+
+    @classmethod
+    def now(cls) -> Moment:
+        """This moment."""
+        return cls(boot_id(), _boot_ms(), time.time_ns() // 1_000_000)
+
+    def elapsed_ms(self, now: Moment) -> int:
+        """Milliseconds since then: by a clock that no one can set, unless the host was started again since."""
+        if self.boot and self.boot == now.boot:
+            return max(0, now.boot_ms - self.boot_ms)
+        return max(0, now.wall_ms - self.wall_ms)
+
+
+@cache
+def boot_id() -> str:
+    """Identifies the run of this host since it was started; empty where that is not known."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _boot_ms() -> int:
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return 0 if clock is None else time.clock_gettime_ns(clock) // 1_000_000
