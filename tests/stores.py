@@ -110,9 +110,17 @@ def url_of(name: str, folder: Path) -> str:
         case "redis" | "redis-cluster":
             url = _with(shared_url(name), f"namespace=t{word_of(folder)}")
         case _:
-            raise ValueError(f"no engine is called {name!r}")
+            return _url_of_another(name, folder)
     _handed_out.add(url)
     return url
+
+
+def _url_of_another(name: str, folder: Path) -> str:
+    """A store of an engine that another package provides, by the pattern in the environment."""
+    pattern = os.environ.get(f"EVERWORK_TEST_{name.upper()}")
+    if pattern is None:
+        raise ValueError(f"no engine is called {name!r}, and EVERWORK_TEST_{name.upper()} does not say how to reach it")
+    return pattern.format(folder=folder, word=word_of(folder))
 
 
 def drop_stores() -> None:

@@ -11,10 +11,11 @@ from everwork.core.job import Kind
 from everwork.core.policy import POLICY_FIELDS
 from everwork.core.retry import DEFAULT_POLICY
 from everwork.core.states import State
+from tests.views import COLUMNS
 from tools import draw_rules, draw_states
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 
 
 def test_every_relative_link_leads_to_a_file() -> None:
@@ -65,6 +66,12 @@ def test_the_table_of_a_jobs_fields_is_what_they_are_declared_as() -> None:
     page = (ROOT / "docs" / "rest.md").read_text("utf-8").partition("### The fields of a job")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", page, re.MULTILINE)
     assert rows == [(field.json, _value(field)) for field in JOB]
+
+
+def test_every_column_of_the_public_views_is_on_the_page_about_sql() -> None:
+    table = (ROOT / "docs" / "sql.md").read_text("utf-8").partition("## Columns")[2].partition("\n## ")[0]
+    named = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(COLUMNS)
 
 
 def _value(field: Field) -> str:

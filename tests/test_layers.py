@@ -23,6 +23,7 @@ ROOTS: Final = frozenset(
         "manager/child.py",
         "manager/manager.py",
         "manager/stores.py",
+        "manager/tick.py",
         "server/server.py",
     }
 )

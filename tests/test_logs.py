@@ -191,4 +191,4 @@ async def test_what_a_handler_logs_carries_its_job_also_from_a_thread(tmp_path: 
     finally:
         mine.removeHandler(listening)
         await app.close()
-    assert said == [*({"key": job.key, "type": job.type, "attempt": 1} for job in jobs), {}]
+    assert said == [*({"worker": job.type, "key": job.key, "attempt": 1, "type": job.type} for job in jobs), {}]

@@ -2,12 +2,9 @@
 
 import ast
 import sys
-import tomllib
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def test_the_core_imports_the_standard_library_and_exceptions_only() -> None:
@@ -19,12 +16,6 @@ def test_the_core_imports_the_standard_library_and_exceptions_only() -> None:
 
 def test_the_package_tells_type_checkers_that_it_is_typed() -> None:
     assert (ROOT / "src/everwork/py.typed").exists()
-
-
-def test_all_installs_every_extra_but_dev() -> None:
-    extras = PYPROJECT["project"]["optional-dependencies"]
-    (everything,) = extras["all"]
-    assert set(everything.removeprefix("everwork[").removesuffix("]").split(",")) == extras.keys() - {"all", "dev"}
 
 
 def _imports(path: Path) -> set[str]:

@@ -39,9 +39,12 @@ from typer.testing import CliRunner
 
 from everwork.core import job
 from everwork.proto import PROTO_PATH
+from everwork.server.spool_metrics import spool_text
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
 from everwork.service.verb import rules_of
+from everwork.spool.contents import SpoolStatus
+from everwork.spool.file import SpoolCounts
 from tests.source_texts import (
     SOURCE,
     Function,
@@ -305,7 +308,8 @@ def openapi() -> Lines:
 
 
 def metrics() -> Lines:
-    for family in sorted(text_string_to_metric_families(_served()[1]), key=lambda family: family.name):
+    text = _served()[1] + spool_text(SpoolStatus("", "", SpoolCounts(), 0, 0))
+    for family in sorted(text_string_to_metric_families(text), key=lambda family: family.name):
         if not family.name.startswith("everwork"):
             continue
         values: dict[str, dict[str, dict[str, None]]] = {}

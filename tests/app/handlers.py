@@ -38,11 +38,8 @@ def a_ledger(slots: int = 8) -> Ledger:
 
 def a_runtime(app: Everwork, stopped: StopSignal, *handlers: Handler, ledger: Ledger | None = None) -> Runtime:
     """A runtime on the store of an application that is open."""
-    job_log, transactions = JobLog("p1"), app._host.transactions
-    make_fetcher = partial(Fetcher, app.service, app.worker, job_log=job_log, ledger=ledger)
-    return Runtime(
-        make_fetcher, app._host.portal, stopped, transactions, job_log=job_log, handlers=handlers, ledger=ledger
-    )
+    make_fetcher = partial(Fetcher, app.service, app.worker, job_log=JobLog("p1"), ledger=ledger)
+    return Runtime(make_fetcher, app._host.portal, stopped, app._host.transactions, handlers=handlers, ledger=ledger)
 
 
 @asynccontextmanager

@@ -17,7 +17,6 @@ from everwork.core.queries import JobFilter
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.executor import Executor
 from everwork.runtime.handler import Arguments
-from everwork.runtime.job_log import JobLog
 from tests.app.handlers import a_handler
 from tests.app.waiting import finished, run_one, working
 
@@ -258,6 +257,6 @@ def test_further_keyword_arguments_are_coerced_by_their_annotation() -> None:
 
 
 async def test_a_handler_with_arguments_is_never_called_with_the_job_instead() -> None:
-    executor = Executor(lambda _: None, None, JobLog("p1"))
+    executor = Executor(lambda _: None, None)
     with pytest.raises(BadConfiguration, match="worker 'mail': a handler with arguments needs a store"):
         executor.add(a_handler(lambda to: to, "mail"))

@@ -132,7 +132,7 @@ async def test_the_log_of_a_failure_names_process_worker_key_and_attempt(
     async with handling(app, a_handler(fail, "own", "one", name="the-worker")):
         job = await finished(app, await app.enqueue("one"))
     assert (job.state, job.attempts, job.last_error) == (State.FAILED, 1, "ValueError: boom")
-    (record,) = (record for record in caplog.records if "a job failed" in record.message)
+    (record,) = (record for record in caplog.records if "gave up after 1 attempt" in record.message)
     assert f"process='p1' worker='the-worker' key={job.key} attempt=1" in record.message
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ValueError)

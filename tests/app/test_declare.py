@@ -18,6 +18,8 @@ def test_the_public_door_exports_exactly_the_documented_names() -> None:
     documented = [
         "AbstractCronSchedule",
         "AbstractWorker",
+        "BreakerState",
+        "BreakerStatus",
         "Call",
         "CircuitBreaker",
         "Cron",
@@ -44,6 +46,7 @@ def test_the_public_door_exports_exactly_the_documented_names() -> None:
         "RedisBackend",
         "RedisBroker",
         "RetryPolicy",
+        "Spool",
         "SqliteBackend",
         "SqliteBroker",
         "State",

@@ -146,10 +146,10 @@ class FromAnywhere(AbstractCronSchedule):
 class FromItsNow(AbstractCronSchedule):
     """As simple as it gets: it knows only its own now, which tests move."""
 
-    now = datetime(2026, 1, 1, tzinfo=UTC)
+    instant = datetime(2026, 1, 1, tzinfo=UTC)
 
     def next_execution(self, cron_expression: str) -> datetime:
-        return self.now + timedelta(seconds=10)
+        return self.instant + timedelta(seconds=10)
 
 
 class Stuck(AbstractCronSchedule):
@@ -172,7 +172,7 @@ def test_a_point_of_a_schedule_that_knows_only_its_now_is_kept_until_it_has_pass
     begin = ms("2026-01-01T00:00+00:00")
     next_after = a_calendar(schedule).next_after
     assert next_after(begin) == begin + 10_000
-    schedule.now += timedelta(seconds=10)
+    schedule.instant += timedelta(seconds=10)
     assert next_after(begin) == begin + 10_000
     assert next_after(begin + 10_000) == begin + 20_000
     assert next_after(begin + 90_000) is None

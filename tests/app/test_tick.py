@@ -181,7 +181,7 @@ async def test_a_tick_that_is_asked_to_stop_finishes_what_runs_and_begins_nothin
     await asyncio.wait_for(begun.wait(), 10)
     app.stop()
     [runtime] = app._runtimes
-    await until(lambda: runtime._executor._is_stopping)
+    await until(runtime._executor._stopping.is_set)
     go_on.set()
     assert (await ticking).completed == 1
 

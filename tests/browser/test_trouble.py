@@ -71,7 +71,7 @@ async def test_a_page_says_that_the_engine_is_away_and_goes_on_when_it_is_back(
         redis.kill()
         await page.locator("#trouble").get_by_text("engine").wait_for(timeout=LATE_MS)
         await page.goto(f"{visitor.url}/ui/jobs")
-        await page.get_by_role("heading", name="The engine is away").wait_for(timeout=LATE_MS)
+        await page.get_by_role("heading", name="The engine is unavailable").wait_for(timeout=LATE_MS)
         redis.start()
         await page.get_by_role("heading", name="Jobs").wait_for(timeout=LATE_MS)
         await page.locator("#pulse[data-state=live]").wait_for(timeout=LATE_MS)

@@ -131,7 +131,7 @@ def test_an_interrupted_requeue_says_how_far_it_came_and_stands_in_the_audit_log
     monkeypatch.setattr("everwork.service.bulk.LIST_LIMIT_MAX", 1)
     monkeypatch.setattr(SqliteEngine, "requeue", requeue_interrupted)
     assert _code(["dead", "requeue", "--all", "--engine", url]) == code
-    said = "interrupted: 1 of 2 dead letters requeued; the same command goes on with the rest"
+    said = "interrupted: 1 dead letter requeued; run the command again for the rest"
     assert capsys.readouterr() == ("", f"everwork: {said}\n")
     assert run(["audit", "--engine", url, "--json"]) == 0
     [entry] = json.loads(capsys.readouterr().out)["entries"]

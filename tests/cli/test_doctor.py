@@ -68,7 +68,7 @@ async def test_the_command_tells_what_the_store_is_and_holds(cli: Cli, url: str)
 async def test_the_command_answers_in_json(cli: Cli, engine: Engine) -> None:
     await a_completed_job(engine)
     report: dict[str, Any] = cli("doctor", "--json").json
-    assert (report["engine"], report["schema_version"], report["durability"]) == ("sqlite", 3, "power-loss")
+    assert (report["engine"], report["schema_version"], report["durability"]) == ("sqlite", 4, "power-loss")
     assert (report["ok"], report["problems"], report["jobs"]["completed"]) == (True, [], 1)
     assert report["settings"]["path"] == str(cli.file)
 
@@ -137,7 +137,7 @@ async def test_a_paused_type_is_a_note(store: Engine, clock: VirtualClock) -> No
 async def test_dead_letters_are_a_note(store: Engine, clock: VirtualClock) -> None:
     await a_dead_letter(store)
     [finding] = await found(store, clock)
-    assert (finding.is_problem, finding.text) == (False, "1 dead letter")
+    assert (finding.is_problem, finding.text) == (False, "1 dead letter, rejected jobs included")
 
 
 async def test_a_clock_that_is_off_is_a_problem(store: Engine) -> None:

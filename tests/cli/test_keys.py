@@ -22,7 +22,7 @@ BAD_KEYS = {
     "no permission": (["--name", "ci"], "permissions: must be a list of at least one of *, jobs, jobs:read, admin"),
     "an unknown permission": (
         ["--name", "ci", "--permission", "root"],
-        "permissions: must be one of *, jobs, jobs:read, admin, not 'root'",
+        "permissions: must be one of *, jobs, jobs:read, admin, tick, not 'root'",
     ),
     "an empty tenant": (["--name", "ci", "--permission", "jobs", "--tenant", ""], "tenants: must have 1 to 255"),
     "an expiry that is none": (

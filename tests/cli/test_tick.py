@@ -7,6 +7,8 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from everwork import Everwork, State
 from everwork.runtime.portal import CLOSE_SECONDS
 from tests.cli.conftest import DEADLINE_SECONDS
@@ -38,12 +40,24 @@ def app():
 WORKER = """
 from everwork import AbstractWorker, WorkerSettings
 
+def step(name):
+    with open("steps", "a") as steps:
+        print(name, file=steps)
+
 class Greeter(AbstractWorker):
     @classmethod
     def _get_settings(cls):
         return WorkerSettings(title="greeter", sources={"greet"})
 
-    async def __call__(self) -> None: ...
+    async def startup(self) -> None:
+        step("startup")
+
+    async def shutdown(self) -> None:
+        step("shutdown")
+
+    async def __call__(self, name: str) -> str:
+        step("call")
+        return f"hello {name}"
 """
 
 
@@ -61,10 +75,13 @@ async def test_a_tick_runs_what_is_due_says_how_it_ended_and_is_content_with_not
     assert (idle.code, idle.out, idle.err) == (0, "nothing was due\n", "")
 
 
-def test_a_signal_ends_a_tick_also_while_its_store_does_not_answer(cli: Cli) -> None:
+@pytest.mark.parametrize("program", ["functions", "worker classes"])
+def test_a_signal_ends_a_tick_also_while_its_store_does_not_answer(cli: Cli, program: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/nowhere"
-        (cli.folder / "shop.py").write_text(SHOP.replace("sqlite:///everwork.db", url))
+        text = SHOP if program == "functions" else MANAGED.replace("Sqlite", "Postgres")
+        (cli.folder / "shop.py").write_text(text.replace("sqlite:///everwork.db", url))
+        (cli.folder / "shop_worker.py").write_text(WORKER)
         silent.settimeout(DEADLINE_SECONDS)
         with cli.start("tick", "shop") as tick:
             connection, _ = silent.accept()
@@ -77,12 +94,24 @@ def test_a_signal_ends_a_tick_also_while_its_store_does_not_answer(cli: Cli) -> 
     assert took < CLOSE_SECONDS
 
 
-def test_a_tick_of_a_manager_and_a_bad_number_are_refused_in_one_line(cli: Cli) -> None:
+async def test_a_tick_runs_the_worker_classes_of_a_manager_in_its_own_process(cli: Cli) -> None:
     (cli.folder / "managed.py").write_text(MANAGED)
     (cli.folder / "shop_worker.py").write_text(WORKER)
-    answer = cli("tick", "managed")
+    assert cli("tick", "managed").out == "nothing was due\n"
+    async with Everwork(f"sqlite:///{cli.file}") as app:
+        key = await app.enqueue("greet", name="ann")
+        answer = cli("tick", "managed:app", "--json").json
+        assert (answer["ran"], answer["completed"]) == (1, 1)
+        assert await app.result(key) == "hello ann"
+    assert (cli.folder / "steps").read_text().splitlines()[-3:] == ["startup", "call", "shutdown"]
+
+
+def test_a_worker_that_cannot_start_and_a_bad_number_are_refused_in_one_line(cli: Cli) -> None:
+    (cli.folder / "managed.py").write_text(MANAGED)
+    (cli.folder / "shop_worker.py").write_text(WORKER.replace('step("startup")', 'raise OSError("no mailbox")'))
+    answer = cli("tick", "managed", "--log-level", "error")
     assert answer.code == 2
-    assert answer.complaint.startswith("managed is a ProcessManager, whose workers have processes that stay")
+    assert answer.err.splitlines()[-1] == "everwork: no worker could start: Greeter: OSError: no mailbox"
     none = cli("tick", "managed", "--max-jobs", "none")
     assert none.code == 2
     assert none.complaint == "max_jobs: must be a whole number from 1 to 1000000, not 'none'"

@@ -196,7 +196,7 @@ async def test_finished_jobs_are_deleted_and_that_is_written_down(cli: Cli, engi
         (["reschedule", "1", "--at", "9999999d"], "delay_ms: must be a whole number from 0 to"),
         (["priority", "1", "--to", "512"], "priority: must be a whole number from -512 to 511, not 512"),
         (["priority", "1", "--to", "high"], "priority: must be a whole number from -512 to 511, not 'high'"),
-        (["delete", "first"], "key: must be a job key"),
+        (["delete", ""], "key: must not be empty"),
         (["delete"], "Missing argument 'KEY...'"),
     ],
 )

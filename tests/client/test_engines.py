@@ -39,7 +39,7 @@ async def any_client(request: pytest.FixtureRequest, engine_name: str, tmp_path:
 async def test_a_life_from_creation_to_deletion(any_client: Client) -> None:
     client = any_client
     created = await client.create("a", {"n": 1, "text": "ß"}, headers={"h": 1}, dedupe_key="d", max_attempts=3)
-    assert (await client.create("a", {}, dedupe_key="d")) == (created.key, True)
+    assert (await client.create("a", {}, dedupe_key="d"))[:2] == (created.key, True)
     [job] = await client.activate("a", worker="w1", wait=5)
     assert (job.key, job.attempt, job.retries, job.variables, job.headers) == (
         created.key, 1, 3, {"n": 1, "text": "ß"}, {"h": 1},

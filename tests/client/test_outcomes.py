@@ -76,6 +76,8 @@ async def test_a_failure_by_policy_is_classified_by_the_exception_and_else_by_it
     by_class, by_text, unsaid = await client.activate("s", limit=3)
     with pytest.raises(InvalidInput, match="by_policy: must not be given together with retries, backoff or final"):
         await client.fail(by_class, "boom", by_policy=True, retries=1)
+    with pytest.raises(InvalidInput, match="strict: must not be given together with retries, backoff or final"):
+        await client.fail(by_class, "boom", strict=True, final=True)
     await client.fail(by_class, ConnectionResetError("odd"), by_policy=True)  # retryable: 2 s after the first attempt
     await client.fail(by_text, "Too Many Requests", by_policy=True)  # rate limited: 60 s
     await client.fail(unsaid, ConnectionResetError("odd"))  # the policy's 5 s

@@ -22,10 +22,12 @@ NOT_NEEDED = frozenset(
     {
         "asyncpg",
         "everwork.app",
+        "everwork.client.offline",
         "everwork.engines",
         "everwork.manager",
         "everwork.server",
         "everwork.service",
+        "everwork.spool",
         "psycopg",
         "pydantic",
         "redis",

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -333,12 +332,6 @@ def test_a_client_that_makes_no_sense_is_refused(url: str, options: dict[str, An
     with pytest.raises(BadConfiguration, match=problem) as raised:
         Client(url, **options)
     assert "secret" not in str(raised.value)
-
-
-def test_a_missing_library_is_named_with_its_remedy() -> None:
-    program = "import sys; sys.modules['grpc'] = None; from everwork.client import Client; Client('grpc://host')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "pip install 'everwork[client]'" in done.stderr.splitlines()[-1]
 
 
 # Sizes ----------------------------------------------------------------------------------------------

@@ -30,6 +30,26 @@ def test_the_usual_breaker_opens_after_three_failures_for_a_minute() -> None:
     assert failed(failed(failed(CLOSED))) == OPEN
 
 
+def test_its_fields_have_other_names_too() -> None:
+    assert CircuitBreaker(failure_threshold=5, recovery_timeout=30) == CircuitBreaker(5, 30.0)
+    assert CircuitBreaker(failures=5, recovery_timeout=30) == CircuitBreaker(failure_threshold=5, seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"failures": 1, "failure_threshold": 1}, "failure_threshold"),
+        ({"seconds": 1, "recovery_timeout": 1}, "recovery_timeout"),
+        ({"failure_threshold": 0}, "breaker_failures"),
+        ({"recovery_timeout": 0.5}, "breaker_seconds"),
+    ],
+)
+def test_each_is_given_once_and_within_its_bounds(given: dict[str, float], field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        CircuitBreaker(**given)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
 @pytest.mark.parametrize(("failures", "state"), [(2, BreakerState.CLOSED), (3, BreakerState.OPEN)])
 def test_failures_that_come_together_count_together(failures: int, state: BreakerState) -> None:
     assert failed(CLOSED, failures).state(NOW_MS) is state

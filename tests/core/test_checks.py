@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from everwork.core import checks
 from everwork.core.limits import KEY_MAX
 from everwork.core.states import State
-from everwork.exceptions import InvalidInput
+from everwork.exceptions import InvalidInput, JobNotFound
 
 NOT_NUMBERS: list[object] = [None, True, False, "3", b"3", [], {}, 3j]
 
@@ -109,6 +109,37 @@ def test_anything_else_is_not_a_job_key(value: object) -> None:
     assert caught.value.field == "job"
 
 
+@pytest.mark.parametrize("key", [1, 17, KEY_MAX])
+def test_a_key_that_a_caller_sent_is_a_number(key: int) -> None:
+    assert checks.known_key(str(key)) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("atom-jobkey12345", "Job 'atom-jobkey12345' not found"),
+        ("0", "Job '0' not found"),
+        ("007", "Job '007' not found"),
+        ("-1", "Job '-1' not found"),
+        ("٣", "Job '٣' not found"),
+        ("1\n2\0", r"Job '1\n2\x00' not found"),
+        ("\ud800", r"Job '\ud800' not found"),
+        (str(KEY_MAX + 1), f"Job '{KEY_MAX + 1}' not found"),
+        ("9" * 5_000, f"Job '{'9' * 60}...' not found"),
+    ],
+    ids=ascii,
+)
+def test_a_key_of_another_form_is_a_job_that_does_not_exist(text: str, message: str) -> None:
+    with pytest.raises(JobNotFound) as caught:
+        checks.known_key(text)
+    assert (str(caught.value), caught.value.key) == (message, 0)
+
+
+def test_a_key_that_was_not_sent_is_asked_for() -> None:
+    with pytest.raises(InvalidInput, match=r"^job_key: must be given$"):
+        checks.known_key("", "job_key")
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -193,7 +224,7 @@ def test_a_job_key_is_read_back_from_its_text(key: int) -> None:
 
 def test_a_value_that_nobody_can_write_out_is_shown_by_its_kind() -> None:
     deep: list[object] = []
-    for _ in range(10_000):
+    for _ in range(100_000):  # Python 3.14 writes out ten thousand levels.
         deep = [deep]
     assert checks.shown(deep) == "a list too long to show"
 

@@ -19,10 +19,10 @@ from everwork.manager.stores import AbstractBackend, AbstractBroker
 from everwork.testing.injection import FailTypes
 
 
-def sides_of(url: str) -> tuple[AbstractBackend, AbstractBroker]:
+def sides_of(url: str, offline: str | None = None) -> tuple[AbstractBackend, AbstractBroker]:
     """The backend and the broker of a store."""
     name = {"sqlite": "Sqlite", "postgresql": "Postgres"}.get(url.partition(":")[0], "Redis")
-    return getattr(stores, f"{name}Backend")(url), getattr(stores, f"{name}Broker")(url)
+    return getattr(stores, f"{name}Backend")(url), getattr(stores, f"{name}Broker")(url, offline=offline)
 
 
 def worker_of(name: str) -> type[AbstractWorker]:
@@ -34,7 +34,7 @@ def worker_of(name: str) -> type[AbstractWorker]:
 
 def manager_of(url: str, settings: dict[str, Any], workers: list[str]) -> ProcessManager:
     """A manager with one process for each list of workers."""
-    backend, broker = sides_of(url)
+    backend, broker = sides_of(url, settings.get("offline"))
     recycle = Recycle(jobs=int(settings["recycle"])) if "recycle" in settings else Recycle()
     processes = [
         Process(
@@ -48,8 +48,9 @@ def manager_of(url: str, settings: dict[str, Any], workers: list[str]) -> Proces
     ]
     lease = settings.get("lease", 30)
     method = settings.get("start_method")
+    logs = {name: settings[name] for name in ("log_format", "log_level") if name in settings}
     return ProcessManager(
-        uuid="test", processes=processes, backend=backend, broker=broker, lease=lease, start_method=method
+        uuid="test", processes=processes, backend=backend, broker=broker, lease=lease, start_method=method, **logs
     )
 
 

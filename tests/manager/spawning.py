@@ -16,6 +16,7 @@ def a_process(folder: Path) -> ProcessHandle:
     """A real one, which nobody waits for."""
     spec = ChildSpec(
         url=f"sqlite:///{folder}/jobs.db",
+        manager="manager",
         name="process",
         workers=(WorkerSpec(worker=Echo, queues=(), index=0, id="echo", is_final=True),),
         shutdown_timeout=1,

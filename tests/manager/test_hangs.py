@@ -61,7 +61,9 @@ async def test_a_call_that_hangs_in_a_process_that_is_being_replaced_is_found_as
     await outside.all_are(State.COMPLETED, [await outside.push("echo")])
     key = await outside.push("stuck", how="block")
     await manager.logged("a process is replaced")
-    await _check("block", await outside.ends(key), key, outside)
+    end = await outside.ends(key)  # It is interrupted, as by any stop.
+    assert str(end.error).startswith("timed out after 1 s and blocked its process, until it was interrupted here:\n")
+    assert "block_the_loop" in str(end.error)
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])

@@ -30,5 +30,5 @@ def test_what_waits_is_kept_and_what_is_new_or_has_been_settled_is_not_asked_abo
 def test_what_waits_for_its_outcome_to_be_stored_or_ends_with_its_process_is_kept_past_its_time() -> None:
     late = 101 + 2 * TIMEOUT
     assert _is_kept(an_entry(SlotState.ENDED), late)
-    assert _is_kept(an_entry(), late, cancelled_at=101 + TIMEOUT - 1)
-    assert not _is_kept(an_entry(), late, cancelled_at=101 + TIMEOUT + 1)
+    assert _is_kept(an_entry(), late, is_leaving=True)
+    assert not _is_kept(an_entry(SlotState.HUNG), late, is_leaving=True)

@@ -11,7 +11,7 @@ import pytest
 from everwork.core.ending import TIMEOUT_CLASSES
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
-from everwork.core.outcome import Failed, Outcome, Release
+from everwork.core.outcome import Complete, Failed, Outcome, Release
 from everwork.core.states import State
 from everwork.engines.open import open_engine
 from everwork.logs import get_logger
@@ -20,7 +20,9 @@ from everwork.manager.process_handle import ProcessHandle
 from everwork.manager.watchdog import AWAKE_SECONDS, HUNG_SECONDS, SILENT_SECONDS, Watchdog, is_sole
 from everwork.runtime.ledger import Phase
 from everwork.service.service import JobService
+from everwork.spool.file import SpoolFile
 from tests.manager.spawning import a_process
+from tests.spool.kit import deliver, offline_in, the_store
 
 TIMEOUT = 10.0
 
@@ -78,13 +80,14 @@ async def test_who_was_stopped_together_with_the_watch_is_not_taken_for_silent(p
     assert watch._silence(process, [], 100.0 + gap + SILENT_SECONDS + 0.1) is not None
 
 
-async def test_calls_that_are_cancelled_within_their_time_may_clean_up_after_it(process: ProcessHandle) -> None:
+async def test_calls_that_are_cancelled_with_their_process_have_its_time_to_clean_up(process: ProcessHandle) -> None:
     watch, now = Watchdog([], get_logger("test")), time.monotonic()
-    a_call(process, now - TIMEOUT - 1)
+    a_call(process, now - TIMEOUT - HUNG_SECONDS)
     a_call(process, now)
-    process.cancel()
     late, _ = entries = process.entries()
-    assert watch._overdue(process, entries, now + 2 * TIMEOUT) == [late]
+    assert watch._overdue(process, entries, now + 0.1) == [late]
+    process.cancel()
+    assert watch._overdue(process, entries, now + 2 * TIMEOUT) == []
 
 
 async def test_nobody_is_replaced_while_a_predecessor_waits_for_it(process: ProcessHandle, tmp_path: Path) -> None:
@@ -133,3 +136,23 @@ async def test_what_a_dead_process_had_leased_without_knowing_goes_back(process:
     assert [(job.state, job.attempts) for job in jobs] == [(State.PENDING, 0)] * 2
     assert (await service.get(of_another.key)).state is State.PROCESSING
     await service.close()
+
+
+async def test_what_a_dead_process_has_left_in_its_spool_is_neither_failed_nor_released(
+    process: ProcessHandle, tmp_path: Path
+) -> None:
+    process.offline = offline = offline_in(tmp_path)
+    async with the_store(offline) as store:
+        service = JobService(store._engine, "manager")
+        await service.create([NewJob("echo"), NewJob("echo")])
+        done, lost = await service.activate(Demand("echo", process.name, 2))
+        for job in (done, lost):
+            slot = process.ledger.enter(job.key, job.attempt, leased_at=100.0, timeout=TIMEOUT, worker=0)
+            process.ledger.end(slot)
+        file = SpoolFile(*offline)
+        file.keep_outcomes([Complete(done.key, done.attempt, "42")])
+        file.close()
+        await clean_up(service, process, get_logger("test"))
+        assert (await service.get(lost.key)).state is State.PENDING
+        await deliver(offline)
+        assert (await service.get(done.key)).result == "42"

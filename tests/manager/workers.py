@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -190,6 +192,27 @@ ERRORS = {
 }
 
 
+class Blocking(Told):
+    """Blocks its process past its time; what it does when it is interrupted, it is told."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        retry = RetryPolicy(max_attempts=3, base=3600.0)
+        return WorkerSettings(title="blocking", sources={"blocking"}, execution_timeout=1, retry=retry)
+
+    async def __call__(self, ctx: JobContext, when_interrupted: str) -> None:
+        say("begin", ctx.key, ctx.attempt)
+        while True:
+            try:
+                time.sleep(3600)  # noqa: ASYNC251
+            except KeyboardInterrupt:
+                say("interrupted", ctx.key)
+                if when_interrupted == "return":
+                    return
+                if when_interrupted == "raise":
+                    raise
+
+
 class Outcomes(Told):
     """Ends as it is told to."""
 
@@ -223,6 +246,36 @@ class Patient(Told):
         if how == "raise":
             raise ValueError("again")
         await WAYS[how](3600)
+
+
+class Writing(Told):
+    """Logs, in its call and in a thread that knows of no call."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="writing", sources={"writing"})
+
+    async def __call__(self, ctx: JobContext) -> None:
+        logging.getLogger("mine").warning("from the handler")
+        thread = threading.Thread(target=logging.getLogger("mine").warning, args=["from a thread of mine"])
+        thread.start()
+        thread.join()
+
+
+class Handling(Told):
+    """Ends a call because of an error that it handles, without a reason of its own."""
+
+    @classmethod
+    def _get_settings(cls) -> WorkerSettings:
+        return WorkerSettings(title="handling", sources={"handling"}, retry=RetryPolicy(max_attempts=2, base=0.0))
+
+    async def __call__(self, ctx: JobContext, how: str) -> None:
+        try:
+            raise KeyError("no such order") if how == "reject" else ConnectionError("the shop is closed")
+        except KeyError:
+            raise Reject  # noqa: B904 - as users write it
+        except ConnectionError:
+            raise Retry  # noqa: B904 - as users write it
 
 
 class BrokenInit(AbstractWorker):

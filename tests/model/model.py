@@ -43,6 +43,7 @@ class ModelJob:
     error_code: str | None = None
     rejected: bool = False
     cancelled_attempt: int | None = None
+    error_before_lapse: str | None = None
     result: str | None = None
     history: list[tuple[int, str]] = field(default_factory=list)
 
@@ -232,6 +233,19 @@ class Model:
             return {LeaseStatus.CANCELLED}
         return {LeaseStatus.CANCELLED, LeaseStatus.LOST}
 
+    def reclaim(self, key: int, attempt: int) -> None:
+        """Undo a lapse, unless another attempt has begun."""
+        job = self.jobs.get(key)
+        if job is None or job.state not in {State.PENDING, State.FAILED} or job.attempt != attempt:
+            return
+        if (attempt, "lapse") not in job.history:
+            return
+        job.history.remove((attempt, "lapse"))
+        is_requeued = job.history[-1:] == [(attempt, "requeue")]
+        job.last_error = None if is_requeued else job.error_before_lapse
+        job.state, job.error_code = State.PROCESSING, None
+        job.run_at_ms = min(job.run_at_ms, job.activated_at_ms or 0)
+
     # Changes --------------------------------------------------------------------------------------
 
     def cancel(self, key: int) -> Verdict:
@@ -253,6 +267,17 @@ class Model:
         job.state, job.run_at_ms, job.attempts = State.PENDING, self.now_ms, 0
         job.max_attempts = retries or job.new.max_attempts or 5
         job.last_error, job.error_code, job.rejected = None, None, False
+        return Verdict.ACCEPTED
+
+    def requeue_waiting(self, key: int) -> Verdict:
+        job = self.jobs[key]
+        if job.state is not State.PENDING:
+            return self.requeue(key)
+        if not job.attempt or (job.attempt, "requeue") in job.history:
+            return Verdict.WRONG_STATE
+        job.history.append((job.attempt, "requeue"))
+        job.run_at_ms, job.attempts = min(job.run_at_ms, self.now_ms), 0
+        job.max_attempts, job.last_error = job.new.max_attempts or 5, None
         return Verdict.ACCEPTED
 
     def set_retries(self, key: int, retries: int) -> Verdict:
@@ -298,6 +323,7 @@ class Model:
         lapsed = [j for j in self.jobs.values() if j.state is State.PROCESSING and j.lease_until_ms < self.now_ms]
         for job in lapsed:
             job.history.append((job.attempt, "lapse"))
+            job.error_before_lapse = job.last_error
             self.fail(job, f"lease lapsed: worker '{job.worker}' did not report in time")
         expired = [job for job in self.jobs.values() if job.is_expired(self.now_ms)]
         for job in expired:

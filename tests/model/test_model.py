@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created, Demand, Lease, LeaseStatus, Verdict
+from everwork.core.leasing import Created, Demand, Lease, LeaseStatus, Stamp, Verdict
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from everwork.engines.values import Fire
@@ -115,6 +115,7 @@ class EngineBesideModel(RuleBasedStateMachine):
         self.clock = VirtualClock()
         self.model = Model(self.clock.now_ms)
         self.ever: list[int] = []
+        self.creates = 0
         self.seen: dict[int, Job] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="everwork-model-", dir=MEMORY if MEMORY.is_dir() else None))
         self.runner = asyncio.Runner()
@@ -147,14 +148,25 @@ class EngineBesideModel(RuleBasedStateMachine):
         for demand, outcome in past:
             self.activate(demand, outcome)
 
-    @rule(batch=st.lists(new_jobs, min_size=1, max_size=3), point=st.none() | st.integers(0, 30))
-    def create(self, batch: list[NewJob], point: int | None = None) -> None:
-        """Create jobs; or let time points of a trigger pass, which create those that have not passed before."""
+    @rule(
+        batch=st.lists(new_jobs, min_size=1, max_size=3),
+        point=st.none() | st.integers(0, 30),
+        repeats=st.sampled_from([None, None, 0, 1]),
+    )
+    def create(self, batch: list[NewJob], point: int | None = None, repeats: int | None = None) -> None:
+        """Create jobs; or let time points of a trigger pass, which create those that have not passed before.
+
+        `repeats`: with a stamp, and sent so many times more.
+        """
         batch = [new._replace(expires_at_ms=self.instant(new.expires_at_ms)) for new in batch]
         if point is not None:
             batch, created = self.fire([Fire("trigger", point + at % 2, new) for at, new in enumerate(batch)])
         else:
-            created = self.run(self.engine.create(batch))
+            self.creates += 1
+            stamp = None if repeats is None else Stamp("model", self.creates)
+            created = self.run(self.engine.create(batch, stamp))
+            for _ in range(repeats or 0):
+                assert self.run(self.engine.create(batch, stamp)) == created
         assert len(created) == len(batch)
         for new, answer in zip(batch, created, strict=True):
             known = self.model.known_key(new)
@@ -180,11 +192,20 @@ class EngineBesideModel(RuleBasedStateMachine):
         if then is not None:
             self.end([then._replace(key=job.key, attempt=job.attempt) for job in leased], None)
 
-    @rule(aimed=st.lists(st.tuples(picks, attempts), min_size=1, max_size=3), lease_ms=leases_ms)
-    def extend(self, aimed: list[tuple[int, str]], lease_ms: int) -> None:
+    @rule(
+        aimed=st.lists(st.tuples(picks, attempts), min_size=1, max_size=3), lease_ms=leases_ms, reclaims=st.booleans()
+    )
+    def extend(self, aimed: list[tuple[int, str]], lease_ms: int, reclaims: bool) -> None:
         leases = [Lease(*self.aim(pick, attempt, Release(0, 0))) for pick, attempt in aimed]
-        checked = self.run(self.engine.check(leases))
-        assert self.run(self.engine.extend(leases, lease_ms)) == checked
+        if reclaims:
+            reclaimed = self.run(self.engine.reclaim(leases, lease_ms))
+            for lease in leases:
+                self.model.reclaim(*lease)
+            checked = self.run(self.engine.check(leases))
+            assert reclaimed == checked
+        else:
+            checked = self.run(self.engine.check(leases))
+            assert self.run(self.engine.extend(leases, lease_ms)) == checked
         for lease, status in zip(leases, checked, strict=True):
             assert status in self.model.lease_status(*lease), f"{lease} is {status}"
             if status is LeaseStatus.HELD:
@@ -195,6 +216,12 @@ class EngineBesideModel(RuleBasedStateMachine):
         key = self.key(pick)
         [answer] = self.run(getattr(self.engine, name)([key]))
         self.compare_verdict(key, answer, getattr(self.model, name))
+
+    @rule(pick=picks)
+    def requeue_waiting(self, pick: int) -> None:
+        key = self.key(pick)
+        [answer] = self.run(self.engine.requeue([key], waiting=True))
+        self.compare_verdict(key, answer, self.model.requeue_waiting)
 
     @rule(name=st.sampled_from(["reschedule", "set_priority", "set_retries"]), pick=picks, number=st.integers(0, 4))
     def adjust(self, name: str, pick: int, number: int) -> None:

@@ -33,7 +33,7 @@ async def _jobs(engine: Engine) -> int:
 
 
 async def test_eight_processes_run_each_of_20000_jobs_exactly_once(url: str, engine: Engine) -> None:
-    created = [key for _ in range(4) for key, _ in await engine.create([NewJob(TYPE)] * 5_000)]
+    created = [one.key for _ in range(4) for one in await engine.create([NewJob(TYPE)] * 5_000)]
     crew = [("drain", {"type": TYPE, "worker": f"worker-{n}", "batch": 50}) for n in range(8)]
     ran = [key for keys in act_at_once(url, crew) for key in keys]
     assert sorted(ran) == created

@@ -128,6 +128,31 @@ async def test_the_attempts_of_a_worker_that_is_gone_fail_at_once_and_are_tried_
     assert (job.attempts, job.last_error) == (1, "worker 'doomed' has gone: its stream ended, and it did not come back")
 
 
+async def test_the_attempts_of_a_worker_in_offline_mode_do_not_fail_when_its_stream_breaks(whole: Whole) -> None:
+    keys = await whole.create(2)
+    for name, is_offline in (("patient", True), ("doomed", False)):
+        async with whole.worker(name, lease_ms=600_000, offline=is_offline) as worker:
+            await worker.grant(1)
+            await worker.got(1)
+    await until(lambda: _has_state(whole, keys[1], State.PENDING))
+    assert (await whole.job(keys[0])).state is State.PROCESSING
+
+
+@pytest.mark.every_engine
+async def test_a_worker_in_offline_mode_resumes_attempts_whose_leases_have_lapsed(whole: Whole) -> None:
+    [key] = await whole.create()
+    async with whole.worker(offline=True, lease_ms=100) as worker:
+        await worker.grant(1)
+        [job] = await worker.got(1)
+    await until(lambda: _has_state(whole, key, State.PENDING))
+    async with whole.worker(offline=True, resumed=[lease_of(job)]) as again:
+        assert again.welcome is not None
+        assert not again.welcome.lost
+        await again.say(outcomes=[pb.Outcome(key=key, attempt=job.attempt, complete=pb.Complete())])
+        await again.until(lambda: again.settled)
+    assert (await whole.job(key)).state is State.COMPLETED
+
+
 @pytest.mark.every_engine
 async def test_a_worker_that_comes_back_at_once_keeps_its_attempts(whole: Whole) -> None:
     [key] = await whole.create()

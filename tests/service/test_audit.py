@@ -55,6 +55,7 @@ CHANGES: dict[str, Act] = {
     "fire_trigger": lambda admin: admin.fire_trigger("nightly"),
     "restart_process": lambda admin: admin.restart_process("p1"),
     "audit": lambda admin: admin.audit(10),
+    "tick": lambda admin: admin.tick(),
 }
 READS: dict[str, Act] = {
     "types": lambda admin: admin.types(),

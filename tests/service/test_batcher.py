@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from everwork.aio.batcher import Batcher
+from everwork.aio.loops import TimeLimit, within
 from everwork.core.job import NewJob
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable
@@ -298,3 +299,44 @@ async def ended_future(promise: Future[list[int]]) -> list[int] | BaseException:
     """What a waiting thread would get."""
     waiting = asyncio.wait_for(asyncio.wrap_future(promise), DEADLINE_S)
     return (await asyncio.gather(waiting, return_exceptions=True))[0]
+
+
+async def test_a_call_that_answers_its_timeout_with_an_error_leaves_no_cancellation_behind() -> None:
+    async def translated() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise EngineUnavailable("away") from None
+
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(EngineUnavailable):
+        await within(0.001, translated())
+    assert task.cancelling() == 0
+    with pytest.raises(TimeoutError):
+        await within(0.001, asyncio.Event().wait())
+    assert task.cancelling() == 0
+
+
+async def test_a_shared_time_limit_ends_a_call_that_takes_too_long_and_no_other() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    limit = TimeLimit(0.001, 0.001)
+    limit.start()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await limit.run(asyncio.Event().wait())
+        assert task.cancelling() == 0
+        assert await limit.run(asyncio.sleep(0, "done")) == "done"
+    limit.stop()
+
+
+async def test_a_shared_time_limit_leaves_the_cancellations_of_others_alone() -> None:
+    limit = TimeLimit(3600, 0.001)
+    limit.start()
+    call = asyncio.ensure_future(limit.run(asyncio.Event().wait()))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    limit.stop()

@@ -163,9 +163,12 @@ async def test_more_callers_than_allowed_are_told_to_come_later(engine: Engine) 
     service = JobService(engine, "holder", pollers_max=2)
     waiting = [asyncio.create_task(service.activate(demand(), LONG_MS)) for _ in range(2)]
     await until(lambda: service.waiting(TYPE) == 2)
-    with pytest.raises(TooManyRequests, match="2 callers wait for jobs of type 'email-send'"):
+    with pytest.raises(
+        TooManyRequests, match=r"^too many workers: 2 polls of this API key are waiting for jobs of type"
+    ):
         await service.activate(demand(), LONG_MS)
     assert await service.activate(demand(type="other"), 1) == []
+    assert await service.activate(demand(), 1, "another key") == []
     service.end_polls()
     assert await asyncio.gather(*waiting) == [[], []]
     assert service.waiting(TYPE) == 0

@@ -32,7 +32,8 @@ from everwork.codec.proto_requests import (
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, Job, Kind, LeasedJob, NewJob
 from everwork.core.limits import DEFAULT_TENANT, INSTANT_MS_MAX, KEY_MAX, PRIORITY_MAX, PRIORITY_MIN
-from everwork.core.queries import Count, Explanation, JobFilter, Reason, Stats, WorkerHour
+from everwork.core.outcome import label_of
+from everwork.core.queries import Count, Explanation, JobFilter, Order, Reason, Stats, WorkerHour
 from everwork.core.retry import RetryPolicy, remaining_retries
 from everwork.core.states import State
 from everwork.proto import work_pb2 as pb
@@ -49,8 +50,13 @@ NEW_MESSAGES: Final = MessageFields(NewJob, pb.NewJob)
 
 
 def declared_report(value: object) -> dict[str, Any]:
-    """A value as a JSON object, by a loop over its fields."""
-    return {field.json: _json(field, getattr(value, field.name)) for field in fields_of(type(value))}
+    """A value as a JSON object, by a loop over its fields; `max_attempts` under its second name, too."""
+    found: dict[str, Any] = {}
+    for field in fields_of(type(value)):
+        found[field.json] = _json(field, getattr(value, field.name))
+        if field.name == "max_attempts":
+            found["max_retries"] = found["max_attempts"]
+    return found
 
 
 def _json(field: Field, value: Any) -> Any:
@@ -107,6 +113,7 @@ OF_KIND: Final[Mapping[object, st.SearchStrategy[Any]]] = {
     bool: st.booleans(),
     State: st.sampled_from(State),
     Reason: st.sampled_from(Reason),
+    Order: st.sampled_from(Order),
     frozenset[State]: st.frozensets(st.sampled_from(State)),
     tuple[str, ...]: st.lists(NAMES, unique=True, max_size=3).map(tuple),
 }
@@ -160,7 +167,8 @@ def test_a_job_is_written_and_read_as_declared(job: Job) -> None:
 @given(st.lists(any_of(HistoryEntry), max_size=3))
 def test_a_history_is_written_and_read_as_declared(entries: list[HistoryEntry]) -> None:
     assert history_of(history_message(entries)) == entries
-    assert job_report(PLAIN_JOB, entries)["history"] == [declared_report(entry) for entry in entries]
+    declared = [declared_report(entry) | {"label": label_of(entry.kind)} for entry in entries]
+    assert job_report(PLAIN_JOB, entries)["history"] == declared
 
 
 @UNHURRIED
@@ -231,6 +239,7 @@ OTHERS: Final[Mapping[Any, object]] = {
     str: "other",
     bool: True,
     State: State.FAILED,
+    Order: Order.FAILED,
     frozenset[State]: frozenset([State.FAILED]),
     tuple[str, ...]: ("other",),
 }

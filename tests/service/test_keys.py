@@ -219,7 +219,7 @@ async def test_a_ring_can_be_closed_twice(ring: KeyRing) -> None:
         ({"name": 5}, "name: must be a text, not 5"),
         ({"permissions": []}, "permissions: must be a list of at least one of \\*, jobs, jobs:read, admin"),
         ({"permissions": "jobs"}, "permissions: must be a list of at least one of"),
-        ({"permissions": ["jobs", "job"]}, "permissions: must be one of \\*, jobs, jobs:read, admin, not 'job'"),
+        ({"permissions": ["jobs", "job"]}, "permissions: must be one of \\*, jobs, jobs:read, admin, tick, not 'job'"),
         ({"permissions": [[]]}, "permissions: must be one of"),
         ({"tenants": "acme"}, "tenants: must be a list of at most 1,000 names"),
         ({"tenants": [""]}, "tenants: must have 1 to 255 characters, not 0"),

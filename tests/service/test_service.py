@@ -10,7 +10,7 @@ import pytest
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
-from everwork.core.leasing import Demand
+from everwork.core.leasing import Demand, Lease, LeaseStatus
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
@@ -19,7 +19,7 @@ from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobN
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
-from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_job
+from tests.factories import LEASE_MS, TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_job
 from tests.stores import SECOND_MS, VirtualClock
 
 pytestmark = pytest.mark.every_engine
@@ -358,3 +358,42 @@ async def test_a_result_that_nobody_waits_for_any_more_is_forgotten(service: Job
     waiting.cancel()
     await asyncio.wait([waiting])
     assert not service._result_waiter._waiters
+
+
+# Leases -----------------------------------------------------------------------------------------------
+
+
+def let_extends_fail(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is away whenever a lease is to be extended."""
+
+    async def extend(_leases: Any, _lease_ms: int) -> list[LeaseStatus]:
+        raise EngineUnavailable("away")
+
+    monkeypatch.setattr(engine, "extend", extend)
+
+
+async def two_lapsed(engine: Engine, clock: VirtualClock) -> list[list[Lease]]:
+    """The lapsed leases of two workers."""
+    jobs = [await a_processing_job(engine) for _ in range(2)]
+    clock.advance(ms=LEASE_MS)
+    await engine.sweep("sweeper")
+    return [[Lease(job.key, job.attempt)] for job in jobs]
+
+
+async def test_after_an_outage_the_lapsed_leases_of_every_worker_are_taken_back(
+    service: JobService, engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as away:
+        let_extends_fail(engine, away)
+        with pytest.raises(EngineUnavailable):
+            await service.extend_all([Lease(1, 1)], LEASE_MS)
+    leases = await two_lapsed(engine, clock)
+    assert [await service.extend_all(one, LEASE_MS) for one in leases] == [[LeaseStatus.HELD]] * 2
+
+
+async def test_without_an_outage_a_lapsed_lease_stays_lost_also_while_others_are_extended(
+    service: JobService, engine: Engine, clock: VirtualClock
+) -> None:
+    leases = await two_lapsed(engine, clock)
+    statuses = await asyncio.gather(*(service.extend_all(one, LEASE_MS) for one in leases))
+    assert statuses == [[LeaseStatus.LOST]] * 2

@@ -84,10 +84,15 @@ def test_every_setting_can_be_set_by_file_environment_and_flag(folder: Path) -> 
         "trusted_proxies": ["10.0.0.0/8", "::1"],
         "masked_variables": ["pin", "session id"],
         "shutdown_seconds": 0,
+        "offline": "spool.db",
+        "offline_max_bytes": 2_000_000,
+        "offline_max_age": 60.5,
         "log_level": "debug",
         "log_format": "json",
         "failed_job_retry_hours": 6.5,
         "failed_job_retry_rounds": 2,
+        "breaker_failures": 4,
+        "breaker_seconds": 90.5,
     }
     assert set(values) | {"api_key", "types"} == {one.name for one in fields(Settings)}
     texts = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in values.items()}
@@ -140,6 +145,8 @@ BAD_VALUES: dict[str, list[Any]] = {
     "log_format": ["xml", "JSON", 1],
     "failed_job_retry_hours": [0, -1, 8_761, "soon", True],
     "failed_job_retry_rounds": [0, 101, 1.5, "often"],
+    "breaker_failures": [0, -1, 1.5, "many", True],
+    "breaker_seconds": [0.5, -1, "long", True],
     "types": [5, ["email-send"], "email-send"],
 }
 
@@ -219,11 +226,21 @@ def test_a_file_says_the_policies_of_types_and_which_are_paused() -> None:
     )
 
 
+def test_a_breaker_for_all_types_is_given_by_one_setting_and_taken_back_as_a_whole() -> None:
+    assert load(None, {}, {}).declared.defaults == {}
+    write("breaker_failures = 3\nbreaker_seconds = 60\n")
+    assert load(None, {}, {}).declared.defaults == {"breaker_failures": 3, "breaker_seconds": 60}
+    write('breaker_failures = "off"\n')
+    assert load(None, {}, {}).declared.defaults == {"breaker_failures": None, "breaker_seconds": None}
+
+
 def test_programs_read_from_the_environment_what_holds_for_all_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERWORK_FAILED_JOB_RETRY_HOURS", "6")
     monkeypatch.setenv("EVERWORK_FAILED_JOB_RETRY_ROUNDS", "off")
     assert with_defaults({"base": 2}) == {"base": 2, "failed_job_retry_hours": 6, "failed_job_retry_rounds": None}
     assert with_defaults({"failed_job_retry_hours": None})["failed_job_retry_hours"] is None
+    monkeypatch.setenv("EVERWORK_BREAKER_FAILURES", "off")
+    assert with_defaults({})["breaker_seconds"] is None
     monkeypatch.setenv("EVERWORK_FAILED_JOB_RETRY_HOURS", "soon")
     told = r"^failed_job_retry_hours \(environment variable EVERWORK_FAILED_JOB_RETRY_HOURS\): must be a number from"
     with pytest.raises(BadConfiguration, match=told):

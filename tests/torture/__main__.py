@@ -12,47 +12,74 @@ from typing import Final
 
 from tests.stores import ENGINES
 from tests.torture import mutants, report
-from tests.torture.controller import torture
+from tests.torture.controller import Run, torture
 from tests.torture.nemesis import Settings
-from tests.torture.places import own_place
+from tests.torture.offline.ordeal import Ordeal, endure
+from tests.torture.places import Place, own_place
 from tests.torture.scenarios import run_scenarios
 
+KILLS, OFFLINE, SERVER = "kills", "offline", "offline-server"
+LANES: Final = (KILLS, OFFLINE, SERVER)
+"""Processes and databases are killed; outages in offline mode; the same through a server of ours."""
 _SECONDS_BETWEEN_LINES: Final = 10
 
 
 def main() -> int:
-    """Run the load and the mutants; 0 when nothing was violated and every mutant was caught."""
+    """Run the lanes and the mutants; 0 when nothing was violated and every mutant was caught."""
     options, progress = _options(), Progress()
     judged = [_torture(engine, options, progress) for engine in options.engine or ENGINES]
     report.write(options.out, judged)
     if options.mutant:
-        return 0 if all(not one.run.verdict.passed for one in judged) else 1
+        return 0 if all(any(not run.verdict.passed for run in one.runs.values()) for one in judged) else 1
     return 0 if all(one.passed for one in judged) else 1
 
 
 def _torture(engine: str, options: argparse.Namespace, progress: Progress) -> report.Judgement:
-    """One engine: the load, then the mutants, each on stores of their own."""
+    """One engine: its lanes, then the mutants, each on stores of their own."""
     with (
         tempfile.TemporaryDirectory(prefix="everwork-torture-", ignore_cleanup_errors=True) as temporary,
         own_place(engine) as place,
     ):
-        folder = options.keep / engine if options.keep else Path(temporary) / "load"
-        folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(
-            place, folder, options.kills, options.server_kills if place.server else 0, options.minutes, options.seed,
-            options.workers, options.producers, options.managers, mutant=options.mutant,
-        )  # fmt: skip
-        run = asyncio.run(torture(settings, progress))
+        runs = {
+            lane: asyncio.run(_lane(lane, options, place, progress, _folder(options, temporary, f"{engine}-{lane}")))
+            for lane in options.lane or LANES
+        }
         caught = {} if options.mutant else run_scenarios(place, Path(temporary), progress)
-    judged = report.Judgement(run, caught)
+    judged = report.Judgement(engine, runs, caught)
     progress("")
     print(report.table(judged))
     return judged
 
 
+async def _lane(lane: str, options: argparse.Namespace, place: Place, progress: Progress, folder: Path) -> Run:
+    if lane == KILLS:
+        return await torture(_settings(options, place, folder), progress)
+    ordeal = Ordeal(
+        place, folder, options.outages, options.away, seed=options.seed, through_server=lane == SERVER,
+        mutant=options.mutant,
+    )  # fmt: skip
+    return await endure(ordeal, progress)
+
+
+def _folder(options: argparse.Namespace, temporary: str, name: str) -> Path:
+    folder: Path = (options.keep or Path(temporary)) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _settings(options: argparse.Namespace, place: Place, folder: Path) -> Settings:
+    return Settings(
+        place, folder, options.kills, options.server_kills if place.server else 0, options.minutes, options.seed,
+        options.workers, options.producers, options.managers, mutant=options.mutant,
+    )  # fmt: skip
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.torture", description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, action="append", help="may be repeated (default: every engine)")
+    parser.add_argument("--lane", choices=LANES, action="append", help="may be repeated (default: every lane)")
+    parser.add_argument("--outages", type=int, default=3, help="outages in each lane of offline mode (default 3)")
+    parser.add_argument("--away", type=float, default=60.0, help="seconds that each outage lasts (default 60)")
     parser.add_argument(
         "--minutes", type=float, default=0.0, help="go on for at least this long (default: until the kills are done)"
     )

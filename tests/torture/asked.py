@@ -55,10 +55,12 @@ def _is_new(answer: object) -> bool:
 
 def check_request(name: str, answers: list[Any], jobs: list[Job], final: FinalState, verdict: Verdict) -> None:
     for key, _ in (one for one in answers if isinstance(one, list)):
-        if key not in final.jobs:
+        if key < 0 and not jobs:
+            verdict.violation("V1", f"'{name}' was kept in a spool and is missing")
+        if key >= 0 and key not in final.jobs:
             verdict.violation("V1", f"job {key} ('{name}') was acknowledged and is missing")
     new = [one[0] for one in answers if _is_new(one)]
-    if new and not any(job.key == new[0] for job in jobs):
+    if new and new[0] >= 0 and not any(job.key == new[0] for job in jobs):
         verdict.violation("V1", f"'{name}' was acknowledged as job {new[0]}, which is another")
     if jobs and not new and "unknown" not in answers:
         verdict.violation("V2", f"'{name}' was refused or deduplicated, and exists as job {jobs[0].key}")

@@ -33,9 +33,10 @@ _TICK_MS: Final = 100
 
 @dataclass(slots=True)
 class Run:
-    """A finished run: the verdict, and what was done to the processes."""
+    """A finished run on an engine: the verdict, and what was done to the processes."""
 
-    settings: Settings
+    engine: str
+    seed: int
     verdict: Verdict
     nemeses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -70,7 +71,7 @@ async def torture(settings: Settings, progress: Progress = lambda _: None) -> Ru
         await engine.close()
     progress("checking")
     verdict = check(read_histories(settings.folder), final)
-    return Run(settings, verdict, nemesis.done, time.monotonic() - begun)
+    return Run(settings.place.engine, settings.seed, verdict, nemesis.done, time.monotonic() - begun)
 
 
 async def _sweep(engine: Engine) -> bool:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,13 @@ class HistoryWriter:
     def __init__(self, path: Path, clock: Callable[[], int] = host_clock_ms) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._clock = clock
-        self._calls = 0
+        self._calls = count(1)  # Counts for all threads of the process.
 
     def invoked(self, call: str, items: Sequence[object]) -> int:
         """Write that a call is about to be made; the number answered names it."""
-        self._calls += 1
-        self._write("invoked", id=self._calls, call=call, items=items)
-        return self._calls
+        call_id = next(self._calls)
+        self._write("invoked", id=call_id, call=call, items=items)
+        return call_id
 
     def answered(self, call_id: int, items: Sequence[object], leased: Sequence[object] = ()) -> None:
         """Write what the engine answered, item by item, and what it leased."""
@@ -57,6 +58,10 @@ class HistoryWriter:
     def end(self, key: int, attempt: int, how: str) -> None:
         """Write that a handler is through with an attempt."""
         self._write("end", key=key, attempt=attempt, how=how)
+
+    def joins(self) -> None:
+        """Write that the process knows what a signal means."""
+        self._write("joins")
 
     def dies(self) -> None:
         """Write that the process is about to kill itself."""
@@ -135,6 +140,8 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
                 call.error = entry.get("error", "")
             case "begin":
                 histories.begins.append((process, entry["key"], entry["attempt"]))
+            case "joins":
+                pass
             case "end":
                 histories.ends += 1
             case "dies":

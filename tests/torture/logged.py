@@ -104,7 +104,7 @@ async def written(
 
 def watched(engine: Engine, history: HistoryWriter) -> Engine:
     """The same engine for programs that know nothing of a history: what they do to jobs is written down."""
-    settle, extend, fire = engine.settle, engine.extend, engine.fire
+    settle, extend, reclaim, fire = engine.settle, engine.extend, engine.reclaim, engine.fire
 
     async def watched_settle(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
         items = [wire_outcome(outcome) for outcome in outcomes]
@@ -114,11 +114,16 @@ def watched(engine: Engine, history: HistoryWriter) -> Engine:
         items = [[lease.key, lease.attempt, lease_ms] for lease in leases]
         return await written(history, "extend", items, lambda: extend(leases, lease_ms), _statuses)
 
+    async def watched_reclaim(leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        items = [[lease.key, lease.attempt, lease_ms] for lease in leases]
+        return await written(history, "reclaim", items, lambda: reclaim(leases, lease_ms), _statuses)
+
     async def watched_fire(fires: Sequence[Fire]) -> list[Fired]:
         items = [[one.trigger, one.point_ms] for one in fires]
         return await written(history, "fire", items, lambda: fire(fires), _fired)
 
-    vars(engine).update(settle=watched_settle, extend=watched_extend, fire=watched_fire)
+    watching = {"settle": watched_settle, "extend": watched_extend, "reclaim": watched_reclaim, "fire": watched_fire}
+    vars(engine).update(watching)
     return engine
 
 

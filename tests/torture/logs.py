@@ -49,5 +49,5 @@ def is_expected(line: str) -> bool:
     except ValueError:
         return True  # Cut short by a kill.
     event = str(entry.get("event"))
-    is_known = event in _EXPECTED or (event, entry.get("how")) == _DIED
+    is_known = event in _EXPECTED or (event, entry.get("how")) == _DIED or entry.get("outcome") == "failed"
     return is_known or (entry.get("level") not in ("error", "critical") and "never retrieved" not in event)

@@ -95,6 +95,7 @@ def _spawn(life: Life) -> ProcessHandle:
     worker = WorkerSpec(worker=crew.Holder, queues=(QueueKey(plan.MANAGED),), index=0, id="holder", is_final=False)
     child_spec = ChildSpec(
         url=life.url,
+        manager="manager",
         name="process",
         workers=(worker,),
         shutdown_timeout=1,

@@ -5,12 +5,17 @@ Each replacement asserts that it found what it replaces, so that a mutant cannot
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from everwork.core import schedule
 from everwork.manager import cleanup
+from everwork.service.store_access import StoreAccess
+from everwork.spool.courier import SpoolThread
+from everwork.spool.file import SpoolFile
 from tests.torture.faults import engine_of
 from tests.torture.replacing import replace_source
 
@@ -30,6 +35,9 @@ TIME_POINT_FROM_NOW: Final = "time-point-from-now"
 MARK_NOT_GUARDED: Final = "mark-not-guarded"
 BEGUN_RELEASED_AFTER_DEATH: Final = "begun-released-after-death"
 UNBEGUN_KEPT_AFTER_DEATH: Final = "unbegun-kept-after-death"
+SPOOL_ACK_BEFORE_SYNC: Final = "spool-ack-before-sync"
+DELIVERED_WITHOUT_STAMP: Final = "delivered-without-stamp"
+LATE_WITHOUT_FENCE: Final = "late-outcome-without-fence"
 
 EVERY: Final = tuple(
     sorted(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
@@ -44,13 +52,15 @@ def apply(name: str, url: str) -> None:
 
 
 def names(engine: str) -> tuple[str, ...]:
-    """The mutants that an engine has, and those of what stands above every engine."""
+    """The mutants that an engine has, and those of what stands above every engine; a client has only the latter."""
     return tuple(_mutations(engine))
 
 
 def _mutations(engine: str) -> dict[str, Callable[[], None]]:
     # Loaded when asked for: the mutants of one engine need nothing of the others.
-    own: dict[str, Callable[[], None]] = import_module(f"tests.torture.mutants_{engine}").MUTATIONS
+    own: dict[str, Callable[[], None]] = {}
+    if engine != "grpc":
+        own = import_module(f"tests.torture.mutants_{engine}").MUTATIONS
     return {**own, **_OF_EVERY_ENGINE}
 
 
@@ -75,9 +85,47 @@ def _unbegun_kept_after_death() -> None:
     replace_source(cleanup, "outcome_of", "return Release(entry.key, entry.attempt)", "return None")
 
 
+def _spool_ack_before_sync() -> None:
+    """A spool commits a moment after its answer."""
+    begin, end = 'self._db.execute("BEGIN IMMEDIATE")', 'self._db.execute("COMMIT")'
+    body = "\n        try:\n            yield self._db\n            "
+    committed = 'self._db.in_transaction and self._db.execute("COMMIT")'
+    replace_source(SpoolFile, "transaction", f"{begin}{body}{end}", f"{committed}\n        {begin}{body}pass")
+
+    async def run(self: SpoolThread, call: Callable[[], Any]) -> Any:
+        answer = await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        self._thread.submit(_commit_late, self)
+        return answer
+
+    SpoolThread._run = run  # type: ignore[method-assign]
+
+
+def _commit_late(thread: SpoolThread) -> None:
+    time.sleep(0.05)
+    if thread._file is not None and thread._file._db.in_transaction:
+        thread._file._db.execute("COMMIT")
+
+
+def _delivered_without_stamp() -> None:
+    """The store cannot tell that a job is sent for the second time."""
+    replace_source(StoreAccess, "create_stamped", "self._engine.create(jobs, stamp)", "self._engine.create(jobs)")
+
+
+def _late_without_fence() -> None:
+    """A late outcome is of whatever attempt there is."""
+    fenced, loose = (
+        "self._engine.settle(outcomes)",
+        "self._engine.settle([one._replace(attempt=0) for one in outcomes])",
+    )
+    replace_source(StoreAccess, "settle_late", fenced, loose)
+
+
 _OF_EVERY_ENGINE: Final[dict[str, Callable[[], None]]] = {
     TRIGGER_FROM_NOW: _trigger_from_now,
     TIME_POINT_FROM_NOW: _time_point_from_now,
     BEGUN_RELEASED_AFTER_DEATH: _begun_released_after_death,
     UNBEGUN_KEPT_AFTER_DEATH: _unbegun_kept_after_death,
+    SPOOL_ACK_BEFORE_SYNC: _spool_ack_before_sync,
+    DELIVERED_WITHOUT_STAMP: _delivered_without_stamp,
+    LATE_WITHOUT_FENCE: _late_without_fence,
 }

@@ -100,7 +100,7 @@ def _attempt_reused_after_release() -> None:
 
 def _attempt_reused_after_requeue() -> None:
     _forget_the_end_of_an_attempt()
-    replace_source(change, "_requeue", "attempts=0", "attempt=0, attempts=0")
+    replace_source(change, "_enter_again", "attempts=0", "attempt=0, attempts=0")
 
 
 def _dedupe_ignored() -> None:

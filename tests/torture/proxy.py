@@ -56,6 +56,14 @@ class Link:
             self.reset()
         self._flows.set()
 
+    def pause(self) -> None:
+        """Pass on nothing until `go_on`."""
+        self._flows.clear()
+
+    def go_on(self) -> None:
+        """Pass on everything again, also what was sent meanwhile."""
+        self._flows.set()
+
     def reset(self) -> None:
         """End both sides at once, without a goodbye."""
         for writer in self._writers:
@@ -73,6 +81,9 @@ class Proxy:
         self._links: set[Link] = set()
         self._stalls: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
+        self._is_cut = False
+        self._open = asyncio.Event()
+        self._open.set()
 
     async def start(self) -> int:
         """Listen; the port is answered."""
@@ -91,6 +102,24 @@ class Proxy:
         """End what may still be in the midst of something; from now on the network is good."""
         for link in list(self._links):
             link.reset()
+
+    def cut(self) -> None:
+        """From now on nobody reaches the server, and everybody notices."""
+        self._is_cut = True
+        self.heal()
+
+    def swallow(self) -> None:
+        """From now on nobody reaches the server, and nobody notices: connections stay open without an answer."""
+        self._open.clear()
+        for link in self._links:
+            link.pause()
+
+    def mend(self) -> None:
+        """The server can be reached again; what was sent meanwhile arrives late."""
+        self._is_cut = False
+        self._open.set()
+        for link in self._links:
+            link.go_on()
 
     def disturb(self, rng: random.Random) -> str:
         """Do something to some links; what was done."""
@@ -113,7 +142,10 @@ class Proxy:
         task.add_done_callback(self._stalls.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._open.wait()
         try:
+            if self._is_cut:
+                raise ConnectionRefusedError
             far_reader, far_writer = await asyncio.open_connection(LOOPBACK, self._server_port)
         except OSError:
             writer.transport.abort()

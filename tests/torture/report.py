@@ -15,47 +15,54 @@ from tests.torture.verdict import VIOLATIONS
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an engine's run came to: the load, and how each mutant was caught."""
+    """What an engine's lanes came to, by their names, and how each mutant was caught."""
 
-    run: Run
+    engine: str
+    runs: Mapping[str, Run]
     caught: Mapping[str, str]
 
     @property
     def passed(self) -> bool:
         """Whether nothing was violated and every mutant was caught."""
-        return self.run.verdict.passed_in_time and MISSED not in self.caught.values()
+        return all(run.verdict.passed_in_time for run in self.runs.values()) and MISSED not in self.caught.values()
 
 
 def table(judged: Judgement) -> str:
-    """The violations, the figures and the mutants of a run, in lines."""
-    run, caught = judged.run, judged.caught
+    """The violations and figures of each lane, and the mutants, in lines."""
+    lines: list[str] = []
+    for lane, run in judged.runs.items():
+        lines += ["", f"{judged.engine}, {lane}", *_lines(run)]
+    if judged.caught:
+        lines += ["", "mutants", *(f"  {how:<24}  {name}" for name, how in judged.caught.items())]
+    return "\n".join(lines)
+
+
+def _lines(run: Run) -> list[str]:
     verdict = run.verdict
-    lines = ["", run.settings.place.engine, "", "must be zero"]
+    lines = ["", "must be zero"]
     for number, meaning in VIOLATIONS.items():
         lines.append(f"  {number:<4}{verdict.found[number]:>8}  {meaning}")
         lines += [f"{'':16}{text}" for text in verdict.shown.get(number, [])[:5]]
     figures = {**run.nemeses, **verdict.figures, "seconds": round(run.seconds)}
-    lines += ["", "figures", *(f"  {value:>10}  {name}" for name, value in figures.items())]
-    if caught:
-        lines += ["", "mutants", *(f"  {how:<24}  {name}" for name, how in caught.items())]
-    return "\n".join(lines)
+    return [*lines, "", "figures", *(f"  {value:>10}  {name}" for name, value in figures.items())]
 
 
 def write(path: Path, judged: Sequence[Judgement]) -> None:
-    """Write the counters of every engine's run as JSON."""
-    content = {one.run.settings.place.engine: _counters(one) for one in judged}
-    path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    """Write the counters of every engine's lanes as JSON."""
+    path.write_text(json.dumps({one.engine: _counters(one) for one in judged}, indent=2) + "\n", "utf-8")
 
 
 def _counters(judged: Judgement) -> dict[str, Any]:
-    run = judged.run
+    runs = {lane: _counters_of(run) for lane, run in judged.runs.items()}
+    return {"passed": judged.passed, **runs, "mutants": dict(judged.caught)}
+
+
+def _counters_of(run: Run) -> dict[str, Any]:
     return {
-        "seed": run.settings.seed,
-        "passed": judged.passed,
+        "seed": run.seed,
         "seconds": round(run.seconds, 1),
         "violations": {number: run.verdict.found[number] for number in VIOLATIONS},
         "examples": {number: texts for number, texts in run.verdict.shown.items() if texts},
         "nemeses": dict(run.nemeses),
         "figures": run.verdict.figures,
-        "mutants": dict(judged.caught),
     }

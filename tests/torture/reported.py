@@ -77,7 +77,7 @@ class Newest:
 def check_fencing(calls: Sequence[Call], verdict: Verdict) -> None:
     """V6: nothing that an old attempt brings is taken, in the order that everybody saw."""
     newest = Newest(calls)
-    for call, (key, attempt, _), answer in _items(calls, "extend"):
+    for call, (key, attempt, _), answer in (*_items(calls, "extend"), *_items(calls, "reclaim")):
         if answer == "held" and newest.before(key, call.invoked_m) > attempt:
             verdict.violation("V6", f"job {key}: the lease of old attempt {attempt} was said to be held")
     for call, item, answer in _items(calls, "settle"):

@@ -28,6 +28,8 @@ from tests.torture.checker import check
 from tests.torture.controller import read_final_state, read_triggers
 from tests.torture.history import HistoryWriter, host_clock_ms, read_histories
 from tests.torture.logged import LoggedEngine
+from tests.torture.offline import stories as spool_stories
+from tests.torture.offline.spools import delivering, left_in, spools_in
 from tests.torture.places import Place
 from tests.torture.verdict import TIMING, Overseen, Verdict
 
@@ -164,6 +166,11 @@ async def completion_told_twice(stage: Stage) -> None:
         await stage.first.settle([plan.outcome(job, "complete")])
 
 
+async def completion_after_another_attempt(stage: Stage) -> None:
+    """A completion that was kept in a spool comes after another worker has got the job."""
+    await spool_stories.completion_after_another_attempt(stage, take)
+
+
 Story = Callable[[Stage], Awaitable[None]]
 
 STORIES: Final[dict[str, tuple[Story, frozenset[str]]]] = {
@@ -183,6 +190,9 @@ STORIES: Final[dict[str, tuple[Story, frozenset[str]]]] = {
     mutants.MARK_NOT_GUARDED: (managed_stories.managers_at_once, frozenset({"V12"})),
     mutants.BEGUN_RELEASED_AFTER_DEATH: (managed_stories.a_process_dies, frozenset({"V5"})),
     mutants.UNBEGUN_KEPT_AFTER_DEATH: (managed_stories.a_process_dies, frozenset({"V11"})),
+    mutants.SPOOL_ACK_BEFORE_SYNC: (spool_stories.killed_after_the_spool_answered, frozenset({"V1"})),
+    mutants.DELIVERED_WITHOUT_STAMP: (spool_stories.answer_lost, frozenset({"V2"})),
+    mutants.LATE_WITHOUT_FENCE: (completion_after_another_attempt, frozenset({"V6"})),
 }
 
 
@@ -221,6 +231,8 @@ async def _heal(url: str, folder: Path, clock: VirtualClock) -> Verdict:
     engine = open_engine(url, clock=clock)
     await engine.open()
     worker = LoggedEngine(engine, HistoryWriter(folder / "healer.jsonl", clock))
+    for spool in spools_in(folder):
+        await (await delivering(engine.fresh(), spool, url)).close()
     for _ in range(_DRAIN_ROUNDS_MAX):
         clock.advance(ms=LEASE_MS)
         await engine.sweep("healer")
@@ -233,6 +245,7 @@ async def _heal(url: str, folder: Path, clock: VirtualClock) -> Verdict:
     final = await read_final_state(engine)
     final.triggers = await read_triggers(engine)
     final.managers = {managed_stories.MANAGER: Overseen(is_near=True)}
+    final.spooled = left_in(spools_in(folder))
     await engine.close()
     return check(read_histories(folder), final)
 

@@ -14,7 +14,7 @@ from tests.torture import plan
 from tests.torture.checker import check
 from tests.torture.history import Call, Histories, HistoryWriter, read_histories
 from tests.torture.limited import check_limits
-from tests.torture.verdict import FinalState, Verdict
+from tests.torture.verdict import FinalState, Spooled, Verdict
 
 
 class SmallRun:
@@ -38,6 +38,8 @@ class SmallRun:
         ]
         self.counts = [Count("<default>", plan.WORK, "", State.COMPLETED, 1)]
         self.others: list[Job] = []
+        self.spooled: list[Spooled] = []
+        self.lapses_undone = 0
 
     def create(self, name: str, *, answer: Any = "unknown", dedupe: str | None = None, **variables: object) -> None:
         job = NewJob(plan.WORK, json.dumps({"r": name, **variables}), dedupe_key=dedupe)
@@ -71,11 +73,11 @@ class SmallRun:
                 0, plan.WORK, "worker-0",
                 sum(event.kind == "complete" for event in happened),
                 sum(event.kind in ("fail", "lapse") and event.retry_at_ms is None for event in happened),
-                sum(event.retry_at_ms is not None for event in happened),
+                sum(event.retry_at_ms is not None for event in happened) + self.lapses_undone,
                 0, 0,
             )
         ]  # fmt: skip
-        return set(check(self.histories, FinalState(jobs, events, self.counts, hours)).found)
+        return set(check(self.histories, FinalState(jobs, events, self.counts, hours, spooled=self.spooled)).found)
 
     def add_job(self, key: int, name: str, **fields: Any) -> None:
         self.others.append(

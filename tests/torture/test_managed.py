@@ -92,7 +92,8 @@ def test_a_manager_that_was_struck_itself_is_excused() -> None:
         ({"level": "error", "event": "a process has died", "how": "was killed by SIGKILL"}, True),
         ({"level": "error", "event": "a process has died", "how": "ended with exit code 1"}, False),
         ({"level": "error", "event": "Task exception was never retrieved"}, False),
-        ({"level": "warning", "event": "a job failed"}, True),
+        ({"level": "warning", "event": "attempt 1 of 5 failed, retrying in 1 s", "outcome": "retried"}, True),
+        ({"level": "error", "event": "gave up after 5 attempts", "outcome": "failed"}, True),
     ],
 )
 def test_errors_in_the_log_that_no_nemesis_explains_count(facts: dict[str, str], expected: bool) -> None:

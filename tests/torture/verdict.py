@@ -27,7 +27,10 @@ VIOLATIONS: Final[Mapping[str, str]] = {
     "V10": "counters that do not add up to the jobs",
     "V11": "recoveries slower than promised; drains over 60 s",
     "V12": "trigger time points fired twice or missed",
+    "V13": "spooled jobs or outcomes left, or set aside without a reason",
+    "V15": "jobs that ran again after their completion was kept",
     "V16": "more jobs at once than their type's limits allow",
+    "V17": "jobs of one producer in another order than they were acknowledged",
 }
 TIMING: Final = frozenset({"V11"})
 """Depends on the machine's speed: judged by `make torture`, shown only in the short lane among the tests."""
@@ -42,6 +45,15 @@ class Overseen:
 
     is_near: bool
     struck_ms: list[int] = field(default_factory=list)
+
+
+class Spooled(NamedTuple):
+    """What a spool holds at the end: a job by its id (then `attempt` is 0), or the outcome of an attempt."""
+
+    spool: str
+    key: int
+    attempt: int
+    reason: str | None
 
 
 class Ticking(NamedTuple):
@@ -71,6 +83,7 @@ class FinalState:
     deaths: dict[str, int] = field(default_factory=dict)
     """When processes of managers were killed, by the name of their history."""
     triggers: list[Ticking] = field(default_factory=list)
+    spooled: list[Spooled] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -300,4 +300,5 @@ async def test_a_job_that_does_not_exist_is_not_found(
     server: RunningServer, name: str, fields: dict[str, object]
 ) -> None:
     code, details = await refused(server.call(name, job_key=NO_SUCH_JOB, **fields))
-    assert (code, details) == (StatusCode.NOT_FOUND, f"Job '{NO_SUCH_JOB}' not found")
+    text = "not found" if name == "GetJob" else "not found or already completed"
+    assert (code, details) == (StatusCode.NOT_FOUND, f"Job '{NO_SUCH_JOB}' {text}")

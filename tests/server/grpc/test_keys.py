@@ -65,6 +65,7 @@ CALLS: Final[Mapping[str, Call]] = {
     f"/{WORK}/Work": Call(Row(WRITE, Scope.OWN), {"hello": work_pb2.Hello(worker="w")}),
     f"/{DESK}/Activate": Call(Row(WRITE, Scope.OWN), {"type": "another", "worker": "w"}),
     f"/{DESK}/Settle": Call(NAMED, {}),
+    f"/{DESK}/SettleLate": Call(NAMED, {}),
     f"/{DESK}/Extend": Call(NAMED, {"lease_ms": 60_000}),
     f"/{DESK}/Cancel": Call(NAMED, {}),
     f"/{DESK}/Requeue": Call(NAMED, {}, WRONG_STATE),
@@ -79,6 +80,7 @@ CALLS: Final[Mapping[str, Call]] = {
     f"/{DESK}/List": Call(Row(READ, Scope.OWN), {}),
     f"/{DESK}/Stats": Call(Row(READ, Scope.OWN), {}),
     f"/{DESK}/Result": Call(Row(READ, Scope.JOB), {}, grpc.StatusCode.DEADLINE_EXCEEDED),
+    f"/{DESK}/Spooled": Call(Row(READ, Scope.OWN), {"spool_id": "0123-1"}, grpc.StatusCode.NOT_FOUND),
 }
 
 
@@ -119,8 +121,8 @@ async def how_it_ends(server: RunningServer, path: str, key: str | None) -> Expe
 
 def naming(path: str, key: int) -> dict[str, Any]:
     """How a request names a job."""
-    if path == f"/{DESK}/Settle":
-        return {"outcomes": [work_pb2.Outcome(key=key, complete=work_pb2.Complete())]}
+    if path.startswith(f"/{DESK}/Settle"):
+        return {"outcomes": [work_pb2.Outcome(key=key, attempt=1, complete=work_pb2.Complete())]}
     if path.startswith(f"/{DESK}/"):
         return {"key": key}
     return {"jobKey": key} if path.startswith(f"/{ZEEBE}/") else {"job_key": str(key)}

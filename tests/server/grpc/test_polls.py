@@ -12,11 +12,13 @@ import pytest
 from grpc import StatusCode
 
 from everwork.codec.proto_replies import MESSAGE_BYTES_MAX
+from everwork.core.leasing import Demand
 from everwork.core.limits import KEY_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import CallTimeout
 from everwork.proto import jobs_pb2
+from everwork.server.grpc.delivery import LATE_SECONDS, deliver
 from everwork.server.grpc.jobs_api import JobsApi
 from everwork.service.jobs import Jobs
 from everwork.service.verb import IN_PROCESS
@@ -49,11 +51,21 @@ async def test_a_poll_without_jobs_ends_well_and_without_a_message(sqlite_server
     assert await call.code() is StatusCode.OK
 
 
-async def test_a_poll_ends_well_before_the_callers_deadline(open_server: OpenServer) -> None:
-    server = await open_server(long_poll_seconds=300)
+async def test_a_deadline_as_long_as_the_poll_is_the_polls_own_end(open_server: OpenServer) -> None:
+    server = await open_server(long_poll_seconds=1)
     call = polled(server, timeout_s=1.0)
     assert await answered(call) == []
     assert await call.code() is StatusCode.OK
+
+
+async def test_a_paused_type_is_named_also_when_the_deadline_ends_the_poll(open_server: OpenServer) -> None:
+    server = await open_server(long_poll_seconds=300)
+    await server.create()
+    await server.service._engine.pause(TYPE, True)
+    call = polled(server, timeout_s=0.5)
+    message = await call.read()
+    assert (message.success, message.error_message) == (False, f"type '{TYPE}' is paused until somebody resumes it")
+    assert await call.code() is StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_a_poll_takes_no_more_than_it_asks_for(server: RunningServer) -> None:
@@ -114,7 +126,7 @@ async def test_more_pollers_than_allowed_are_sent_away_with_a_hint(open_server: 
     call = polled(server)
     assert await call.code() is StatusCode.RESOURCE_EXHAUSTED
     assert "retry-after-ms" in [name for name, _ in await call.trailing_metadata()]
-    assert await server.poll(type="another", timeout_s=1.0) == []
+    assert await polled(server, type="another", timeout_s=0.2).code() is StatusCode.DEADLINE_EXCEEDED
     for open_call in calls:
         open_call.cancel()
 
@@ -204,3 +216,33 @@ async def test_a_deadline_that_has_passed_leases_nothing(sqlite_server: RunningS
         )
     [job] = await sqlite_server.activate()
     assert (job.job_key, job.attempt) == (key, 1)
+
+
+class AlmostLate:
+    """A connection whose caller's deadline is about to pass."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def time_remaining(self) -> float:
+        return LATE_SECONDS / 2
+
+    async def write(self, message: bytes) -> None:
+        self.written.append(message)
+
+
+async def test_jobs_that_could_not_be_read_before_the_deadline_are_released_unwritten(
+    sqlite_server: RunningServer,
+) -> None:
+    key = await sqlite_server.create()
+    leased = await sqlite_server.service.activate(Demand(TYPE, "w1", 1))
+    context: Any = AlmostLate()
+    with pytest.raises(CallTimeout):
+        await deliver(sqlite_server.service, context, leased, [(b"jobs", 1)])
+
+    async def is_back() -> bool:
+        job = await sqlite_server.job(key)
+        return (job.state, job.attempts) == (State.PENDING, 0)
+
+    await until(is_back)
+    assert context.written == []

@@ -150,13 +150,3 @@ async def test_a_poll_of_a_type_that_is_stopped_says_why_it_gets_nothing(rest: R
     await rest.ok("PUT", "/api/v1/types/email-send/pause")
     told = await rest.ok("POST", f"{JOBS}/activate", {**ASKED, "wait": 0})
     assert told == {"jobs": [], "reason": "type 'email-send' is paused until somebody resumes it"}
-
-
-async def test_more_pollers_than_allowed_are_told_to_come_again(local: Rest) -> None:
-    local.service._dispatcher._pollers_max = 1
-    poll = asyncio.create_task(local.ok("POST", f"{JOBS}/activate", ASKED))
-    await until(lambda: local.service.waiting("email-send") == 1)
-    answer = await local("POST", f"{JOBS}/activate", ASKED)
-    assert (problem(answer, 429)["code"], answer.headers["retry-after"]) == ("too_many_requests", "1")
-    local.service.end_polls()
-    assert await poll == {"jobs": []}

@@ -167,10 +167,15 @@ async def test_a_wrong_query_names_what_is_wrong(unchanged: Rest, query: str, fi
 
 
 @SHARED
-@pytest.mark.parametrize("key", ["0", "-1", "abc", "1.5", "9223372036854775808", "%00", "%F0%9F%99%82", "1%20", "٣"])
-async def test_a_key_that_is_none_is_refused(unchanged: Rest, key: str) -> None:
-    assert (await unchanged.refused(422, "GET", f"{JOBS}/{key}"))["field"] == "key"
-    assert (await unchanged.refused(422, "PUT", f"{JOBS}/{key}/complete"))["field"] == "key"
+@pytest.mark.parametrize(
+    "key",
+    ["0", "-1", "+1", "01", "abc", "1.5", "9223372036854775808", "%00", "%F0%9F%99%82", "1%20", "٣", "9" * 5_000],
+    ids=lambda key: ascii(key[:20]),
+)
+async def test_a_key_of_another_form_is_a_job_that_does_not_exist(unchanged: Rest, key: str) -> None:
+    for method, path in (("GET", ""), ("PUT", "/complete"), ("PUT", "/fail"), ("PUT", "/cancel"), ("DELETE", "")):
+        problem = await unchanged.refused(404, method, f"{JOBS}/{key}{path}")
+        assert (problem["code"], len(problem["detail"]) < 200) == ("job_not_found", True)
 
 
 @SHARED
@@ -182,6 +187,8 @@ async def test_a_key_that_is_none_is_refused(unchanged: Rest, key: str) -> None:
         ("/fail", {"backoff_ms": -1}, "backoff_ms"),
         ("/fail", {"by_policy": True, "retries": 1}, "by_policy"),
         ("/fail", {"by_policy": 1}, "by_policy"),
+        ("/fail", {"strict": True, "backoff_ms": 1}, "strict"),
+        ("/fail", {"strict": "yes"}, "strict"),
         ("/fail", {"error_message": 5}, "error_message"),
         ("/fail", {"variables": [1]}, "variables"),
         ("/fail", {"attempt": -1}, "attempt"),

@@ -251,7 +251,7 @@ async def test_an_address_without_a_page_is_told_on_one(visitor: Visitor) -> Non
         assert "There is no such thing" in page
         assert "Overview" in page
     assert "Job '999' not found" in await visitor.page("/ui/jobs/999", 404)
-    await visitor.page("/ui/jobs/none", 422)
+    assert "Job 'none' not found" in await visitor.page("/ui/jobs/none", 404)
     await visitor.page("/ui/jobs?type=%FF", 422)
     wrong = await visitor.client.put("/ui/jobs")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD")

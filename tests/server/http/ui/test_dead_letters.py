@@ -28,7 +28,7 @@ async def test_dead_letters_are_grouped_by_error_and_a_sort_leads_to_its_jobs(vi
     other = await rest.dead_letter("no such address\nTraceback: far", type="sms-send")
     page = await visitor.page("/ui/dead")
     assert [(type, jobs) for type, _, jobs in groups_in(page)] == [("email-send", "3"), ("sms-send", "1")]
-    assert "4 dead letters in 2 sorts of errors" in page
+    assert "4 dead letters in 2 error groups" in page
     assert ("connection refused by host 2" in page, "Traceback" in page) == (True, False)
     sort = groups_in(page)[0][1]
     one = await visitor.page(f"/ui/dead?type=email-send&fingerprint={sort}")
@@ -70,7 +70,7 @@ async def test_all_are_removed_and_nothing_is_left_to_ask_about(visitor: Visitor
     assert "nothing to do" in (await visitor.post("/ui/dead/sure", act="purge")).text
     late = await visitor.done("/ui/dead/change", "/ui/dead", act="purge", until=until)
     assert (late["is_good"], "no dead letter matches" in late["text"]) == (False, True)
-    assert "A job rests here" in await visitor.page("/ui/dead")
+    assert "Jobs appear here" in await visitor.page("/ui/dead")
 
 
 async def test_a_filter_that_cannot_be_understood_is_told_at_its_field(visitor: Visitor) -> None:
@@ -109,7 +109,7 @@ async def test_a_bound_key_sees_and_changes_the_dead_letters_of_its_tenant_only(
     mine, other = await local.dead_letter("refused", tenant="acme"), await local.dead_letter("umbrella", tenant="other")
     async with visiting(local, "jobs", tenants=("acme",)) as somebody:
         page = await somebody.page("/ui/dead")
-        assert ("1 dead letter in 1 sort" in page, "umbrella" in page) == (True, False)
+        assert ("1 dead letter in 1 error group" in page, "umbrella" in page) == (True, False)
         await somebody.page("/ui/dead?tenant=other", 403)
         question = await somebody.post("/ui/dead/sure", act="purge")
         [until] = re.findall(r'name="until" value="(\d+)"', question.text)

@@ -7,6 +7,7 @@ import re
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
 
+UNTRIED = "it cannot be requeued, because it has used no attempts; run it now instead"
 LATER = "2099-01-01T00:00:00Z"
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in send\nOSError: s3cret-s3cret refused'
 
@@ -127,7 +128,10 @@ async def test_what_cannot_be_done_is_refused_in_words_and_not_noted(visitor: Vi
     key = (await visitor.rest.job())["key"]
     path = f"/ui/jobs/{key}"
     refused = {
-        "requeue": ({}, f"Job '{key}' is pending: it cannot be requeued"),
+        "requeue": (
+            {},
+            f"Job '{key}' is pending: {UNTRIED}",
+        ),
         "delete": ({}, f"Job '{key}' is pending: it cannot be deleted"),
         "retries": ({"retries": "x"}, "retries: must be a whole number from 0 to 100, not 'x'"),
         "priority": ({"priority": "512"}, "priority: must be a whole number from -512 to 511, not 512"),
@@ -174,7 +178,7 @@ async def test_texts_of_strangers_are_only_texts(visitor: Visitor) -> None:
 
 async def test_a_job_that_does_not_exist_is_a_plain_page(visitor: Visitor) -> None:
     assert "Job '99' not found" in await visitor.page("/ui/jobs/99", 404)
-    assert "must be a job key" in await visitor.page("/ui/jobs/x", 422)
+    assert "Job 'x' not found" in await visitor.page("/ui/jobs/x", 404)
 
 
 async def test_a_job_is_read_but_not_changed_by_those_who_may_only_read(local: Rest) -> None:

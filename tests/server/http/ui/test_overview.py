@@ -43,7 +43,7 @@ async def test_a_sentence_says_how_work_flows(tmp_path: Path) -> None:
         page = await world.page("/ui")
         assert glance(page) == "Work flows: 14 a minute completed in the last 4 minutes; 5 % of the attempts failed."
         why = re.findall(r'<td title="(\w+)">([^<]+)</td>.*?class="num">(\d+)<', await world.page("/ui?range=7d"), re.S)
-        assert why == [("unclassified", "unknown sort of error", "3")]
+        assert why == [("unclassified", "unclassified error", "3")]
         await world.engine.create([NewJob("mail")])
         await world.minutes_later(8)
         said = glance(await world.page("/ui"))

@@ -21,7 +21,7 @@ async def test_the_settings_in_force_are_shown_without_secrets(tmp_path: Path) -
     async with serving(url_of("sqlite", tmp_path), **settings) as rest, visiting(rest) as visitor:
         page = await visitor.page("/ui/settings")
         assert ("hunter" in page, "root-root" in page) == (False, False)
-        own, _, usual = page.partition("As usual")
+        own, _, usual = page.partition("Defaults")
         for name, value in {"engine": "db.example.org/jobs", "rate_limit": "7", "masked_variables": "pin"}.items():
             assert name in own
             assert value in own
@@ -31,7 +31,7 @@ async def test_the_settings_in_force_are_shown_without_secrets(tmp_path: Path) -
 async def test_the_page_says_what_an_examination_finds_and_what_to_do(visitor: Visitor) -> None:
     await visitor.rest.dead_letter()
     page = await visitor.page("/ui/settings")
-    for told in ("Nothing needs anybody; 1 thing worth knowing", "1 dead letter", "survives a power cut", "1 failed"):
+    for told in ("All good; 1 thing worth knowing", "1 dead letter", "survives a power cut", "1 failed"):
         assert told in page, told
     assert "sqlite" in page
     assert '<a href="/ui/dead">Dead letters</a>' in page
@@ -46,7 +46,7 @@ async def test_what_needs_somebody_stands_first(visitor: Visitor) -> None:
     assert problem < note
     assert "What to do: start a worker for it" in page
     assert 'the first since <time datetime="' in page
-    assert "Nothing needs anybody" not in page
+    assert "All good" not in page
 
 
 async def test_an_examination_is_not_repeated_for_whoever_loads_the_page_again(visitor: Visitor) -> None:

@@ -73,7 +73,7 @@ async def test_the_list_is_searched_filtered_and_sorted(visitor: Visitor) -> Non
     }
     for query, types in asks.items():
         assert types_in(await visitor.page(f"/ui/types?{query}")) == types, query
-    assert "No type is like that" in await visitor.page("/ui/types?q=nobody")
+    assert "No matching types" in await visitor.page("/ui/types?q=nobody")
 
 
 async def test_of_many_types_a_hundred_stand_on_a_page(visitor: Visitor) -> None:
