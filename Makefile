@@ -16,7 +16,7 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test test-all prepared figures lint proto bench torture docs screenshots clean
+.PHONY: help up test test-all prepared figures lint proto bench torture docs screenshots image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ docs: $(DEV) ## check links, examples and commands in the documentation
 screenshots: $(DEV) ## pictures of every page of the dashboard, in build/screenshots
 	$(BIN)/python -m tools.browser --install
 	$(BIN)/python -m tools.screenshots $(ARGS)
+
+image: $(DEV) ## build the container image for real, and run its server and workers (root, Debian or Ubuntu)
+	$(BIN)/python -m tools.image $(ARGS)
 
 clean: ## remove .venv, caches and build results
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -23,6 +23,7 @@ from benchmarks.hosts import HOSTS, host_of
 from benchmarks.latency import measure_latency
 from benchmarks.limited import measure_limits
 from benchmarks.manager import measure_manager
+from benchmarks.offline import measure_offline
 from benchmarks.pages import measure_pages
 from benchmarks.peers.command import main as measure_peers
 from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
@@ -33,6 +34,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "drain": measure_drain,
     "handlers": measure_handlers,
     "enqueue": measure_enqueue,
+    "offline": measure_offline,
     "latency": measure_latency,
     "manager": measure_manager,
     "doors": measure_doors,
