@@ -26,6 +26,7 @@ from everwork.exceptions import EngineBusy
 
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 LOCKED = Judged(Verdict.LEASE_LOST, State.PROCESSING)
+RUNNING = Judged(Verdict.WRONG_STATE, State.PROCESSING)
 DECIDE_AGAIN_MAX = 100
 NOTES_VERSION = 2
 """The version of the notes that this client understands, see functions/activate.sql."""
@@ -53,6 +54,7 @@ async def settle_distinct(
         judged |= await _end_again(store, [o for o in failures if o.key in step.refused])
         refused_keys -= judged.keys()
         judged |= await _explain(store, [o for o in outcomes if o.key in refused_keys], activation.jobs)
+        judged |= await _settle_reclaimed(store, [o for o in outcomes if judged.get(o.key) == RUNNING and o.attempt])
     return [judged.get(o.key, ACCEPTED) for o in outcomes], activation
 
 
@@ -194,8 +196,9 @@ async def _end_again(store: OpenStore, failures: Sequence[DecidedOutcome]) -> di
 async def _explain(store: OpenStore, outcomes: Sequence[Outcome], leased: Sequence[LeasedJob]) -> dict[int, Judged]:
     """Read how the attempts ended that refused outcomes name, and judge the outcomes by it."""
     keys = sorted({outcome.key for outcome in outcomes})
-    statuses = await job_statuses(store, keys)
+    # In this order: a lapse that is undone between the two reads is still seen as one.
     ends = await store.connections.read(store.sql("settle")["past_ends"], keys)
+    statuses = await job_statuses(store, keys)
     # What this very step has leased was pending when the outcomes were judged.
     held = {job.key for job in leased}
     statuses = [
@@ -208,6 +211,12 @@ async def _explain(store: OpenStore, outcomes: Sequence[Outcome], leased: Sequen
         store, [status.key for status in statuses if status.is_unreported and status.key in repeated]
     )
     return judged
+
+
+async def _settle_reclaimed(store: OpenStore, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
+    """Settle again what was refused because of a lapse that was undone before it could be read."""
+    judged = (await settle_distinct(store, outcomes, ()))[0] if outcomes else []
+    return {outcome.key: one for outcome, one in zip(outcomes, judged, strict=True)}
 
 
 async def _report_repeated(store: OpenStore, keys: Sequence[int]) -> None:

@@ -1,0 +1,53 @@
+"""A lapse that another process undoes while an outcome is judged, which takes more than one statement here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from everwork.core.leasing import Lease, LeaseStatus, Verdict
+from everwork.core.outcome import Complete, Failed, kind_of
+from tests.factories import LEASE_MS, a_processing_job, the_job
+from tests.postgres.conftest import opened
+
+if TYPE_CHECKING:
+    from everwork.core.outcome import Outcome
+    from everwork.engines.postgres.connections import Rows
+    from everwork.engines.postgres.engine import PostgresEngine
+    from tests.stores import VirtualClock
+
+
+@pytest.mark.parametrize("outcome", [Complete(1, 1), Failed(1, 1, "no such address")], ids=["complete", "fail"])
+@pytest.mark.parametrize("passed", [0, 1], ids=["before the refusal is explained", "while it is explained"])
+async def test_an_outcome_is_not_refused_for_good_because_its_lapse_is_undone_meanwhile(
+    engine: PostgresEngine, url: str, clock: VirtualClock, passed: int, outcome: Outcome
+) -> None:
+    job = await a_processing_job(engine)
+    clock.advance(ms=LEASE_MS)
+    await engine.sweep("sweeper")
+    outcome = outcome._replace(key=job.key)
+    async with opened(url, clock) as other:
+        reclaim_between_reads(engine, other, Lease(job.key, 1), passed + isinstance(outcome, Failed))
+        [first] = (await engine.settle([outcome])).judged
+        # What was refused because of the lapse may be repeated, as after any lapse; nothing else may be said of it.
+        assert first.ok or first.verdict is Verdict.LEASE_LOST
+        [last] = (await engine.settle([outcome])).judged
+    assert last.ok
+    assert [entry.kind for entry in await engine.history(job.key)] == [kind_of(outcome)]
+    assert (await the_job(engine, job.key)).attempt == 1
+
+
+def reclaim_between_reads(engine: PostgresEngine, other: PostgresEngine, lease: Lease, passed: int) -> None:
+    """Let another engine undo the lapse before the read of this number."""
+    connections = engine._store.connections
+    read, reads = connections.read, 0
+
+    async def interrupted(sql: str, *parameters: object) -> Rows:
+        nonlocal reads
+        reads += 1
+        if reads == passed + 1:
+            assert await other.reclaim([lease], LEASE_MS) == [LeaseStatus.HELD]
+        return await read(sql, *parameters)
+
+    connections.read = interrupted  # type: ignore[method-assign]
