@@ -1,4 +1,4 @@
-# The image of the server, of workers and of the command line: docker, podman and buildah build it.
+# One image for the server, the workers and the command line. Builds with docker, podman and buildah.
 #
 #     docker build -t everwork .
 #     docker run -e EVERWORK_API_KEY=... -p 127.0.0.1:27500:27500 -p 127.0.0.1:27555:27555 -v jobs:/var/lib/everwork everwork
@@ -10,28 +10,28 @@ FROM ${BASE} AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-# An index of your own, and the authority that signs its certificate: --secret id=pip,src=pip.conf --secret id=ca,src=ca.pem.
-# They are mounted for this step, and never a part of the image.
+# For a private package index, pass its configuration and CA certificate: --secret id=pip,src=pip.conf --secret id=ca,src=ca.pem.
+# They are mounted for this step only and do not end up in the image.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
     python3 -m venv /opt/everwork \
     && /opt/everwork/bin/pip install --no-cache-dir --disable-pip-version-check .
 
 FROM ${BASE}
-# An init: it passes signals on and reaps what worker processes leave behind.
+# An init process: forwards signals and reaps orphaned processes.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log \
     && groupadd --gid 10001 everwork \
     && useradd --uid 10001 --gid 10001 --home-dir /var/lib/everwork --create-home --shell /usr/sbin/nologin everwork
 COPY --from=build /opt/everwork /opt/everwork
-# Listens on every address of the container; what the host publishes is its own decision.
+# Listens on all addresses of the container; which ports the host publishes is decided when the container is run.
 ENV PATH="/opt/everwork/bin:$PATH" \
     PYTHONUNBUFFERED=1 \
     EVERWORK_HOST=0.0.0.0 \
     EVERWORK_ENGINE=sqlite:////var/lib/everwork/jobs.db
 WORKDIR /var/lib/everwork
-# By number, so that Kubernetes can tell that it is not root.
+# Numeric, so that Kubernetes can verify runAsNonRoot.
 USER 10001:10001
 EXPOSE 27500 27555
 STOPSIGNAL SIGTERM

@@ -55,7 +55,7 @@ class Database(Protocol):
         ...
 
     async def set_up(self) -> None:
-        """Create the tables and the view, if they are not there; the store must have been opened once."""
+        """Create the tables and the view if they do not exist; the store must have been opened before."""
         ...
 
 

@@ -17,7 +17,7 @@ JOBS_PER_RUN_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the jobs are, when dead letters come back, and how many jobs one cron run takes."""
+    """Where the jobs are, when dead letters are requeued, and how many jobs one cron run processes."""
 
     url: str = "sqlite:///everwork.db"
     failed_job_retry_hours: float = 24.0
@@ -25,7 +25,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Settings:
-        """The settings that the variables give; `everwork` commands read EVERWORK_ENGINE, too."""
+        """The settings from environment variables; `everwork` commands read EVERWORK_ENGINE, too."""
         usual = cls()
         return cls(
             environ.get("EVERWORK_ENGINE") or usual.url,

@@ -1,4 +1,4 @@
-"""The web application: order a card, look at it, and a route for a cron service."""
+"""The web application: routes to order a card and to look it up, and one for a cron service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from giftcards.app import GiftCards
 
 
 def web_application(cards: GiftCards, *, secret: str | None = None) -> Starlette:
-    """The application; the secret of the cron route is CRON_SECRET of the environment, unless given."""
+    """The application; the cron route's secret defaults to CRON_SECRET in the environment."""
 
     @asynccontextmanager
     async def opened(_: Starlette) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The REST API: it creates jobs and shows them. No rule about states is here: what the store refuses is a 409."""
+"""The REST API: it creates jobs and shows them. It has no rules about states: what the engine refuses is a 409."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def web_application(app: Everwork, client: Client) -> Starlette:
         return JSONResponse(shown(await client.get(request.path_params["id"])))
 
     async def retry(request: Request) -> Response:
-        """failed -> pending, by hand; a job that has not failed is refused."""
+        """failed -> pending, on request; a job that has not failed is refused."""
         await client.requeue(request.path_params["id"])
         return JSONResponse(shown(await client.get(request.path_params["id"])))
 

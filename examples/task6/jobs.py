@@ -1,4 +1,4 @@
-"""The worker: what each type does, and which calls are made to fail. It reports; the store decides what follows."""
+"""The worker: what each type does, and which calls fail. It reports outcomes; the engine decides what follows."""
 
 from __future__ import annotations
 

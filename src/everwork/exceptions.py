@@ -58,7 +58,7 @@ class JobError(EverworkError):
 
 
 class JobNotFound(JobError):
-    """There is no job with this key. `key` is 0 if what was given does not have the form of a key."""
+    """There is no job with this key. `key` is 0 if the given text is not a well-formed key."""
 
     def __init__(self, key: int, message: str | None = None) -> None:
         super().__init__(key, message or f"Job '{key}' not found")
@@ -173,7 +173,7 @@ class Retry(Signal):
         for name in unknown:
             raise InvalidInput(
                 name,
-                "Retry takes a text and delay only; how often a job is tried is set by its policy: "
+                "Retry accepts only a text and delay; set the number of attempts in the retry policy: "
                 "WorkerSettings(retry=RetryPolicy(max_attempts=100)) or @app.job(..., retry=RetryPolicy(...))",
             )
         super().__init__(detail)

@@ -247,5 +247,5 @@ async def test_dead_letters_of_one_sort_are_brought_back_after_a_question(operat
     await offered(page, "Requeue 3")
     assert await barriers(page) == []
     await press(page, "Requeue 3")
-    await said(page, "3 dead letters were brought back")
+    await said(page, "3 dead letters were requeued")
     assert {(await whole.job(job.key)).state for job in jobs} == {State.PENDING}

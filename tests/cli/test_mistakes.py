@@ -239,5 +239,5 @@ def test_an_incomplete_installation_is_one_line(tmp_path: Path) -> None:
     program = "import sys; sys.modules['grpc'] = None; from everwork.cli.main import run; sys.exit(run(['serve']))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
     [line] = done.stderr.splitlines()
-    assert line.endswith("the installation is incomplete; install Everwork again with its dependencies")
+    assert line.endswith("the installation is incomplete; reinstall Everwork with its dependencies")
     assert "grpc" in line

@@ -53,12 +53,12 @@ def test_list_shows_what_waits_and_what_is_set_aside_and_why(cli: Cli, spool: Sp
     answer = cli("spool", "list", "spool.db")
     assert (answer.code, answer.err) == (0, "")
     for words in (
-        f"spool    {spool.spool.path}",
-        f"engine   sqlite:///{cli.file}",
+        f"spool     {spool.spool.path}",
+        f"engine    sqlite:///{cli.file}",
         "of 268,435,456 bytes",
         "set aside after 1d",
-        "waiting  1 job, 1 outcome",
-        "aside    1 entry",
+        "waiting   1 job, 1 outcome",
+        "set aside 1 entry",
         "5/1",
         f"{spool.id}-1",
         "the tenant is unknown",
@@ -67,7 +67,7 @@ def test_list_shows_what_waits_and_what_is_set_aside_and_why(cli: Cli, spool: Sp
 
 
 def test_list_of_an_empty_spool_does_not_say_that_something_was_set_aside(cli: Cli, spool: SpoolFile) -> None:
-    assert "oldest   none; set aside after 1d\n" in cli("spool", "list", spool.spool.path).out
+    assert "oldest    none; set aside after 1d\n" in cli("spool", "list", spool.spool.path).out
 
 
 def test_list_answers_in_json(cli: Cli, spool: SpoolFile) -> None:
@@ -154,7 +154,7 @@ async def test_flush_delivers_to_another_engine_if_that_is_wanted(cli: Cli, spoo
 def test_the_spool_of_a_client_is_delivered_by_a_client(cli: Cli) -> None:
     SpoolFile(Spool(str(cli.folder / "client.db")), "grpc://server:27500").close()
     complaint = cli("spool", "flush", "client.db").complaint
-    assert complaint.endswith("belongs to a client of grpc://server:27500; open it with a client to deliver it")
+    assert complaint.endswith("belongs to a client of grpc://server:27500; deliver it by starting a client with it")
 
 
 def test_flush_with_an_engine_that_is_away_is_one_clear_line(cli: Cli, spool: SpoolFile) -> None:
@@ -181,7 +181,7 @@ def test_drop_names_ids_that_do_not_exist(cli: Cli, spool: SpoolFile) -> None:
     assert (answer.code, answer.out) == (1, "1 entry deleted\n")
     assert f"everwork: no entry '{spool.id}-9' in the spool\n" in answer.err
     bad = cli("spool", "drop", "spool.db", "seven", "--yes")
-    assert (bad.code, bad.complaint) == (2, "id: must be the id of an entry, as listed, not 'seven'")
+    assert (bad.code, bad.complaint) == (2, "id: must be an entry id as in everwork spool list, not 'seven'")
 
 
 def test_drop_deletes_what_is_set_aside_or_everything(cli: Cli, spool: SpoolFile) -> None:
@@ -198,7 +198,7 @@ def test_drop_asks_first_and_needs_one_selection(cli: Cli, spool: SpoolFile) -> 
     assert "yes: --yes is required" in cli("spool", "drop", "spool.db", "--all").complaint
     for wrong in ((), ("--all", "--aside"), (f"{spool.id}-1", "--all")):
         answer = cli("spool", "drop", "spool.db", *wrong, "--yes")
-        assert (answer.code, answer.complaint) == (2, "id: give entry ids, --aside or --all")
+        assert (answer.code, answer.complaint) == (2, "id: pass entry ids, --aside or --all")
     assert spool.counts().jobs == 1
 
 

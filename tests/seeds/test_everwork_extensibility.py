@@ -69,7 +69,7 @@ def test_a_built_in_scheme_cannot_be_replaced() -> None:
         ("mysql://host/db", r"unknown scheme 'mysql'; it must start with one of sqlite://.*, toy://, twice://"),
         ("twice:///jobs.db", "twice:// is provided by everwork-broken and everwork-toy; uninstall all but one"),
         ("missing:///jobs.db", r"\(everwork_gone:open_gone, package everwork-broken\) cannot be used: ModuleNotFound"),
-        ("nothing:///jobs.db", "package everwork-broken.* TypeError: it must make an everwork.engines.contract.Engine"),
+        ("nothing:///jobs.db", "package everwork-broken.* TypeError: it must return an everwork.engines.contract"),
         ("badly:///jobs.db", "package everwork-broken.* KeyError: 'no such driver'; update or uninstall the package"),
     ],
 )

@@ -23,8 +23,8 @@ def test_a_breaker_takes_failure_threshold_and_recovery_timeout() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"failures": 3, "failure_threshold": 5}, "failure_threshold: is another name of failures: give one of them"),
-        ({"seconds": 60, "recovery_timeout": 60}, "recovery_timeout: is another name of seconds: give one of them"),
+        ({"failures": 3, "failure_threshold": 5}, "failure_threshold: is an alias of failures: pass only one of them"),
+        ({"seconds": 60, "recovery_timeout": 60}, "recovery_timeout: is an alias of seconds: pass only one of them"),
         ({"failure_threshold": 0}, "breaker_failures: must be a whole number from 1"),
         ({"recovery_timeout": "soon"}, "breaker_seconds: must be a number from 1"),
     ],

@@ -134,7 +134,7 @@ async def test_what_cannot_be_done_says_that_the_store_was_not_reached_yet(
     store.leave()
     server.start()
     answer = await http.get(JOBS)
-    assert (answer.status_code, "was not reached yet" in answer.json()["detail"]) == (503, True)
+    assert (answer.status_code, "is not connected yet" in answer.json()["detail"]) == (503, True)
     store.come_back()
 
 

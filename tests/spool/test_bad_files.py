@@ -69,10 +69,10 @@ def test_a_path_that_is_too_long_is_refused_in_one_short_line(tmp_path: Path, na
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal", ".lock", ".wake"])
 def test_the_files_of_the_store_are_refused_as_its_spool_and_the_other_way_round(tmp_path: Path, suffix: str) -> None:
     store, other = f"sqlite:///{tmp_path}/jobs.db", f"{tmp_path}/jobs.db{suffix}"
-    with pytest.raises(InvalidInput, match="offline: must be another file than the store's"):
+    with pytest.raises(InvalidInput, match="offline: must be a file other than the engine's"):
         Offline.of(other, store)
     if suffix != ".wake":  # A spool has none.
-        with pytest.raises(InvalidInput, match="offline: must be another file than the store's"):
+        with pytest.raises(InvalidInput, match="offline: must be a file other than the engine's"):
             Offline.of(f"{tmp_path}/jobs.db", f"sqlite:///{other}")
 
 
@@ -97,9 +97,9 @@ async def test_nothing_is_acknowledged_in_a_file_that_was_taken_away_and_what_it
     async with the_store(offline) as store:
         await thread.do(lambda file: file.keep_jobs(numbered(1, 2)))
         take_away(tmp_path, how)
-        with pytest.raises(EngineUnavailable, match="the file was removed or replaced while it was open; start again"):
+        with pytest.raises(EngineUnavailable, match="the file was removed or replaced while open; restart the program"):
             await thread.do(lambda file: file.keep_jobs(numbered(3, 3)))
-        with pytest.raises(EngineUnavailable, match="the file was removed or replaced while it was open; start again"):
+        with pytest.raises(EngineUnavailable, match="the file was removed or replaced while open; restart the program"):
             await thread.do(lambda file: file.keep_outcomes([Complete(1, 1)]))
         await Courier(offline, thread, store).deliver()
     await thread.close()
@@ -131,7 +131,7 @@ def test_the_database_of_another_program_is_refused_and_stays_as_it_is(offline: 
 def test_the_file_of_a_newer_version_is_refused(offline: Offline) -> None:
     kept(offline, numbered(1, 1))
     change(offline, "UPDATE spool SET version = 2")
-    assert "has version 2, this Everwork knows up to 1; upgrade Everwork" in refused(offline)
+    assert "has version 2, but this Everwork reads up to 1; upgrade it" in refused(offline)
 
 
 def test_a_spool_for_another_store_is_refused_while_it_holds_entries(offline: Offline) -> None:
@@ -235,7 +235,7 @@ def test_the_lock_that_an_administrator_creates_is_for_the_owner_of_the_spool(re
 def test_a_folder_that_may_not_be_entered_is_a_clear_error(reachable: Path) -> None:
     reachable.chmod(0o000)
     with program("open_as_nobody", reachable) as other:
-        assert "permission denied; choose a path that this user may use" in line(other)
+        assert "permission denied; choose a path that this user can access" in line(other)
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_a_job_that_this_version_cannot_read_is_an_error_that_says_why(text: str
         ('{"kind":"complete","key":1,"attempt":1,"mood":"good"}', "unknown field 'mood'"),
         ('{"kind":"dance","key":1,"attempt":1}', "an outcome of an unknown kind"),
         ('{"key":1,"attempt":1}', "an outcome of an unknown kind"),
-        ('{"kind":"complete","key":1,"attempt":1,"events":[7]}', "a field is missing or has another form"),
+        ('{"kind":"complete","key":1,"attempt":1,"events":[7]}', "a field is missing or has a wrong value"),
         ('{"kind":"complete","key":1,"attempt":1,"events":[{"type":"a","colour":1}]}', "unknown field 'colour'"),
         ("null", "is damaged: not a JSON object"),
     ],

@@ -204,5 +204,5 @@ async def test_a_closed_engine_says_so(file: Path) -> None:
     await engine.open()
     await engine.close()
     for call in (engine.create([a_new_job()]), engine.get([1]), engine.wait([TYPE], 1)):
-        with pytest.raises(EngineUnavailable, match="it was not reached yet, or is closed"):
+        with pytest.raises(EngineUnavailable, match="it is not connected yet, or is closed"):
             await call

@@ -1,4 +1,4 @@
-"""A tick by HTTP: an ASGI application for the cron service of a serverless host, to be mounted in the user's own."""
+"""A tick over HTTP: an ASGI route for the cron service of a serverless host, added to the user's own application."""
 
 from __future__ import annotations
 

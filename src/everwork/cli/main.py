@@ -135,7 +135,7 @@ def _explained(error: Exception) -> tuple[int, str]:
         case EverworkError() | OSError():
             return BAD_REQUEST, str(error)
         case ModuleNotFoundError():
-            return UNEXPECTED, f"{error}: the installation is incomplete; install Everwork again with its dependencies"
+            return UNEXPECTED, f"{error}: the installation is incomplete; reinstall Everwork with its dependencies"
         case _:
             return UNEXPECTED, f"unexpected {type(error).__name__}: {error} (set EVERWORK_DEBUG=1 to see where)"
 

@@ -1,4 +1,4 @@
-"""Offline mode of a remote client: new jobs and outcomes go to the server, or into the spool while it is away."""
+"""Offline mode of a remote client: jobs and outcomes go to the server, or into the spool while it is unavailable."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class RemoteOutbox:
         await self.spool.close()
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """Create jobs, or keep them. A caller that does not wait any longer leaves no job in between."""
+        """Create jobs, or spool them. If the caller stops waiting, each job still ends up in one of the two."""
         promise: asyncio.Future[list[Created]] = asyncio.get_running_loop().create_future()
         self._creates.put(jobs, promise)
         return await promise
 
     async def spooled(self, spool_id: str) -> Spooled:
-        """What has become of a job in this spool."""
+        """The state of a job in this spool."""
         found = await self.spool.spooled(spool_id)
         if found is None:
             raise NotFound("spooled job", spool_id)
@@ -78,7 +78,7 @@ class RemoteOutbox:
             return await self._jobs().create(jobs, stamp)
 
     async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Report attempts that ended while the server was away."""
+        """Report attempts that ended while the server was unavailable."""
         with _unknown_as_away():
             return await self._jobs().settle_late(outcomes)
 

@@ -53,7 +53,7 @@ def require_local_file(file: Path) -> None:
         _require_usable(file)
     except PermissionError:  # A directory above it may not be entered.
         raise EngineUnavailable(
-            f"cannot open {file}: permission denied; choose a path that this user may use"
+            f"cannot open {file}: permission denied; choose a path that this user can access"
         ) from None
     except OSError as error:  # No file can have this name.
         raise EngineUnavailable(f"cannot open {checks.shown(str(file))}: {error.strerror}") from None
@@ -68,7 +68,7 @@ def _require_usable(file: Path) -> None:
     if not file.parent.is_dir():
         raise EngineUnavailable(f"cannot open {file}: the directory {file.parent} does not exist; create it first")
     if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user may write")
+        raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user can write")
 
 
 def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:
@@ -78,7 +78,7 @@ def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) ->
     point, kind = max(reversed(inside), key=lambda mount: len(mount[0]), default=("/", ""))
     if kind in NETWORK_FILE_SYSTEMS:
         raise EngineUnavailable(
-            f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not hold; "
+            f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not work; "
             "use a local disk, or PostgreSQL or Redis"
         )
 
@@ -95,7 +95,7 @@ def identity(path: str) -> tuple[int, int]:
 def require_same_file(path: str, opened: tuple[int, int]) -> None:
     """Refuse to write to a file that was removed or replaced: the writes would be lost."""
     if identity(path) != opened:
-        raise EngineUnavailable(f"cannot use {path}: the file was removed or replaced while it was open; start again")
+        raise EngineUnavailable(f"cannot use {path}: the file was removed or replaced while open; restart the program")
 
 
 def unavailable(path: str, error: sqlite3.Error) -> EngineUnavailable:
@@ -106,8 +106,8 @@ def unavailable(path: str, error: sqlite3.Error) -> EngineUnavailable:
         "database disk image is malformed": "the file is damaged; restore it from a backup",
         "database or disk is full": "the disk is full; free some space and try again",
         "attempt to write a readonly database": "it is read-only; check the permissions of the file and its directory",
-        "unable to open database file": "check the path, its permissions and free file handles",
-        "disk I/O error": "the disk reports an error; check it, then start again",
+        "unable to open database file": "check the path, its permissions and the limit on open files",
+        "disk I/O error": "the disk reports an error; check it, then restart the program",
     }.get(text)
     return EngineUnavailable(f"cannot use {path}: {text}" + (f": {advice}" if advice else ""))
 

@@ -56,7 +56,7 @@ class CircuitBreaker:
 def _one_of(name: str, value: Any, other_name: str, other: Any, default: Any) -> Any:
     """The value that was given by one of two names for the same thing."""
     if value is not None and other is not None:
-        raise InvalidInput(other_name, f"is another name of {name}: give one of them, not both")
+        raise InvalidInput(other_name, f"is an alias of {name}: pass only one of them")
     return default if value is None and other is None else other if value is None else value
 
 

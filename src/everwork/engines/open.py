@@ -74,7 +74,7 @@ def _provided(scheme: str, url: str, clock: Clock | None, own_loop: bool) -> Eng
         make: MakeEngine = found[0].load()
         engine = make(url, clock=clock, own_loop=own_loop)
         if not isinstance(engine, Engine):
-            raise TypeError(f"it must make an everwork.engines.contract.Engine, not {shown(engine)}")
+            raise TypeError(f"it must return an everwork.engines.contract.Engine, not {shown(engine)}")
         return engine
 
 

@@ -30,7 +30,7 @@ async def declare_workers(
         policies |= subscribed.policies
         if subscribed.policy and subscribed.foreign:
             log.warning(
-                "a worker's policy does not hold where another worker came first",
+                "a worker's policy does not apply to sources that another worker subscribed to first",
                 worker=settings.id,
                 title=settings.title,
                 sources=subscribed.foreign,

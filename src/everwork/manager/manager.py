@@ -92,7 +92,7 @@ class ProcessManager:
         require_importable_program(self._workers)
         context = _context(self._start_method)
         if self._running is not None:
-            raise BadConfiguration("the manager runs already")
+            raise BadConfiguration("the manager is already running")
         if self.log_format is not None:
             configure(self.log_format, self.log_level)
         stops = StopRequests()
@@ -115,7 +115,7 @@ class ProcessManager:
         """
         jobs_max = jobs_per_tick(max_jobs)
         if self._running is not None:
-            raise BadConfiguration("the manager runs already")
+            raise BadConfiguration("the manager is already running")
         return await self._ticks.run(jobs_max, shutdown_timeout)
 
     def tick_route(self, *, secret: str | None = None, public: bool = False, max_jobs: int | None = None) -> TickRoute:

@@ -125,7 +125,7 @@ def log_failure(log: Any, outcome: FailedOutcome, failure: Failure, facts: dict[
     """Log what has followed a failed attempt; `outcome` in the line is as the metrics name it, or `rejected`."""
     attempts, most = failure.attempts, failure.max_attempts
     if isinstance(outcome, o.Reject):
-        facts.pop("exc_info", None)  # The handler has meant it: where it was raised is no news.
+        facts.pop("exc_info", None)  # Raised on purpose: the traceback would add nothing.
         log.warning("rejected, will not be retried", **facts, outcome="rejected", error=failure.error)
     elif failure.retry_ms is None:
         given_up = f"gave up after {attempts} {'attempt' if attempts == 1 else 'attempts'}"

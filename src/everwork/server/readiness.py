@@ -61,4 +61,4 @@ class Readiness:
         age = self._service.upkeep_age_s
         if age is None or age <= UPKEEP_SECONDS:
             return None
-        return Unready("upkeep_late", f"upkeep was last done {age:.0f} s ago; lapsed leases are not taken away")
+        return Unready("upkeep_late", f"upkeep last ran {age:.0f} s ago; expired leases are not cleaned up")

@@ -194,12 +194,12 @@ def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
 def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
     dead = counts[State.FAILED]
     advice = "see everwork dead list, and --rejected for rejected jobs"
-    text = f"{dead:,} dead letter{'s' if dead != 1 else ''}, rejected jobs included"
+    text = f"{dead:,} failed job{'s' if dead != 1 else ''}: dead letters and rejected jobs"
     return [Finding(False, text, advice)] if dead else []
 
 
 def of_spool(spool: SpoolStatus) -> list[Finding]:
-    """Entries that wait for delivery or cannot be delivered, and bounds that are near."""
+    """Entries that wait for delivery or cannot be delivered, and limits that are nearly reached."""
     counts, where = spool.counts, f"the spool {spool.path}"
     see = f"see everwork spool list {spool.path}"
     findings = []
@@ -216,9 +216,10 @@ def of_spool(spool: SpoolStatus) -> list[Finding]:
         limit = f", and entries are set aside after {_span(spool.max_age)}" if is_old else ""
         text = f"{spool.waiting:,} entr{'y waits' if spool.waiting == 1 else 'ies wait'} in {where}"
         text += f", the oldest for {_span(age_s)}{limit}"
-        findings.append(Finding(is_old, text, f"{see}, and check that a process that uses it is running"))
+        findings.append(Finding(is_old, text, f"{see}, and check that a process with this spool is running"))
     if spool.is_away and not spool.waiting:
-        findings.append(Finding(False, f"new jobs go to {where}", "the engine was unavailable a moment ago"))
+        advice = "no action needed: they are delivered when the engine is back"
+        findings.append(Finding(False, f"new jobs go to {where}", advice))
     return findings
 
 

@@ -78,7 +78,7 @@ class Jobs(JobQuestions):
 
     @verb(WRITE, tenants=ITEMS)
     async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts that ended while the caller was cut off; lapsed leases are taken back where possible."""
+        """Settle attempts that ended while the caller was disconnected; lapsed leases are restored where possible."""
         return await self._settle_own(outcomes, self._service.settle_late)
 
     @verb(WRITE, tenants=ITEMS)
@@ -142,7 +142,7 @@ class Jobs(JobQuestions):
 
     @verb(WRITE, tenants=OWNER, audit="jobs.run-now", audited=BY_MINUTE)
     async def run_now(self, key: int, *, reset: bool = False) -> State:
-        """Make a pending job due now; `reset`: with all its attempts and without its last error, a dead letter too."""
+        """Make a pending job due now; `reset` also resets attempts and last error, and accepts dead letters."""
         keys = [checks.job_key(key)]
         if reset:
             [judged] = await self._engine.requeue(keys, waiting=True)

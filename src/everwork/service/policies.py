@@ -89,7 +89,7 @@ class TypeDefaults:
         try:
             _require_whole(type, after)
         except InvalidInput as error:
-            log.warning("the default policy does not fit a type, which keeps its own", type=type, error=str(error))
+            log.warning("the default policy cannot apply to a type, which keeps its own", type=type, error=str(error))
             return
         if after != own:
             await put_policy(self._engine, type, stored, encode_policy_fields(after))

@@ -1,4 +1,4 @@
-"""Limits of waiting long polls: per API key and type, and in all. The polls of one key never affect another key."""
+"""Limits on waiting long polls: per API key and type, and in total. The polls of one key never affect another key."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PollLimits:
             raise _too_many(f"{self._per_type:,} polls of this API key are waiting for jobs of type '{type}'")
         own = self._of_caller[caller]
         if own and self._waiting >= self._total and own >= self._share:
-            raise _too_many(f"the server has reached its limit of waiting polls, {own:,} of them of this API key")
+            raise _too_many(f"the server has reached its limit of waiting polls, {own:,} of them from this API key")
 
     @property
     def _share(self) -> int:

@@ -83,7 +83,7 @@ class StoreAccess:
     async def delivered(self, spool_id: str, *, wait: bool) -> Created:
         """The store's answer to a job that was spooled; if it is to be waited for, once there is one."""
         if self.outbox is None:
-            raise NotDelivered(0, f"job '{spool_id}' is in a spool, but offline mode is off in this process")
+            raise NotDelivered(0, f"job '{spool_id}' is in a spool, but this process has none; pass offline=")
         return await self.outbox.delivered(spool_id, wait=wait)
 
     def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> Coroutine[Any, Any, list[Created]]:
@@ -104,7 +104,7 @@ class StoreAccess:
         return judged
 
     async def spool_status(self) -> SpoolStatus | None:
-        """How the spool of this process stands; None without offline mode, or if it cannot be read."""
+        """The status of this process's spool; None without offline mode, or if it cannot be read."""
         if self.outbox is None:
             return None
         try:

@@ -1,4 +1,4 @@
-"""The contents of a spool for people: listed, deleted, tried again, sent to another store."""
+"""The entries of a spool, for operators: list, delete, retry, deliver to another store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class SpoolStatus(NamedTuple):
-    """How a spool stands. The last three are of one process, which has it open."""
+    """The status of a spool. The last three fields are those of one process that has it open."""
 
     path: str
     store: str
@@ -52,12 +52,12 @@ class SpoolStatus(NamedTuple):
 
 
 def status(file: SpoolFile) -> SpoolStatus:
-    """How a spool stands."""
+    """The status of a spool."""
     return SpoolStatus(file.spool.path, file.store, file.counts(), file.spool.max_bytes, file.spool.max_age)
 
 
 def status_of(path: str) -> SpoolStatus:
-    """How the spool in a file stands."""
+    """The status of the spool in a file."""
     file = SpoolFile(Spool(path), None)
     try:
         return status(file)
@@ -102,7 +102,7 @@ def drop(file: SpoolFile, ids: Sequence[str]) -> list[str]:
         for id in dict.fromkeys(ids):
             match = _ID.fullmatch(id)
             if match is None:
-                raise InvalidInput("id", f"must be the id of an entry, as listed, not {checks.shown(id)}")
+                raise InvalidInput("id", f"must be an entry id as in everwork spool list, not {checks.shown(id)}")
             if match["key"] is not None:
                 values = (match["key"], match["attempt"])
                 if db.execute("DELETE FROM outcome WHERE key = ? AND attempt = ?", values).rowcount:
@@ -118,11 +118,11 @@ def drop(file: SpoolFile, ids: Sequence[str]) -> list[str]:
         for stamp in stamps:
             left = "SELECT count(*) FROM job WHERE state <= ? AND producer = ? AND number = ?"
             if others := db.execute(left, (ASIDE, *stamp)).fetchone()[0]:
-                raise InvalidInput("id", f"names part of a batch that was sent: {_BATCH.format(others)}")
+                raise InvalidInput("id", f"is part of a batch in doubt: {_BATCH.format(others)}")
     return found
 
 
-_BATCH: Final = "whether it was created is unknown; deliver it, or delete the other {} jobs of the batch as well"
+_BATCH: Final = "its jobs may have been created; deliver the batch, or delete its other {} jobs, too"
 
 
 def drop_all(file: SpoolFile, *, waiting: bool) -> int:
@@ -134,7 +134,7 @@ def drop_all(file: SpoolFile, *, waiting: bool) -> int:
 
 
 def retry_aside(file: SpoolFile) -> int:
-    """Let entries that were set aside be delivered again; returns how many."""
+    """Mark entries that were set aside for another delivery; returns how many."""
     with file.transaction() as db:
         jobs = db.execute("UPDATE job SET state = ?, reason = NULL WHERE state = ?", (WAITING, ASIDE)).rowcount
         sql = "UPDATE outcome SET state = ?, reason = NULL WHERE state = ?"

@@ -1,4 +1,4 @@
-"""Delivers what a spool holds: outcomes first, then jobs in their order. One process at a time."""
+"""Delivers the entries of a spool: outcomes first, then jobs in order. One process at a time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Courier:
         """Outcomes that were reported."""
 
     async def deliver(self) -> bool:
-        """Deliver all that waits now; False if another process is at it. Raises `EngineUnavailable` if that fails."""
+        """Deliver waiting entries; False if another process is delivering. Raises `EngineUnavailable` if that fails."""
         if not await self._thread.do(SpoolFile.has_waiting):
             return True
         turn = Turn(self._spool.path)
@@ -129,7 +129,7 @@ class Courier:
         return True
 
     async def report_outcomes(self) -> bool:
-        """Report the outcomes that wait now; False if another is at it. Raises `EngineUnavailable` if that fails."""
+        """Report waiting outcomes; False if another process is delivering. Raises `EngineUnavailable` if that fails."""
         turn = Turn(self._spool.path)
         if not turn.take():
             return False

@@ -68,7 +68,7 @@ def _read_job(fields: dict[str, Any]) -> NewJob:
 
 def _difference(fields: object, known: Sequence[str]) -> str:
     unknown = [name for name in fields if name not in known] if isinstance(fields, dict) else []
-    return f"unknown field {', '.join(map(repr, unknown))}" if unknown else "a field is missing or has another form"
+    return f"unknown field {', '.join(map(repr, unknown))}" if unknown else "a field is missing or has a wrong value"
 
 
 def _job_fields(job: NewJob) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Moment(NamedTuple):
         return cls(boot_id(), _boot_ms(), time.time_ns() // 1_000_000)
 
     def elapsed_ms(self, now: Moment) -> int:
-        """Milliseconds since then: by a clock that no one can set, unless the host was started again since."""
+        """Milliseconds since then: by the monotonic clock, or by the wall clock if the host was rebooted."""
         if self.boot and self.boot == now.boot:
             return max(0, now.boot_ms - self.boot_ms)
         return max(0, now.wall_ms - self.wall_ms)
@@ -96,7 +96,7 @@ class Moment(NamedTuple):
 
 @cache
 def boot_id() -> str:
-    """Identifies the run of this host since it was started; empty where that is not known."""
+    """Identifies the current boot of this host; empty if unknown."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:

@@ -113,7 +113,7 @@ class SpoolFile:
             raise self._not_a_spool() from None
         if is_newer:
             raise SchemaMismatch(
-                f"spool: {self.spool.path} has version {version}, this Everwork knows up to {VERSION}; upgrade Everwork"
+                f"spool: {self.spool.path} has version {version}, but this Everwork reads up to {VERSION}; upgrade it"
             )
         self.id, self.store, *bounds = db.execute("SELECT id, store, max_bytes, max_age FROM spool").fetchone()
         self._take_bounds(db, store, *bounds)

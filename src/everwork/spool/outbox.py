@@ -188,7 +188,7 @@ class Outbox:
         return await self._thread.do(SpoolFile.counts)
 
     async def status(self) -> SpoolStatus:
-        """How the spool stands, and what this process has delivered."""
+        """The status of the spool, and what this process has delivered."""
         status = await self._thread.do(contents.status)
         courier = self._courier
         return status._replace(is_away=self.is_away, delivered=courier.delivered, reported=courier.reported)
@@ -223,7 +223,7 @@ class Outbox:
                 raise
             except EverworkError as error:
                 # A mistake in what is declared: jobs must not wait in the spool because of it.
-                log.error("what was declared during the outage is refused", error=str(error))
+                log.error("a declaration made during the outage was refused", error=str(error))
             del self._when_connected[0]
 
     async def _tick(self) -> bool:
@@ -243,7 +243,7 @@ class Outbox:
             # Otherwise something was being kept, and must be delivered first.
             if is_drained and not self._keeping and last_id == self._last_id:
                 self._is_direct = True
-                log.info("the engine is back, the spool is delivered", spool=self.path)
+                log.info("the engine is back, the spool was delivered", spool=self.path)
         finally:
             returning.set()
             self._returning = None

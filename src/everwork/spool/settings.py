@@ -45,7 +45,7 @@ class Spool:
 
 
 class Offline(NamedTuple):
-    """A spool and the store that its entries are for, by its name without secrets."""
+    """A spool, and the name (without secrets) of the store that its entries belong to."""
 
     spool: Spool
     store: str
@@ -63,7 +63,7 @@ class Offline(NamedTuple):
         scheme, _, path = self.store.partition(":///")
         spool = self.spool.path
         if scheme == "sqlite" and (spool in _files_of(path) or path in _files_of(spool)):
-            raise InvalidInput("offline", f"must be another file than the store's, not {checks.shown(spool)}")
+            raise InvalidInput("offline", f"must be a file other than the engine's, not {checks.shown(spool)}")
 
 
 def _files_of(path: str) -> list[str]:

@@ -42,7 +42,7 @@ class RehearsalEngine(SqliteEngine):
         """Accept jobs, unless an outage is simulated."""
         if self.refusals.left:
             self.refusals.left -= 1
-            raise EngineUnavailable("the engine is away, as the test has asked for")
+            raise EngineUnavailable("the engine is unavailable, as simulated by the test")
         return await super().create(jobs, stamp)
 
     async def query(self, query: Query[T]) -> T:

@@ -65,7 +65,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.callback(invoke_without_command=True)
 def dead(ctx: typer.Context) -> None:
-    """Look at dead letters, bring them back, remove them.
+    """List, inspect, requeue or delete dead letters.
 
     [bold]Example:[/bold] everwork dead list
     """
@@ -176,7 +176,7 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
     rejected: Rejected = False,
     all: All = False,
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -307,7 +307,7 @@ def _show_groups(found: Grouped) -> None:
         write("there are no dead letters\n" if found.looked_at == found.rejected else "no dead letters match\n")
     if found.is_cut:
         write_stderr(
-            f"only the newest {found.looked_at:,} dead letters were looked at; narrow it down by --type or --error"
+            f"only the newest {found.looked_at:,} dead letters were scanned; narrow the search with --type or --error"
         )
     if found.rejected:
         jobs = "1 rejected job is" if found.rejected == 1 else f"{found.rejected:,} rejected jobs are"

@@ -63,7 +63,7 @@ async def _examine(url: str) -> Diagnosis:
 
 
 def _spool_findings(path: str | None, settings: Settings | None, url: str) -> list[Finding]:
-    """What is found in a spool: the one that is named, or the server's if it was used already."""
+    """Findings about a spool: the one given, or the server's if it exists."""
     if path is None:
         of_server = getattr(settings, "spool", None)
         if of_server is None or not Path(of_server.path).exists():
@@ -72,12 +72,13 @@ def _spool_findings(path: str | None, settings: Settings | None, url: str) -> li
     try:
         status = status_of(path)
     except EngineError as error:
-        return [Finding(True, f"the spool cannot be used: {str(error).removeprefix('spool: ')}", "choose another file")]
+        text = f"the spool cannot be used: {str(error).removeprefix('spool: ')}"
+        return [Finding(True, text, "check the path, or choose another file")]
     findings = of_spool(status)
     if status.store != store_name(url) and findings:
         text = f"the spool {status.path} holds entries for {status.store}, not for this engine"
         findings.insert(
-            0, Finding(True, text, "start a process that uses that engine with it, or see everwork spool flush --help")
+            0, Finding(True, text, "run a program with that engine and this spool, or see everwork spool flush --help")
         )
     return findings
 

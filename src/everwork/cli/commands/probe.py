@@ -43,7 +43,7 @@ class Tls(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What was probed, and why it is not ready; None: it is."""
+    """What was probed, and why it is not ready; None if it is."""
 
     target: str
     problem: str | None
@@ -54,7 +54,7 @@ def probe(
     *,
     address: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The server.", show_default="the one on this host, by its settings"),
+        typer.Option(metavar="URL", help="Address of the server.", show_default="this host's, from its settings"),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Check only that it answers, ready or not.")] = False,
     manager: Annotated[
@@ -70,7 +70,7 @@ def probe(
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether a server is ready. Prints one line; exit code 0 if it is ready, 1 if not.
+    """Check whether a server or a manager is ready. Prints one line; exit code 0 if ready, 1 if not.
 
     A server is ready when its engine answers and upkeep runs, a manager when the engine lists it on this host and all
     its workers have started. No API key is needed.

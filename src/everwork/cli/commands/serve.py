@@ -29,7 +29,7 @@ OfflinePath = Annotated[
     str | None,
     typer.Option("--offline", metavar="PATH", help="Keep new jobs in this file while the engine is unavailable."),
 ]
-NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask nobody for a key; on a loopback address only.")]
+NoAuth = Annotated[bool, typer.Option("--no-auth", help="Require no API key; on a loopback address only.")]
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""everwork spool: what offline mode has kept in a file; list, flush, drop."""
+"""everwork spool: list, deliver and delete the entries of a spool."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def list_entries(
     if as_json:
         write_json(_summary(file, counts) | {"entries": [_entry_report(one) for one in found]})
         return
-    write("".join(f"{name:<8} {value}\n" for name, value in _facts(file, counts)))
+    write("".join(f"{name:<9} {value}\n" for name, value in _facts(file, counts)))
     if found:
         write("\n")
         write_rich(table(COLUMNS, [_row(one) for one in found]))
@@ -123,9 +123,9 @@ def drop(
         list[str] | None, typer.Argument(metavar="[ID]...", help="The entries to delete.", show_default=False)
     ] = None,
     *,
-    aside: Annotated[bool, typer.Option("--aside", help="Every entry that is set aside.")] = False,
-    all: Annotated[bool, typer.Option("--all", help="Every entry, including waiting ones.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    aside: Annotated[bool, typer.Option("--aside", help="Delete every entry that is set aside.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Delete every entry, including waiting ones.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete entries of a spool permanently, without delivering them.
@@ -135,13 +135,13 @@ def drop(
     everwork spool drop spool.db --aside --yes
     """
     if bool(ids) + aside + all != 1:
-        raise InvalidInput("id", "give entry ids, --aside or --all")
+        raise InvalidInput("id", "pass entry ids, --aside or --all")
     with _opened(path) as file:
         counts = file.counts()
         chosen = len(set(ids)) if ids else counts.aside if aside else counts.jobs + counts.outcomes + counts.aside
         if chosen:
             _confirm(chosen, yes=yes)
-        # Not while another process sends what is to be deleted: it would be created all the same.
+        # Not while another process is sending these entries: they would be created anyway.
         with _turn(file):
             found = contents.drop(file, ids) if ids else []
             dropped = len(found) if ids else contents.drop_all(file, waiting=all)
@@ -230,7 +230,7 @@ async def _flush(service: JobService, path: str, url: str, *, retry_aside: bool,
 def _require_store(file: SpoolFile, url: str, *, rebind: bool) -> None:
     if file.store.startswith("grpc://"):
         raise BadConfiguration(
-            f"spool: {file.spool.path} belongs to a client of {file.store}; open it with a client to deliver it"
+            f"spool: {file.spool.path} belongs to a client of {file.store}; deliver it by starting a client with it"
         )
     if not rebind and store_name(url) != file.store:
         raise BadConfiguration(
@@ -248,7 +248,7 @@ def _rebind(file: SpoolFile, store: str) -> None:
 
 
 async def _deliver(courier: Courier, file: SpoolFile, show: Any) -> None:
-    """Deliver all that waits, also while another process is at it."""
+    """Deliver all waiting entries, even if another process is delivering, too."""
     until = time.monotonic() + TURN_SECONDS
     while file.has_waiting():
         delivery = asyncio.ensure_future(courier.deliver())
@@ -261,7 +261,7 @@ async def _deliver(courier: Courier, file: SpoolFile, show: Any) -> None:
             await asyncio.wait([delivery])
         if not delivery.result():
             if time.monotonic() > until:
-                raise EngineUnavailable("another process is delivering from this spool")
+                raise EngineUnavailable("another process is delivering this spool; try again later")
             await asyncio.sleep(CHECK_SECONDS)
 
 
@@ -289,7 +289,7 @@ def _facts(file: SpoolFile, counts: SpoolCounts) -> Iterator[tuple[str, str]]:
     oldest = "none" if counts.oldest_ms is None else span(counts.oldest_ms)
     yield "oldest", f"{oldest}; set aside after {span(int(file.spool.max_age * 1000))}"
     yield "waiting", f"{_number(counts.jobs, 'job', 'jobs')}, {_number(counts.outcomes, 'outcome', 'outcomes')}"
-    yield "aside", _number(counts.aside, "entry", "entries")
+    yield "set aside", _number(counts.aside, "entry", "entries")
 
 
 def _state(entry: contents.Entry) -> str:
@@ -299,7 +299,8 @@ def _state(entry: contents.Entry) -> str:
 def _row(entry: contents.Entry) -> Sequence[str]:
     kind, age = "outcome" if entry.is_outcome else "job", span(entry.since.elapsed_ms(Moment.now()))
     reason = one_line(entry.reason or "")[:REASON_CHARS_MAX]
-    return entry.id, kind, one_line(entry.what), _state(entry), age, reason
+    state = "set aside" if entry.is_aside else _state(entry)
+    return entry.id, kind, one_line(entry.what), state, age, reason
 
 
 def _entry_report(entry: contents.Entry) -> dict[str, Any]:

@@ -52,8 +52,7 @@ def tick(
     Before that, lapsed leases are taken back and due triggers fire. Ticks may overlap: no job runs twice.
 
     NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. The workers of
-    a manager run in this process. The engine is the one that the program names; the types of the settings file apply
-    there.
+    a manager run in this process. The engine is the one that the program uses; policies in the settings file apply.
 
     [bold]Examples:[/bold]
     everwork tick app

@@ -62,7 +62,7 @@ def policy(  # noqa: PLR0913 - the fields of a policy
         str | None, typer.Option(metavar="JOBS/SECONDS", help="So many jobs may start in so many seconds.")
     ] = None,
     failed_job_retry_hours: Annotated[
-        str | None, typer.Option(metavar="HOURS", help="When dead letters come back by themselves.")
+        str | None, typer.Option(metavar="HOURS", help="When dead letters are requeued automatically.")
     ] = None,
     failed_job_retry_rounds: Annotated[str | None, typer.Option(metavar="NUMBER", help="How often they do.")] = None,
     keep_completed_hours: Annotated[

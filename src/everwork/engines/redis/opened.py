@@ -46,7 +46,7 @@ class RedisBase:
     @property
     def _store(self) -> OpenStore:
         if self._opened is None or self._opened.pid != os.getpid():
-            raise EngineUnavailable(f"cannot use Redis at {self._url.text}: it was not reached yet, or is closed")
+            raise EngineUnavailable(f"cannot use Redis at {self._url.text}: it is not connected yet, or is closed")
         return self._opened
 
     @property

@@ -173,7 +173,7 @@ class SqliteBase:
     @property
     def _store(self) -> OpenStore:
         if self._opened is None or self._opened.pid != os.getpid():
-            raise EngineUnavailable(f"cannot use {self._url.path}: it was not reached yet, or is closed")
+            raise EngineUnavailable(f"cannot use {self._url.path}: it is not connected yet, or is closed")
         return self._opened
 
 

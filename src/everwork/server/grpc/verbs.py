@@ -104,11 +104,11 @@ class Verbs:
         return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle(outcomes)])
 
     async def settle_late(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
-        """End attempts of a worker that was cut off; each must be named."""
+        """End attempts of a worker that was disconnected; each must be named."""
         outcomes = await _outcomes(jobs, request)
         for index, outcome in enumerate(outcomes):
             if not outcome.attempt:
-                raise InvalidInput(f"outcomes[{index}].attempt", "must be given: the running attempt may be another")
+                raise InvalidInput(f"outcomes[{index}].attempt", "must be given: another attempt may be running")
         return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle_late(outcomes)])
 
     async def extend(self, jobs: Jobs, request: pb.ExtendRequest) -> pb.Judged:
@@ -177,7 +177,7 @@ class Verbs:
         return replies.stats_message(await jobs.stats(request.hours or HOURS_DEFAULT))
 
     async def spooled(self, jobs: Jobs, request: pb.SpooledRequest) -> pb.SpooledJob:
-        """What has become of a job in this server's spool."""
+        """The state of a job in this server's spool."""
         return replies.spooled_message(await jobs.spooled(request.spool_id))
 
     async def result(self, jobs: Jobs, request: pb.ResultRequest) -> pb.ResultResponse:

@@ -1,4 +1,4 @@
-"""The page of dead letters: by sort of error, brought back or removed a sort at a time."""
+"""The page of dead letters: by error group, requeued or deleted a group at a time."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ async def test_a_sort_is_brought_back_after_a_question_and_what_fails_meanwhile_
     fields = {"act": "requeue", "error": "refused", "type": "email-send"}
     question = await visitor.post("/ui/dead/sure", "/ui/dead?error=refused", **fields)
     assert "Requeue 1 dead letter?" in question.text
-    assert "come back by themselves 12 hours" in question.text
+    assert "requeue them automatically 12 hours" in question.text
     assert await states(rest, meant, other) == ["failed", "failed"]
     [until] = re.findall(r'name="until" value="(\d+)"', question.text)
     late = await rest.dead_letter("refused, too")
     said = await visitor.done("/ui/dead/change", until=until, **fields)
-    assert (said["text"], said["to"]) == ("1 dead letter was brought back, and waits.", "/ui/dead")
+    assert (said["text"], said["to"]) == ("1 dead letter was requeued.", "/ui/dead")
     assert await states(rest, meant, other, late) == ["pending", "failed", "failed"]
     [(action, target, detail), *_] = await visitor.audit()
     assert (action, target, detail["changed"]) == ("dead.requeue", "email-send", 1)
@@ -62,10 +62,10 @@ async def test_a_sort_is_brought_back_after_a_question_and_what_fails_meanwhile_
 async def test_all_are_removed_and_nothing_is_left_to_ask_about(visitor: Visitor) -> None:
     jobs = [await visitor.rest.dead_letter(error) for error in ("refused", "lost")]
     question = await visitor.post("/ui/dead/sure", act="purge")
-    assert "Remove 2 dead letters?" in question.text
-    assert "removed for ever" in question.text
+    assert "Delete 2 dead letters?" in question.text
+    assert "deleted permanently" in question.text
     [until] = re.findall(r'name="until" value="(\d+)"', question.text)
-    assert (await visitor.done("/ui/dead/change", act="purge", until=until))["text"] == "2 dead letters were removed."
+    assert (await visitor.done("/ui/dead/change", act="purge", until=until))["text"] == "2 dead letters were deleted."
     assert await states(visitor.rest, *jobs) == ["gone", "gone"]
     assert "nothing to do" in (await visitor.post("/ui/dead/sure", act="purge")).text
     late = await visitor.done("/ui/dead/change", "/ui/dead", act="purge", until=until)

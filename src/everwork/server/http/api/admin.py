@@ -41,7 +41,7 @@ async def stats(call: Call) -> Response:
 
 
 async def tick(call: Call) -> Response:
-    """Do upkeep and fire due triggers now; jobs are run by workers."""
+    """Run upkeep and fire due triggers now; jobs are run by workers."""
     await call.body()
     return json_response(asdict(await call.admin.tick()))
 
@@ -175,7 +175,7 @@ OPERATIONS: Final = (
         "POST /api/v1/tick",
         tick,
         Admin.tick,
-        summary="Do upkeep and fire due triggers now",
+        summary="Run upkeep and fire due triggers now",
         response=ok("Upkeep"),
         body=NOTHING,
     ),

@@ -42,9 +42,9 @@ NEW_JOB: Final = Shape(
     (
         Field("type", NAME, "What kind of work.", is_required=True),
         Field("variables", JsonObject(PAYLOAD_BYTES_MAX), "The input, at most 1 MiB of JSON.", default={}),
-        Field("retries", _ATTEMPTS, "How many attempts it may have; by default the type's policy decides."),
-        Field("max_attempts", _ATTEMPTS, "Another name of `retries`."),
-        Field("max_retries", _ATTEMPTS, "Alias of `retries`; counts the first attempt, too."),
+        Field("retries", _ATTEMPTS, "Maximum number of attempts; by default that of the type's policy."),
+        Field("max_attempts", _ATTEMPTS, "Alias of `retries`."),
+        Field("max_retries", _ATTEMPTS, "Alias of `retries`; includes the first attempt."),
         Field("priority", _PRIORITY, "Higher goes first.", default=0),
         Field("delay_ms", _DELAY, "It may start so many milliseconds from now; not together with `run_at`."),
         Field("run_at", INSTANT, "It may start at this moment; not together with `delay_ms`."),

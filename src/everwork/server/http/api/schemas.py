@@ -225,7 +225,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "DeadLetters": exactly(
         groups=list_of(ref("DeadGroup")),
         looked_at=_COUNT,
-        cut={**_FLAG, "description": "There are older dead letters, which were not looked at."},
+        cut={**_FLAG, "description": "There are older dead letters, which were not scanned."},
         left_out={**_COUNT, "description": "How many smaller groups are not shown."},
         rejected={
             **_COUNT,

@@ -115,10 +115,9 @@ async def change(visit: Visit) -> Done:
     until_ms = checks.whole_number("until", checks.typed(visit.required("until")), 0, INSTANT_MS_MAX)
     done = await visit.jobs.change_dead(action, _until(form.query, until_ms))
     many = "dead letter was" if done.changed == 1 else "dead letters were"
-    requeued = "brought back, and waits" if done.changed == 1 else "brought back, and wait"
     left = done.matched - done.changed
-    others = f" {left:,} had changed meanwhile." if left else ""
-    changed = requeued if action is DeadLetterAction.REQUEUE else "removed"
+    others = f" {left:,} were changed meanwhile." if left else ""
+    changed = "requeued" if action is DeadLetterAction.REQUEUE else "deleted"
     return Done(f"{done.changed:,} {many} {changed}.{others}", "/ui/dead")
 
 

@@ -23,7 +23,7 @@ MEANINGS: Final = (
     (Permission.JOBS_READ, "sees jobs, types and workers, and changes nothing"),
     (Permission.JOBS, "creates, runs and changes jobs: for workers and programs"),
     (Permission.ADMIN, "types, policies, workers, triggers, keys and the audit log, but no jobs"),
-    (Permission.TICK, "run upkeep and due triggers on request, for cron"),
+    (Permission.TICK, "run upkeep and fire due triggers, for cron"),
     (Permission.ALL, "everything"),
 )
 FIELDS: Final = {"permissions": "permission", "rate_per_second": "rate", "expires_at": "days", "expires_at_ms": "days"}
