@@ -203,7 +203,7 @@ async def test_part_of_a_batch_in_doubt_cannot_be_dropped(offline: Offline) -> N
             await made.deliver()
         file = SpoolFile(*offline)
         ids = [entry.id for entry in contents.entries(file, 10)]
-        with pytest.raises(InvalidInput, match=r"part of a batch that was sent: .* delete the other 2 jobs"):
+        with pytest.raises(InvalidInput, match=r"part of a batch in doubt: .* delete its other 2 jobs"):
             contents.drop(file, ids[:1])
         assert contents.drop(file, ids) == ids
         file.close()
