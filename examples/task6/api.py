@@ -50,7 +50,7 @@ def web_application(app: Everwork, client: Client) -> Starlette:
         return JSONResponse(shown(await client.get(request.path_params["id"])))
 
     async def retry(request: Request) -> Response:
-        """failed -> pending, on request; a job that has not failed is refused."""
+        """failed -> pending, on request; a job that has never failed is refused."""
         await client.requeue(request.path_params["id"])
         return JSONResponse(shown(await client.get(request.path_params["id"])))
 
