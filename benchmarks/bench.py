@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 3
 BATCH = 100
+RESAMPLES = 1_000
 BARE_CPU_MIN = 0.5
 """A bare loop that spends less of its time on the CPU waits for the disk: then everything is as fast as the disk."""
 
@@ -131,6 +133,8 @@ class Row:
     value: float
     unit: str = "jobs/s"
     ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    """Of the ratio, if it was resampled."""
     cpu_us: float | None = None
     ratio_min: float | None = None
     value_max: float | None = None
@@ -167,18 +171,27 @@ def rate_row(
     ratio_min: float | None = None,
     *,
     value_min: float | None = None,
+    with_interval: bool = False,
 ) -> Row:
     """Medians over the rounds; the ratio is the median of the rounds' own ratios."""
+    ratios = [t.rate / b.rate for t, b in zip(taken, bare, strict=True)] if bare is not None else []
     return Row(
         part=part,
         what=what,
         value=median(timing.rate for timing in taken),
         cpu_us=median(timing.cpu_us for timing in taken),
-        ratio=median(t.rate / b.rate for t, b in zip(taken, bare, strict=True)) if bare is not None else None,
+        ratio=median(ratios) if ratios else None,
+        interval=resampled(ratios) if with_interval else None,
         ratio_min=ratio_min,
         value_min=value_min,
         is_judged=ratio_min is None or bare is None or median(map(_cpu_share, bare)) >= BARE_CPU_MIN,
     )
+
+
+def resampled(ratios: Sequence[float]) -> tuple[float, float]:
+    """Where the median lies, in 95 of 100 cases, if rounds are drawn again."""
+    drawn = sorted(median(random.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    return drawn[RESAMPLES // 40], drawn[-RESAMPLES // 40 - 1]
 
 
 def _cpu_share(timing: Timing) -> float:

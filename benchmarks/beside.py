@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,11 +17,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from benchmarks.bench import resampled
 from benchmarks.hosts import HOSTS, host_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("/var/tmp")
-RESAMPLES = 1_000
 Turn = dict[str, tuple[float, float]]
 
 
@@ -80,18 +79,12 @@ def _table(before: list[Turn], now: list[Turn]) -> str:
     ]
     for name in now[0]:
         cpu, wall = ([turn[name][at] / last[name][at] for turn, last in zip(now, before, strict=True)] for at in (0, 1))
-        low, high = _interval(wall)
+        low, high = resampled(wall)
         was, is_ = (median(turn[name][1] for turn in turns) for turns in (before, now))
         lines.append(
             f"| {name} | {was:.1f} | {is_:.1f} | {median(wall):.3f} | {low:.3f} to {high:.3f} | {median(cpu):.3f} |"
         )
     return "\n".join(lines)
-
-
-def _interval(ratios: list[float]) -> tuple[float, float]:
-    """Where the median lies if turns are drawn again."""
-    drawn = sorted(median(random.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
-    return drawn[RESAMPLES // 40], drawn[-RESAMPLES // 40 - 1]
 
 
 @contextmanager

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from benchmarks.bench import Bench, Measure, Row, Timing, interleave, rate_row
+from benchmarks.bench import Bench, Row, Timing, rate_row
 from benchmarks.drain import TYPE
 from everwork import Everwork
 
 CALLERS: Final = 64
 THREADS: Final = 8
-ROUNDS: Final = 25
+TURNS: Final = 150
+"""Many short ones: a difference of a few percent is less than what machines change from one second to the next."""
 RATIO_MIN: Final = 0.95
 
 Enqueue = Callable[[Everwork, int], Coroutine[Any, Any, None]]
@@ -23,38 +25,45 @@ Enqueue = Callable[[Everwork, int], Coroutine[Any, Any, None]]
 
 async def measure_offline(bench: Bench) -> list[Row]:
     """By turns with and without a spool, on two stores that stay open."""
-    rounds = 5 if bench.is_quick else ROUNDS
     with (
         bench.store() as plain_url,
         bench.store() as spooled_url,
         TemporaryDirectory(prefix="everwork-spool-") as folder,
+        ThreadPoolExecutor(THREADS) as pool,
     ):
         plain, spooled = Everwork(plain_url), Everwork(spooled_url, offline=str(Path(folder) / "spool.db"))
         async with plain, spooled:
             rows = []
             for what, jobs, enqueue in (
-                ("one after the other", bench.jobs(300, 100), _one_by_one),
-                (f"{CALLERS} callers at once", bench.jobs(6_400, 1_280), _at_once),
-                (f"{THREADS} threads", bench.jobs(800, 160), _in_threads),
+                ("one after the other", 50, _one_by_one),
+                (f"{CALLERS} callers at once", 20 * CALLERS, _at_once),
+                (f"{THREADS} threads", 25 * THREADS, _in_threads(pool)),
             ):
-                measures: dict[str, Measure] = {
-                    f"app.enqueue, {what}": _timed(bench, plain, jobs, enqueue),
-                    f"the same with offline=, {what}": _timed(bench, spooled, jobs, enqueue),
-                }
-                for measure in measures.values():
-                    await measure()  # Warm.
-                (name, before), (other, now) = (await interleave(bench, "offline", measures, rounds)).items()
-                rows += [rate_row("offline", name, before), rate_row("offline", other, now, before, RATIO_MIN)]
+                without, with_ = await _turns(bench, what, (plain, spooled), jobs, enqueue)
+                rows += [
+                    rate_row("offline", f"app.enqueue, {what}", without),
+                    rate_row(
+                        "offline", f"the same with offline=, {what}", with_, without, RATIO_MIN, with_interval=True
+                    ),
+                ]
             return rows
 
 
-def _timed(bench: Bench, app: Everwork, jobs: int, enqueue: Enqueue) -> Measure:
-    async def measure() -> Timing:
-        with bench.timing(jobs) as timing:
-            await enqueue(app, jobs)
-        return timing
-
-    return measure
+async def _turns(
+    bench: Bench, what: str, apps: tuple[Everwork, Everwork], jobs: int, enqueue: Enqueue
+) -> tuple[list[Timing], list[Timing]]:
+    """The turns of both; who begins alternates, and the first turns only warm up."""
+    turns, warm_up = (15, 2) if bench.is_quick else (TURNS, 5)
+    taken: tuple[list[Timing], list[Timing]] = ([], [])
+    for number in range(turns + warm_up):
+        if number % 10 == 0:
+            bench.say(f"offline: turn {number} of {turns}: {what}")
+        gc.collect()
+        for which in (0, 1) if number % 2 else (1, 0):
+            with bench.timing(jobs) as timing:
+                await enqueue(apps[which], jobs)
+            taken[which].append(timing)
+    return taken[0][warm_up:], taken[1][warm_up:]
 
 
 async def _one_by_one(app: Everwork, jobs: int) -> None:
@@ -66,10 +75,12 @@ async def _at_once(app: Everwork, jobs: int) -> None:
     await asyncio.gather(*(_one_by_one(app, jobs // CALLERS) for _ in range(CALLERS)))
 
 
-async def _in_threads(app: Everwork, jobs: int) -> None:
-    loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(THREADS) as pool:
+def _in_threads(pool: ThreadPoolExecutor) -> Enqueue:
+    async def enqueue(app: Everwork, jobs: int) -> None:
+        loop = asyncio.get_running_loop()
         await asyncio.gather(*(loop.run_in_executor(pool, _blocking, app, jobs // THREADS) for _ in range(THREADS)))
+
+    return enqueue
 
 
 def _blocking(app: Everwork, jobs: int) -> None:

@@ -25,6 +25,10 @@ PAGES = (
     "30 requests for each page, in turn, one at a time over one connection, from a client on the same machine; "
     "CPU is that of the server and of the store's server."
 )
+OFFLINE = (
+    "Short turns with and without a spool, on two stores of the same server; who begins alternates. The ratio is the "
+    "median of those of the pairs of turns; in brackets, where 95 % of the medians lie if pairs are drawn again."
+)
 ECHO = "The bare echo is a grpc.aio server that gives back what it gets; server and client are one process each."
 
 DRIVERS = {"sqlite": [], "postgres": ["asyncpg"], "redis": ["redis", "hiredis"]}
@@ -107,7 +111,7 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
     """The engine's section of RESULTS.md, or one of some parts only."""
     only = f" --only {' '.join(parts)}" if parts else ""
     bare = f"{ROUNDS} rounds, unless the text says more. The bare loop is {host.what_bare_is}."
-    words = {"doors": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES}.get(" ".join(parts), bare)
+    words = {"doors": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES, "offline": OFFLINE}.get(" ".join(parts), bare)
     headings = (*HEADINGS[:3], "unit", *HEADINGS[4:7], "met")
     rule = ["--:" if at in NUMBERS else "---" for at in range(len(headings))]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *map(_cells, rows)))
@@ -128,11 +132,18 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.what,
         f"{row.value:,.0f}" if row.value >= 100 else f"{row.value:.2f}",
         row.unit,
-        "" if row.ratio is None else f"{row.ratio:.2f}",
+        _ratio(row),
         "" if row.cpu_us is None else f"{row.cpu_us:.1f}",
         row.aim,
         verdict,
     )
+
+
+def _ratio(row: Row) -> str:
+    if row.ratio is None or row.interval is None:
+        return "" if row.ratio is None else f"{row.ratio:.2f}"
+    low, high = row.interval
+    return f"{row.ratio:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _set(text: str, width: int, at: int) -> str:

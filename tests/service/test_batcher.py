@@ -324,17 +324,23 @@ async def test_a_shared_time_limit_ends_a_call_that_takes_too_long_and_no_other(
     limit = TimeLimit(0.001, 0.001)
     limit.start()
     for _ in range(3):
-        with pytest.raises(TimeoutError):
-            await limit.run(asyncio.Event().wait())
+        with pytest.raises(TimeoutError), limit:
+            await asyncio.Event().wait()
         assert task.cancelling() == 0
-        assert await limit.run(asyncio.sleep(0, "done")) == "done"
+        with limit:
+            assert await asyncio.sleep(0, "done") == "done"
     limit.stop()
 
 
 async def test_a_shared_time_limit_leaves_the_cancellations_of_others_alone() -> None:
     limit = TimeLimit(3600, 0.001)
     limit.start()
-    call = asyncio.ensure_future(limit.run(asyncio.Event().wait()))
+
+    async def wait() -> None:
+        with limit:
+            await asyncio.Event().wait()
+
+    call = asyncio.ensure_future(wait())
     await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

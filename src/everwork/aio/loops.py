@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import wraps
@@ -120,7 +121,7 @@ async def within(seconds: float, call: Awaitable[T]) -> T:
 
 
 class TimeLimit:
-    """A time limit for calls that are made one at a time, with one timer for all: a timer per call would cost more.
+    """A time limit for calls made one at a time: `with limit: await call`. One timer for all, no coroutine around them.
 
     A call that is over its limit ends at the next check, with a `TimeoutError`.
     """
@@ -128,41 +129,41 @@ class TimeLimit:
     def __init__(self, seconds: float, check_seconds: float) -> None:
         self._seconds = seconds
         self._check_seconds = check_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
         self._ends_at = 0.0
         self._is_over = False
 
     def start(self) -> None:
         """Check from now on, in the running event loop."""
-        loop = asyncio.get_running_loop()
-        if self._task is not None and not self._is_over and loop.time() > self._ends_at:
+        self._loop = self._loop or asyncio.get_running_loop()
+        if self._task is not None and not self._is_over and time.monotonic() > self._ends_at:
             self._is_over = True
             self._task.cancel()
-        self._timer = loop.call_later(self._check_seconds, self.start)
+        self._timer = self._loop.call_later(self._check_seconds, self.start)
 
     def stop(self) -> None:
         """Check no more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    async def run(self, call: Awaitable[T]) -> T:
-        """The result of a call."""
-        task = asyncio.current_task()
+    def __enter__(self) -> None:
+        # Which loop is running costs a system call to find out.
+        self._task = task = asyncio.current_task(self._loop)
         assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
-        cancelled_before = task.cancelling()
-        self._ends_at = asyncio.get_running_loop().time() + self._seconds
-        self._task, self._is_over = task, False
-        try:
-            return await call
-        except asyncio.CancelledError:
-            if self._is_over and task.cancelling() - 1 <= cancelled_before:
+        self._cancelled_before = task.cancelling()
+        self._ends_at = time.monotonic() + self._seconds
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        task, self._task = self._task, None
+        if self._is_over and task is not None:
+            self._is_over = False
+            is_ours = task.cancelling() - 1 <= self._cancelled_before
+            task.uncancel()  # Also if the call has swallowed it.
+            if is_ours and isinstance(error, asyncio.CancelledError):
                 raise TimeoutError from None
-            raise
-        finally:
-            self._task = None
-            if self._is_over:
-                task.uncancel()  # Also if the call has swallowed it.
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

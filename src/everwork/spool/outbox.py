@@ -98,7 +98,8 @@ class Outbox:
         self._number += 1
         stamp = Stamp(self._producer, self._number)
         try:
-            return await self._limit.run(self._target.create_stamped(jobs, stamp))
+            with self._limit:
+                return await self._target.create_stamped(jobs, stamp)
         except AWAY as error:
             self._report_away(error)
             return await self._keep(jobs, stamp)

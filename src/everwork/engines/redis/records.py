@@ -96,8 +96,10 @@ def payload_parts(payload: bytes) -> tuple[str, Sequence[Any]]:
 
 def create_args(jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Arg]:
     """Jobs and their stamp as `create.lua` reads them."""
-    producer, number = ("", "") if stamp is None else (stamp.producer, f"{stamp.number:016d}")
-    return [producer, number, *job_args(jobs)]
+    if stamp is None:
+        return ["", "", *job_args(jobs)]
+    producer, number = stamp
+    return [producer, str(number).zfill(16), *job_args(jobs)]
 
 
 def job_args(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> list[Arg]:

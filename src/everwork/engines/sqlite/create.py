@@ -22,9 +22,24 @@ class SqliteCreate(SqliteBase, JobFlow):
     """Creating jobs."""
 
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
+        writer = self._store.writer
         if stamp is None:
-            return await self._store.writer.submit(lambda tx: create(tx, jobs))
-        return await self._store.writer.submit(lambda tx: create_stamped(tx, jobs, stamp))
+            return await writer.submit(lambda tx: create(tx, jobs))
+        try:
+            return await writer.submit(lambda tx: create_stamped(tx, jobs, stamp))
+        except Repeated as repeated:
+            if repeated.number > stamp.number:
+                raise outdated(stamp) from None
+            return [Created(abs(key), key < 0) for key in json.loads(repeated.keys)]
+
+
+class Repeated(Exception):
+    """Rolls back a create whose producer has got that far before: its last number, and what was returned then."""
+
+    def __init__(self, number: int, keys: str) -> None:
+        super().__init__(number)
+        self.number = number
+        self.keys = keys
 
 
 def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
@@ -39,16 +54,16 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
 
 
 def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
-    """`create`, unless the producer has got that far before."""
-    known = tx.cursor.execute(SQL["read_producer"], (stamp.producer,)).fetchone()
-    if known is not None and known[0] >= stamp.number:
-        if known[0] > stamp.number:
-            raise outdated(stamp)
-        return [Created(abs(key), key < 0) for key in json.loads(known[1])]
+    """`create`, unless the producer has got that far before: then this raises, to undo it."""
     created = create(tx, jobs)
-    keys = json.dumps([-one.key if one.deduplicated else one.key for one in created])
-    tx.cursor.execute(SQL["write_producer"], (stamp.producer, stamp.number, keys, tx.now_ms))
-    return created
+    cursor = tx.cursor
+    keys = f"[{','.join([str(-one.key if one.deduplicated else one.key) for one in created])}]"
+    # In nearly every call this is the only statement: its row exists, and the number is the next one.
+    if cursor.execute(SQL["advance_producer"], (stamp.number, keys, tx.now_ms, stamp.producer)).rowcount == 1:
+        return created
+    if cursor.execute(SQL["insert_producer"], (stamp.producer, stamp.number, keys, tx.now_ms)).rowcount == 1:
+        return created
+    raise Repeated(*cursor.execute(SQL["read_producer"], (stamp.producer,)).fetchone())
 
 
 _Keyed = list[tuple[int, NewJob]]

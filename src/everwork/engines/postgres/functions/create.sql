@@ -24,6 +24,10 @@ DECLARE
   lasts int[] := '{}';
   queues int[] := '{}';
   lanes int[] := '{}';
+  stamp jsonb := given->'stamp';
+  producer_id text;
+  number bigint;
+  answer bigint[];  -- What the producer gets again if it repeats the call.
 BEGIN
   FOR head IN SELECT e FROM jsonb_array_elements(given->'heads') e LOOP
     SELECT t.max_attempts INTO found_type FROM type t WHERE t.name = head->>0;
@@ -79,14 +83,19 @@ BEGIN
   INSERT INTO count_delta (queue_id, tenant, pending)
   SELECT l.queue_id, l.tenant, sum(p.n) FROM (SELECT lane_id, count(*) AS n FROM placed GROUP BY 1) p
   JOIN lane l ON l.id = p.lane_id GROUP BY 1, 2;
-  IF given ? 'stamp' THEN
-    UPDATE producer p SET number = (given->'stamp'->>1)::bigint, at_ms = creating.at_ms,
-      keys = CASE WHEN given ? 'dedupe' THEN signed_keys(create_jobs.fresh, create_jobs.keys) ELSE create_jobs.keys END
-    WHERE p.id = given->'stamp'->>0 AND p.number < (given->'stamp'->>1)::bigint;
+  IF stamp IS NOT NULL THEN
+    producer_id := stamp->>0;
+    number := stamp->>1;
+    answer := create_jobs.keys;
+    IF given ? 'dedupe' THEN
+      answer := signed_keys(create_jobs.fresh, create_jobs.keys);
+    END IF;
+    -- Only variables: what an UPDATE has to compute is made ready at every execution.
+    UPDATE producer p SET number = creating.number, at_ms = creating.at_ms, keys = answer
+    WHERE p.id = producer_id AND p.number < creating.number;
     IF NOT FOUND THEN
       INSERT INTO producer (id, number, at_ms, keys)
-      VALUES (given->'stamp'->>0, (given->'stamp'->>1)::bigint, creating.at_ms,
-        signed_keys(create_jobs.fresh, create_jobs.keys)) ON CONFLICT DO NOTHING;
+      VALUES (producer_id, creating.number, creating.at_ms, answer) ON CONFLICT DO NOTHING;
       IF NOT FOUND THEN
         RAISE EXCEPTION 'repeated';  -- Nothing is created; the client reads what was returned then.
       END IF;

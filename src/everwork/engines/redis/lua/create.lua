@@ -5,27 +5,28 @@
 -- The hash `producers` has for each an instant (15 digits), its last number (16 digits) and what was returned. The
 --   instants, about an hour apart, are in `producers:at` too, by which a sweep forgets old producers.
 -- Parts: records traits running effects queues intake
-local producer, seen_at = ARGV[2], 0
+local producer, number, producers, seen_at = ARGV[2], ARGV[3], nil, nil
 if producer ~= '' then
-  local known = call('HGET', P .. ':producers', producer)
+  producers = P .. ':producers'
+  local known = call('HGET', producers, producer)
   if known then
     local last = sub(known, 16, 31)
-    if last > ARGV[3] then return 'outdated' end
-    if last == ARGV[3] then
+    if last > number then return 'outdated' end
+    if last == number then
       local ids = {}
       for id in string.gmatch(sub(known, 32), '%S+') do ids[#ids + 1] = id end
       return ids
     end
-    seen_at = tonumber(sub(known, 1, 15))
+    seen_at = sub(known, 1, 15)
   end
 end
 local result, first = accept(4, function() return true end)
-if producer ~= '' then
-  if math.abs(now - seen_at) > 3600000 then
-    seen_at = now
-    call('ZADD', P .. ':producers:at', NOW, producer)
+if producers then
+  if not seen_at or math.abs(now - seen_at) > 3600000 then
+    seen_at = fmt('%015.0f', now)
+    call('ZADD', producers .. ':at', NOW, producer)
   end
-  call('HSET', P .. ':producers', producer, fmt('%015.0f', seen_at) .. ARGV[3] .. table.concat(result, ' '))
+  call('HSET', producers, producer, seen_at .. number .. (result[2] and table.concat(result, ' ') or result[1]))
 end
 finish()
 return first or result

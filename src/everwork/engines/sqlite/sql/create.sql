@@ -34,6 +34,8 @@ INSERT INTO ew_expiry (expires_at_ms, key) VALUES (?, ?);
 -- name: read_producer
 SELECT number, keys FROM ew_producer WHERE id = ?;
 
--- name: write_producer
-INSERT INTO ew_producer (id, number, keys, at_ms) VALUES (?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET number = excluded.number, keys = excluded.keys, at_ms = excluded.at_ms;
+-- name: advance_producer
+UPDATE ew_producer SET number = ?1, keys = ?2, at_ms = ?3 WHERE id = ?4 AND number < ?1;
+
+-- name: insert_producer
+INSERT INTO ew_producer (id, number, keys, at_ms) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING;
