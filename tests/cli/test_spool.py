@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from everwork import State
 from everwork.cli.commands.spool import drop
+from everwork.client import Client
+from everwork.codec.urls import store_name
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineBusy
+from everwork.spool import contents
 from everwork.spool.courier import Turn
 from everwork.spool.file import SpoolFile
 from everwork.spool.settings import Offline, Spool
+from tests.client.server import KEY, ServerProcess, a_free_port, tls_files
 from tests.conformance.observe import every_job
 
 if TYPE_CHECKING:
@@ -133,7 +139,7 @@ def test_flush_names_the_engine_that_the_spool_is_for(cli: Cli, spool: SpoolFile
     assert cli("migrate", other).code == 0
     answer = cli("spool", "flush", "spool.db", "--engine", other)
     assert answer.code == 2
-    assert f"holds entries for sqlite:///{cli.file}, not for {other}" in answer.complaint
+    assert f"belongs to sqlite:///{cli.file}, not to {other}; pass its engine with --engine" in answer.complaint
 
 
 async def test_flush_delivers_to_another_engine_if_that_is_wanted(cli: Cli, spool: SpoolFile) -> None:
@@ -151,17 +157,103 @@ async def test_flush_delivers_to_another_engine_if_that_is_wanted(cli: Cli, spoo
     await opened.close()
 
 
-def test_the_spool_of_a_client_is_delivered_by_a_client(cli: Cli) -> None:
-    SpoolFile(Spool(str(cli.folder / "client.db")), "grpc://server:27500").close()
-    complaint = cli("spool", "flush", "client.db").complaint
-    assert complaint.endswith("belongs to a client of grpc://server:27500; deliver it by starting a client with it")
+def test_flush_with_an_engine_that_is_away_is_one_clear_line(cli: Cli) -> None:
+    url = f"postgresql://ann@127.0.0.1:{a_free_port()}/jobs"
+    with closing(SpoolFile(Spool(str(cli.folder / "spool.db")), store_name(url))) as spool:
+        spool.keep_jobs(numbered(1))
+        answer = cli("spool", "flush", "spool.db", "--engine", url)
+        assert (answer.code, "cannot reach PostgreSQL 'jobs'" in answer.complaint) == (2, True)
+        assert spool.counts().jobs == 1
 
 
-def test_flush_with_an_engine_that_is_away_is_one_clear_line(cli: Cli, spool: SpoolFile) -> None:
-    spool.keep_jobs(numbered(1))
-    answer = cli("spool", "flush", "spool.db")
+async def test_flush_creates_the_store_of_the_spool_but_no_other(cli: Cli, spool: SpoolFile) -> None:
+    spool.keep_jobs(numbered(2))
+    answer = cli("spool", "flush", "spool.db", "--engine", f"sqlite:///{cli.folder}/typo.db", "--rebind")
     assert (answer.code, "there is no file" in answer.complaint) == (2, True)
-    assert spool.counts().jobs == 1
+    assert cli("spool", "flush", "spool.db").out == "2 jobs and 0 outcomes delivered\n"
+    opened = open_engine(f"sqlite:///{cli.file}")
+    await opened.open()
+    assert await created(opened) == [job.variables for job in numbered(2)]
+    await opened.close()
+
+
+async def test_flush_retries_jobs_that_were_too_old_as_if_they_were_new(
+    cli: Cli, engine: Engine, spool: SpoolFile
+) -> None:
+    spool.keep_jobs([NewJob("work", delay_ms=86_400_000), NewJob("work", delay_ms=10 * 86_400_000)])
+    with spool.transaction() as db:  # The clock was wrong until the host was started again.
+        db.execute("UPDATE job SET boot = 'before', wall_ms = wall_ms - 5 * 86400000")
+    assert cli("spool", "flush", "spool.db").code == 1
+    assert [one.reason for one in contents.entries(spool, 9)] == ["not delivered within 86400 s"] * 2
+    assert cli("spool", "flush", "spool.db", "--retry-aside").out == "2 jobs and 0 outcomes delivered\n"
+    later, now = await every_job(engine)
+    assert now.run_at_ms <= now.created_at_ms
+    assert abs(later.run_at_ms - later.created_at_ms - 5 * 86_400_000) < 60_000
+
+
+def test_a_damaged_entry_is_named_as_such(cli: Cli, engine: Engine, spool: SpoolFile) -> None:
+    spool.keep_jobs(numbered(1))
+    with spool.transaction() as db:
+        db.execute("UPDATE job SET body = substr(body, 1, 9)")
+    assert cli("spool", "flush", "spool.db").code == 1
+    assert "is damaged: not JSON" in cli("spool", "list", "spool.db").out
+
+
+# flush to a server ------------------------------------------------------------------------------------
+
+
+async def test_the_spool_of_a_client_is_delivered_to_its_server_and_what_it_refuses_is_set_aside(cli: Cli) -> None:
+    server = ServerProcess(f"sqlite:///{cli.file}", cli.folder).start()
+    try:
+        acme = cli("keys", "create", "--name", "acme", "--permission", "jobs", "--tenant", "acme", "--json").json["key"]
+        jobs = [NewJob("work", tenant=tenant) for tenant in ("acme", "other", "acme")]
+        with closing(SpoolFile(Spool(str(cli.folder / "client.db")), server.grpc_url)) as spool:
+            spool.keep_jobs(jobs)
+            flush = ("spool", "flush", "client.db", "--engine", server.grpc_url)
+            refused = cli(*flush)
+            assert (refused.code, spool.counts()[:3]) == (1, (3, 0, 0))
+            assert refused.err.endswith("; it is taken from EVERWORK_API_KEY\n")
+            partly = cli(*flush, EVERWORK_API_KEY=acme)
+            assert partly.out.startswith("2 jobs and 0 outcomes delivered; 1 entry set aside")
+            [aside] = contents.entries(spool, 9)
+            assert aside.reason == "key 'acme' is not allowed to act for tenant 'other'"
+            whole = cli(*flush, "--retry-aside", EVERWORK_API_KEY=KEY)
+            assert (whole.code, whole.out) == (0, "1 job and 0 outcomes delivered\n")
+        async with Client(server.grpc_url, key=KEY) as client:
+            assert [job.tenant async for job in client.list()] == ["other", "acme", "acme"]
+    finally:
+        server.stop()
+
+
+async def test_outcomes_of_a_client_are_reported_to_its_server_over_tls(cli: Cli) -> None:
+    authority, flags = tls_files(cli.folder)
+    server = ServerProcess(f"sqlite:///{cli.file}", cli.folder, *flags).start()
+    url = server.grpc_url.replace("grpc://", "grpcs://")
+    try:
+        async with Client(url, key=KEY, tls=str(authority)) as client:
+            key = (await client.create("work")).key
+            [job] = await client.activate("work")
+            with closing(SpoolFile(Spool(str(cli.folder / "client.db")), server.grpc_url)) as spool:
+                spool.keep_outcomes([Complete(key, job.attempt)])
+            flush = ("spool", "flush", "client.db", "--engine", url, "--tls-ca", str(authority))
+            done = cli(*flush, EVERWORK_API_KEY=KEY)
+            assert (done.code, done.out) == (0, "0 jobs and 1 outcome delivered\n")
+            assert (await client.get(key)).state is State.COMPLETED
+    finally:
+        server.stop()
+
+
+def test_a_server_that_is_away_or_another_one_is_one_clear_line(cli: Cli) -> None:
+    address = f"127.0.0.1:{a_free_port()}"
+    with closing(SpoolFile(Spool(str(cli.folder / "client.db")), f"grpc://{address}")) as spool:
+        spool.keep_jobs(numbered(1))
+    away = cli("spool", "flush", "client.db", "--engine", f"grpc://{address}")
+    assert (away.code, away.complaint) == (2, f"cannot reach the server at grpc://{address}; is it running?")
+    for engine in (("--engine", "grpc://elsewhere:27500"), ()):
+        other = cli("spool", "flush", "client.db", *engine)
+        assert (other.code, f"client.db belongs to grpc://{address}, not to" in other.complaint) == (2, True)
+    tls = cli("spool", "flush", "client.db", "--tls-ca", "ca.pem")
+    assert (tls.code, tls.complaint) == (2, "tls_ca, tls_certificate, tls_key: are for servers: grpcs://host:port")
 
 
 # drop -------------------------------------------------------------------------------------------------

@@ -81,6 +81,9 @@ LISTS: Final = {
     "list of the latest failures": Hot(
         lambda e: e.find(JobFilter(type="capped", order=Order.FAILED), 50), "finished_failed", 1_000
     ),
+    "list by correlation id": Hot(
+        lambda e: e.find(JobFilter(type=TYPE, correlation_id="order-1520"), 50), "job_correlation", SLACK
+    ),
     # Promotions that earlier tests have taken back are dead entries at the head of their queue.
     "oldest": Hot(lambda e: e.oldest(), "live_ready", PROMOTE_MAX + SLACK),
     "oldest of what is not promoted": Hot(lambda e: e.oldest(), "live_future", PROMOTE_MAX + SLACK),

@@ -86,3 +86,13 @@ async def test_a_filter_meets_rejected_jobs_only_when_they_are_asked_for(rest: R
 
 async def test_a_requeue_of_all_failed_jobs_leaves_rejected_ones_where_they_are(rest: Rest) -> None:
     assert await rest.ok("POST", f"{JOBS}/requeue", {"all": True}) == {"matched": 1, "changed": 1}
+
+
+async def test_a_rejection_without_any_reason_still_says_what_happened(cli: Cli) -> None:
+    async with Everwork(f"sqlite:///{cli.file}") as app:
+
+        @app.job("rejects")
+        async def rejects() -> None:
+            raise Reject
+
+        assert (await run_one(app, "rejects")).last_error == "rejected by the worker"

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.outcome import Failed
+from everwork.core.queries import JobFilter
+from everwork.engines.portions import NARROW_STEP
 from tests.conformance.lives import every_stage
 from tests.conformance.observe import every_job
-from tests.factories import a_dead_letter, a_pending_job, a_processing_job, asked, settled
+from tests.factories import a_dead_letter, a_new_job, a_pending_job, a_processing_job, asked, settled
 from tests.stores import SECOND_MS
 from tests.views import COLUMNS, SQL_ENGINES, ask, shown_by_views, without_readable_instants
 
@@ -86,3 +88,13 @@ async def test_updated_at_is_the_latest_change_of_a_job(
 async def test_the_version_of_the_views_is_readable_by_sql(engine: Engine, engine_name: str, tmp_path: Path) -> None:
     await a_pending_job(engine)
     assert ask(engine_name, tmp_path, "SELECT version FROM ew_views") == [{"version": 1}]
+
+
+async def test_a_list_by_correlation_id_finds_an_old_job_behind_more_new_ones_than_a_page_scans(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.engines.portions.LIST_SCAN_MAX", 1)
+    old = await a_pending_job(engine, correlation_id="KATE1520")
+    await engine.create([a_new_job() for _ in range(NARROW_STEP)])
+    page = await engine.find(JobFilter(correlation_id="KATE1520"), 10)
+    assert ([job.key for job in page.jobs], page.next) == ([old.key], None)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_a_file_that_was_cut_off_is_reported_as_damaged(offline: Offline, tmp_pa
     kept(offline, numbered(1, 2_000))
     file = tmp_path / "spool.db"
     os.truncate(file, file.stat().st_size // 2)
-    assert "the file is damaged" in refused(offline)
+    assert "the file is damaged; move it away to start with an empty spool" in refused(offline)
 
 
 async def test_a_page_that_was_overwritten_is_reported_as_damaged(offline: Offline, tmp_path: Path) -> None:
@@ -174,6 +175,19 @@ async def test_an_entry_with_broken_letters_is_set_aside_and_the_others_are_deli
 def test_a_network_file_system_is_refused() -> None:
     with pytest.raises(EngineUnavailable, match=r"/mnt/share is a network file system \(nfs4\)"):
         refuse_network_file_system(Path("/mnt/share/spool.db"), [("/", "ext4"), ("/mnt/share", "nfs4")])
+
+
+def test_the_advice_against_a_network_file_system_names_no_other_engine(
+    offline: Offline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.codec.local_file._mounts", lambda: [("/", "nfs4")])
+    assert refused(offline).endswith("where SQLite's locks do not hold; use a local disk")
+
+
+def test_a_read_only_file_system_is_named(offline: Offline, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(offline, numbered(1, 1))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert refused(offline).endswith("spool.db: the file system is read-only; choose a path on another one")
 
 
 def test_a_spool_has_one_lock_however_it_is_named(tmp_path: Path) -> None:

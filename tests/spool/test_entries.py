@@ -74,7 +74,7 @@ def test_every_outcome_comes_back_as_it_was(outcome: Outcome) -> None:
         ('{"type":"work","colour":"red"}', "another version of Everwork: unknown field 'colour'"),
         ('{"variables":"{}"}', "another version of Everwork: a field is missing"),
         ("[1]", "is damaged: not a JSON object"),
-        ('{"type":"wo', "unexpected end of data"),
+        ('{"type":"wo', "is damaged: not JSON"),
     ],
 )
 def test_a_job_that_this_version_cannot_read_is_an_error_that_says_why(text: str, problem: str) -> None:

@@ -128,6 +128,12 @@ def test_ordered_lists_read_one_range_of_an_index(store: sqlite3.Connection) -> 
     assert ready.startswith("SEARCH ew_ready USING PRIMARY KEY (queue=? AND lane=? AND urgency=? AND (run_at_ms,key)>")
 
 
+def test_a_list_by_correlation_id_reads_the_matching_entries_of_an_index_in_order(store: sqlite3.Connection) -> None:
+    assert plan(store, statements("find")["correlated"]) == [
+        "SEARCH ew_job USING COVERING INDEX ew_correlation (correlation_id=? AND rowid<?)"
+    ]
+
+
 def test_dead_letters_that_come_back_are_read_in_the_order_in_which_they_failed(store: sqlite3.Connection) -> None:
     first, *_ = plan(store, statements("sweep")["dead"])
     assert first.startswith("SEARCH f USING INDEX ew_failed (queue=? AND (finished_at_ms,key)>(?,?)")

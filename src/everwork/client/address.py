@@ -39,6 +39,11 @@ class Address:
     """The client's own private key and certificates."""
 
     @property
+    def store(self) -> str:
+        """What identifies the server as the store of a spool."""
+        return f"grpc://{self.target}"
+
+    @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of every call."""
         return () if self.key is None else (("x-api-key", self.key),)

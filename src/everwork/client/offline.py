@@ -24,13 +24,42 @@ if TYPE_CHECKING:
     from everwork.client.remote import RemoteJobs, RemoteTransport
 
 
-class RemoteOutbox:
+class RemoteTarget:
+    """A server as the target of a spool."""
+
+    def __init__(self, patience: float, transport: RemoteTransport, channel: grpc.aio.Channel) -> None:
+        self.patience = patience
+        self._transport = transport
+        self._channel = channel
+
+    async def connect(self) -> None:
+        """Reach the server."""
+        state = self._channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.READY:
+            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                raise EngineUnavailable("the server cannot be reached")
+            await self._channel.wait_for_state_change(state)
+            state = self._channel.get_state(try_to_connect=True)
+
+    async def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
+        """Create jobs on the server, once however often this is repeated."""
+        with _unknown_as_away():
+            return await self._jobs().create(jobs, stamp)
+
+    async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
+        """Report attempts that ended while the server was away."""
+        with _unknown_as_away():
+            return await self._jobs().settle_late(outcomes)
+
+    def _jobs(self) -> RemoteJobs:
+        return self._transport.jobs(asyncio.get_running_loop().time() + call_seconds(self.patience))
+
+
+class RemoteOutbox(RemoteTarget):
     """The spool of one client, and the way from it to the server."""
 
     def __init__(self, offline: Offline, transport: RemoteTransport, channel: grpc.aio.Channel) -> None:
-        self.patience = offline.spool.patience
-        self._transport = transport
-        self._channel = channel
+        super().__init__(offline.spool.patience, transport, channel)
         self.spool = Outbox(offline, self)
         self._creates: Batcher[NewJob, Created] = Batcher(self.spool.create, CREATE_BATCH_MAX)
 
@@ -60,30 +89,6 @@ class RemoteOutbox:
         if found is None:
             raise NotFound("spooled job", spool_id)
         return found
-
-    # The target of the spool --------------------------------------------------------------------
-
-    async def connect(self) -> None:
-        """Reach the server."""
-        state = self._channel.get_state(try_to_connect=True)
-        while state is not grpc.ChannelConnectivity.READY:
-            if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                raise EngineUnavailable("the server cannot be reached")
-            await self._channel.wait_for_state_change(state)
-            state = self._channel.get_state(try_to_connect=True)
-
-    async def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
-        """Create jobs on the server, once however often this is repeated."""
-        with _unknown_as_away():
-            return await self._jobs().create(jobs, stamp)
-
-    async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Report attempts that ended while the server was unavailable."""
-        with _unknown_as_away():
-            return await self._jobs().settle_late(outcomes)
-
-    def _jobs(self) -> RemoteJobs:
-        return self._transport.jobs(asyncio.get_running_loop().time() + call_seconds(self.patience))
 
 
 @contextmanager

@@ -19,13 +19,13 @@ from everwork.core.leasing import Created, Demand, Judged, Spooled, Stamp
 from everwork.core.outcome import Outcome
 from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats, cursor_parts
 from everwork.core.states import State
-from everwork.exceptions import InvalidInput, ResultTimeout
+from everwork.exceptions import EngineUnavailable, InvalidInput, ResultTimeout
 from everwork.proto import work_pb2 as pb
 from everwork.proto.work_pb2_grpc import DeskServiceAsyncStub, WorkServiceAsyncStub
 
 if TYPE_CHECKING:
     from everwork.client.client import Client
-    from everwork.client.offline import RemoteOutbox
+    from everwork.client.offline import RemoteOutbox, RemoteTarget
     from everwork.client.stream import Stream
     from everwork.spool.settings import Offline, Spool
 
@@ -96,6 +96,14 @@ class RemoteTransport:
             await outbox.close()
         if self._channel is not None:
             await self._channel.close(None)
+
+    def target(self, patience: float) -> RemoteTarget:
+        """The server as the target of a spool, while the transport is open."""
+        from everwork.client.offline import RemoteTarget  # noqa: PLC0415 - loaded only for offline mode
+
+        if self._channel is None:
+            raise EngineUnavailable("the client is not open")
+        return RemoteTarget(patience, self, self._channel)
 
     def jobs(self, deadline: float) -> RemoteJobs:
         """The verbs for one call, whose deadline is a time of the event loop's clock."""
@@ -264,7 +272,7 @@ class RemoteJobs:
 def _offline(spool: str | Spool, address: Address) -> Offline | None:
     from everwork.spool.settings import Offline  # noqa: PLC0415 - loaded only for offline mode
 
-    return Offline.of(spool, f"grpc://{address.target}")
+    return Offline.of(spool, address.store)
 
 
 def require_size(field: str, message: Message) -> None:

@@ -47,7 +47,11 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 )
 
 
-def require_local_file(file: Path) -> None:
+INSTEAD: Final = "a local disk, or PostgreSQL or Redis"
+"""What to use instead of a network file system."""
+
+
+def require_local_file(file: Path, instead: str = INSTEAD) -> None:
     """Refuse a path where a database file could never work, or could lose what it holds."""
     try:
         _require_usable(file)
@@ -57,7 +61,7 @@ def require_local_file(file: Path) -> None:
         ) from None
     except OSError as error:  # No file can have this name.
         raise EngineUnavailable(f"cannot open {checks.shown(str(file))}: {error.strerror}") from None
-    refuse_network_file_system(file, _mounts())
+    refuse_network_file_system(file, _mounts(), instead)
 
 
 def _require_usable(file: Path) -> None:
@@ -67,11 +71,14 @@ def _require_usable(file: Path) -> None:
         raise EngineUnavailable(f"cannot open {file}: it is not a regular file; name another path")
     if not file.parent.is_dir():
         raise EngineUnavailable(f"cannot open {file}: the directory {file.parent} does not exist; create it first")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
+    written = file if file.exists() else file.parent
+    if os.statvfs(written).f_flag & os.ST_RDONLY:
+        raise EngineUnavailable(f"cannot write {file}: the file system is read-only; choose a path on another one")
+    if not os.access(written, os.W_OK):
         raise EngineUnavailable(f"cannot write {file}: permission denied; choose a path that this user can write")
 
 
-def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) -> None:
+def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]], instead: str = INSTEAD) -> None:
     """Refuse network file systems, where SQLite's locks do not work; `mounts` are (mount point, type) pairs."""
     inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
     # The deepest mount point counts, and of several on one point the last.
@@ -79,7 +86,7 @@ def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]]) ->
     if kind in NETWORK_FILE_SYSTEMS:
         raise EngineUnavailable(
             f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not work; "
-            "use a local disk, or PostgreSQL or Redis"
+            f"use {instead}"
         )
 
 
@@ -98,12 +105,12 @@ def require_same_file(path: str, opened: tuple[int, int]) -> None:
         raise EngineUnavailable(f"cannot use {path}: the file was removed or replaced while open; restart the program")
 
 
-def unavailable(path: str, error: sqlite3.Error) -> EngineUnavailable:
-    """A SQLite error as one line for the operator."""
+def unavailable(path: str, error: sqlite3.Error, damaged: str = "restore it from a backup") -> EngineUnavailable:
+    """A SQLite error as one line for the operator; `damaged` is what to do about a damaged file."""
     text = str(error)
     advice = {
         "file is not a database": "it is not an SQLite file; choose another path",
-        "database disk image is malformed": "the file is damaged; restore it from a backup",
+        "database disk image is malformed": f"the file is damaged; {damaged}",
         "database or disk is full": "the disk is full; free some space and try again",
         "attempt to write a readonly database": "it is read-only; check the permissions of the file and its directory",
         "unable to open database file": "check the path, its permissions and the limit on open files",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.spool.database import ASIDE, WAITING, rebind
-from everwork.spool.entries import Moment
-from everwork.spool.file import SpoolCounts, SpoolFile
+from everwork.spool.entries import Moment, job_from, job_text
+from everwork.spool.file import SpoolCounts, SpooledJob, SpoolFile
 from everwork.spool.settings import Offline, Spool
 
 _ID: Final = re.compile(r"(?P<owner>[0-9a-f]+)-(?P<number>[0-9]{1,19})|(?P<key>[0-9]{1,19})/(?P<attempt>[0-9]{1,19})")
@@ -134,8 +135,19 @@ def drop_all(file: SpoolFile, *, waiting: bool) -> int:
 
 
 def retry_aside(file: SpoolFile) -> int:
-    """Mark entries that were set aside for another delivery; returns how many."""
+    """Let entries that were set aside be delivered again, with an age of zero; returns how many.
+
+    Jobs in doubt keep their age: the store remembers what it was sent for a limited time.
+    """
+    now = Moment.now()
     with file.transaction() as db:
+        sql = "SELECT id, body, boot, boot_ms, wall_ms FROM job WHERE state = ? AND producer IS NULL"
+        fresh = []
+        for id, body, *since in db.execute(sql, (ASIDE,)):
+            with suppress(ValueError):  # What cannot be read will be set aside again.
+                job = SpooledJob(id, job_from(body), Moment(*since)).due(now)
+                fresh.append((job_text(job), *now, id))
+        db.executemany("UPDATE job SET body = ?, boot = ?, boot_ms = ?, wall_ms = ? WHERE id = ?", fresh)
         jobs = db.execute("UPDATE job SET state = ?, reason = NULL WHERE state = ?", (WAITING, ASIDE)).rowcount
         sql = "UPDATE outcome SET state = ?, reason = NULL WHERE state = ?"
         return jobs + db.execute(sql, (WAITING, ASIDE)).rowcount

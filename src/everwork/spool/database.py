@@ -15,6 +15,7 @@ VERSION: Final = 1
 WAITING, ASIDE, DELIVERED = 0, 1, 2
 """The states of an entry: to be delivered; refused, kept with the reason; delivered, kept for its key."""
 BUSY_SECONDS: Final = 10.0
+_DAMAGED: Final = "move it away to start with an empty spool"
 SCHEMA: Final = """
 -- The bounds are those of the process that opened it last, for commands.
 CREATE TABLE spool (
@@ -69,4 +70,4 @@ def errors(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise EngineUnavailable(f"spool: {unavailable(path, error)}") from error
+        raise EngineUnavailable(f"spool: {unavailable(path, error, _DAMAGED)}") from error

@@ -53,7 +53,10 @@ def outcome_from(text: str) -> Outcome:
 
 
 def _object(text: str) -> dict[str, Any]:
-    found = orjson.loads(text)
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise ValueError("is damaged: not JSON") from None
     if not isinstance(found, dict):
         raise ValueError("is damaged: not a JSON object")
     return found

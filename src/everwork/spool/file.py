@@ -71,7 +71,7 @@ class SpoolFile:
         self.spool = spool
         self.id = self.store = ""
         try:
-            require_local_file(Path(spool.path))
+            require_local_file(Path(spool.path), "a local disk")
             if store is None and not Path(spool.path).exists():
                 raise EngineUnavailable(f"there is no file {spool.path}")
             self._open(store)

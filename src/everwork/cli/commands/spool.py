@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -14,16 +14,16 @@ import typer
 from everwork.cli.options import AsJson, EngineUrl, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
-from everwork.cli.session import resolved_url, use
+from everwork.cli.session import resolved_url, run, use
+from everwork.client.address import KEY_VARIABLE, Address, Tls, is_remote, server_address
 from everwork.codec.urls import shown_url, store_name
 from everwork.core import checks
-from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable, InvalidInput
-from everwork.service.service import JobService
+from everwork.exceptions import BadConfiguration, EngineBusy, EngineUnavailable, InvalidInput, Unauthenticated
 from everwork.spool import contents
-from everwork.spool.courier import Courier, SpoolThread, Turn
+from everwork.spool.courier import Courier, SpoolThread, Target, Turn
 from everwork.spool.entries import Moment
 from everwork.spool.file import SpoolCounts, SpoolFile
-from everwork.spool.settings import Offline, Spool
+from everwork.spool.settings import PATIENCE_SECONDS_DEFAULT, Offline, Spool
 
 LIMIT_DEFAULT: Final = 50
 LIMIT_MAX: Final = 10_000
@@ -91,9 +91,17 @@ def flush(
     rebind: Annotated[
         bool, typer.Option("--rebind", help="Deliver to this engine although the spool belongs to another.")
     ] = False,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="For grpcs://: CA certificates to trust (PEM).", show_default="the system's"),
+    ] = None,
+    tls_certificate: Annotated[str | None, typer.Option(metavar="PATH", help="A client certificate (PEM).")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="PATH", help="The client certificate's key (PEM).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Deliver the entries of a spool now. Exit code 1 if any are left, waiting or set aside.
+
+    A spool of a client of a server is delivered to the server, grpc://host:port, with the API key in EVERWORK_API_KEY.
 
     With --rebind, jobs in doubt may be created twice, and outcomes are reported for the same job keys: the engine must
     be the same one at another address, or a copy of it.
@@ -101,11 +109,19 @@ def flush(
     [bold]Examples:[/bold]
     everwork spool flush spool.db --engine postgresql://ann@db.example.org/jobs
     everwork spool flush spool.db --retry-aside
+    everwork spool flush spool.db --engine grpc://jobs.example.org:27500
     """
-    url = resolved_url(engine)
+    url, tls = resolved_url(engine), Tls(tls_ca or False, tls_certificate, tls_key)
+    address = _server(url, tls)
+    store = store_name(url) if address is None else address.store
     with _opened(path) as file:  # Before the engine is opened: a mistake in the path or URL is reported first.
-        _require_store(file, url, rebind=rebind)
-    flushed = use(url, lambda service: _flush(service, path, url, retry_aside=retry_aside, rebind=rebind))
+        _require_store(file, url, store, rebind=rebind)
+
+    def deliver(target: Target) -> Awaitable[_Flushed]:
+        return _flush(target, path, store, retry_aside=retry_aside, rebind=rebind)
+
+    # A new store is created, as the programs that use the spool would do; never at an address that may be mistyped.
+    flushed = use(url, deliver, creates=not rebind) if address is None else run(_with_server(address, url, deliver))
     if flushed.error:
         write_stderr(flushed.error)
     if as_json:
@@ -207,34 +223,57 @@ class _Flushed(NamedTuple):
         return done | _summary(self.file, self.counts)
 
 
-async def _flush(service: JobService, path: str, url: str, *, retry_aside: bool, rebind: bool) -> _Flushed:
+def _server(url: str, tls: Tls) -> Address | None:
+    """The address of the server that a URL names; None if it names a store."""
+    if is_remote(url):
+        return server_address(url, None, tls)
+    if tls != Tls():
+        raise InvalidInput("tls_ca, tls_certificate, tls_key", "are for servers: grpcs://host:port")
+    return None
+
+
+async def _with_server(address: Address, url: str, deliver: Callable[[Target], Awaitable[_Flushed]]) -> _Flushed:
+    from everwork.client.remote import RemoteTransport  # noqa: PLC0415 - only what is used is loaded
+
+    transport = RemoteTransport(address)
+    await transport.open()
+    try:
+        target = transport.target(PATIENCE_SECONDS_DEFAULT)
+        try:
+            await asyncio.wait_for(target.connect(), PATIENCE_SECONDS_DEFAULT)
+        except (EngineUnavailable, TimeoutError):
+            tls = ", with TLS and a certificate that is trusted here" if address.is_secure else ""
+            raise EngineUnavailable(f"cannot reach the server at {shown_url(url)}; is it running{tls}?") from None
+        return await deliver(target)
+    finally:
+        await transport.close()
+
+
+async def _flush(target: Target, path: str, store: str, *, retry_aside: bool, rebind: bool) -> _Flushed:
     with _opened(path) as file:
         if rebind:
-            _rebind(file, store_name(url))
+            _rebind(file, store)
         if retry_aside:
             contents.retry_aside(file)
         before, offline = file.counts(), Offline(file.spool, file.store)
         thread = SpoolThread(offline)
         await thread.open()
-        courier, error = Courier(offline, thread, service), None
+        courier, error = Courier(offline, thread, target), None
         try:
             with shown_progress() as show:
                 await _deliver(courier, file, lambda: show(Step(courier.delivered, before.jobs)))
         except EngineUnavailable as away:
-            error = str(away)
+            hint = f"; it is taken from {KEY_VARIABLE}" if isinstance(away.__cause__, Unauthenticated) else ""
+            error = f"{away}{hint}"
         finally:
             await thread.close()
         return _Flushed(file, courier.delivered, courier.reported, file.counts(), error)
 
 
-def _require_store(file: SpoolFile, url: str, *, rebind: bool) -> None:
-    if file.store.startswith("grpc://"):
+def _require_store(file: SpoolFile, url: str, store: str, *, rebind: bool) -> None:
+    if not rebind and store != file.store:
         raise BadConfiguration(
-            f"spool: {file.spool.path} belongs to a client of {file.store}; deliver it by starting a client with it"
-        )
-    if not rebind and store_name(url) != file.store:
-        raise BadConfiguration(
-            f"spool: {file.spool.path} holds entries for {file.store}, not for {shown_url(url)}; pass its engine with"
+            f"spool: {file.spool.path} belongs to {file.store}, not to {shown_url(url)}; pass its engine with"
             " --engine, or deliver to this one with --rebind"
         )
 

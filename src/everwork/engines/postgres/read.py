@@ -168,6 +168,8 @@ async def _candidates(store: OpenStore, query: JobFilter, window: tuple[int, int
     """The next places after the cursor whose jobs may match: of all jobs, or of the queues and states that matter."""
     last, step = window
     sql = store.sql("find")
+    if query.correlation_id is not None and query.order is Order.NEWEST:
+        return [key for (key,) in await store.connections.read(sql["correlated"], query.correlation_id, *window)]
     states = states_to_search(query)
     if query.type is None and query.group is None and not states:
         return [key for (key,) in await store.connections.read(sql["all"], *window)]

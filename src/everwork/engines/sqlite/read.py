@@ -196,6 +196,8 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
 def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
     """The next places after the cursor whose jobs may match: of all jobs, or merged from matching queues and states."""
     last, limit = window
+    if query.correlation_id is not None and query.order is Order.NEWEST:
+        return [key for (key,) in cursor.execute(FIND["correlated"], (query.correlation_id, *window)).fetchall()]
     states = states_to_search(query)
     if query.type is None and query.group is None and not states:
         return [key for (key,) in cursor.execute(FIND["all"], window).fetchall()]

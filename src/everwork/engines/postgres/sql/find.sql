@@ -5,6 +5,10 @@
 -- name: all
 SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
 
+-- name: correlated
+-- key + 0: sorted after the index of correlation ids has found them, never by walking through all keys.
+SELECT key FROM {schema}.job WHERE correlation_id = $1 AND key < $2 ORDER BY key + 0 DESC LIMIT $3;
+
 -- name: some
 -- Of some queues ($1), in some states ($4; live ones: 1 pending, 2 processing), in one snapshot: no job is found twice.
 SELECT key FROM (

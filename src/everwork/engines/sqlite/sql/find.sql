@@ -5,6 +5,9 @@
 -- name: all
 SELECT key FROM ew_job WHERE key < ? ORDER BY key DESC LIMIT ?;
 
+-- name: correlated
+SELECT key FROM ew_job WHERE correlation_id = ? AND key < ? ORDER BY key DESC LIMIT ?;
+
 -- name: pending
 -- ?4: the latest run_at; ?5: the lowest attempt number.
 SELECT key FROM (
