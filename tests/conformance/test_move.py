@@ -103,6 +103,19 @@ async def test_types_and_groups_appear_as_they_are_met(engine: Engine, target: E
     assert [(info.type, info.groups) for info in await target.types()] == names
 
 
+@pytest.mark.parametrize("max_attempts", [1, 5])
+async def test_a_lapse_that_was_counted_elsewhere_is_undone_without_statistics(
+    engine: Engine, target: Engine, clock: VirtualClock, max_attempts: int
+) -> None:
+    job = await a_processing_job(engine, lease_ms=SECOND_MS, max_attempts=max_attempts)
+    clock.advance(ms=SECOND_MS)
+    await engine.sweep("s")
+    await moved(engine, target)
+    assert await target.reclaim([Lease(job.key, 1)], SECOND_MS) == [LeaseStatus.HELD]
+    assert ((await target.stats(24)).hours, await target.measures(24)) == ([], [])
+    assert (await settled(target, Complete(job.key, 1))).attempts == 1
+
+
 async def test_nothing_to_load_changes_nothing(target: Engine) -> None:
     assert await target.load([]) == 0
     assert await counted(target) == {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from everwork.core.leasing import LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
-from tests.stores import DAY_MS
+from tests.stores import DAY_MS, HOUR_MS
 
 if TYPE_CHECKING:
     from everwork.core.job import LeasedJob, NewJob
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 KINDS = {Complete: "complete", Failed: "fail", Reject: "reject", Retry: "retry", Release: "release", Throw: "throw"}
 KEEP_MS = {State.COMPLETED: 7 * DAY_MS, State.CANCELLED: 7 * DAY_MS, State.FAILED: 90 * DAY_MS}
 FINISHED = frozenset(KEEP_MS)
+Statistic = tuple[int, str, str, str]
+"""An hour, a type, a worker, and what was counted of these."""
 
 
 @dataclass
@@ -43,7 +45,10 @@ class ModelJob:
     error_code: str | None = None
     rejected: bool = False
     cancelled_attempt: int | None = None
-    error_before_lapse: str | None = None
+    before_lapse: tuple[str | None, int, int] = (None, 0, 0)
+    """The error, run_at and attempts that the latest lapse has changed, or a requeue after it."""
+    counted: Counter[Statistic] = field(default_factory=Counter)
+    """What the latest failed attempt has added to the statistics."""
     result: str | None = None
     history: list[tuple[int, str]] = field(default_factory=list)
 
@@ -92,8 +97,9 @@ class ModelJob:
                 fields |= {"run_at_ms": self.run_at_ms, "last_error": self.last_error, **idle}
             case State.PROCESSING:
                 fields |= {"lease_until_ms": self.lease_until_ms, "last_error": self.last_error, **ran}
+                fields |= {"run_at_ms": self.run_at_ms}
             case State.COMPLETED:
-                fields |= {"last_error": None, **ran}
+                fields |= {"run_at_ms": self.run_at_ms, "last_error": None, **ran}
             case State.FAILED:
                 fields |= {"last_error": self.last_error, "error_code": self.error_code, "rejected": self.rejected}
                 fields |= ran
@@ -113,6 +119,7 @@ class Model:
         self.dedupe: dict[tuple[str, str, str], int] = {}
         self.paused: set[str] = set()
         self.passed: dict[str, int] = {}
+        self.statistics: Counter[Statistic] = Counter()
 
     # Creating and leasing -------------------------------------------------------------------------
 
@@ -194,6 +201,7 @@ class Model:
         match outcome:
             case Complete():
                 job.result = outcome.result
+                self.count(job, "completed")
                 self.finish(job, State.COMPLETED)
             case Release():
                 job.state = State.PENDING
@@ -214,10 +222,20 @@ class Model:
     def fail(self, job: ModelJob, error: str, delay_ms: int | None = None, *, final: bool = False) -> None:
         job.last_error = error
         if final or job.attempts >= job.max_attempts:
+            job.counted = self.count(job, "failed")
             self.finish(job, State.FAILED)
             return
+        job.counted = self.count(job, "retried")
         job.state = State.PENDING
         job.run_at_ms = self.now_ms + (min(5_000 * 2 ** (job.attempts - 1), 300_000) if delay_ms is None else delay_ms)
+
+    def count(self, job: ModelJob, ended_as: str) -> Counter[Statistic]:
+        """Add an attempt that ends to the statistics; returns what was added."""
+        activated_ms, worker = job.activated_at_ms or 0, job.worker or ""
+        sums = {ended_as: 1, "execution_ms": self.now_ms - activated_ms, "wait_ms": activated_ms - job.run_at_ms}
+        added = Counter({(self.now_ms // HOUR_MS, job.new.type, worker, name): n for name, n in sums.items()})
+        self.statistics.update(added)
+        return added
 
     def finish(self, job: ModelJob, state: State) -> None:
         job.state, job.finished_at_ms = state, self.now_ms
@@ -241,10 +259,12 @@ class Model:
         if (attempt, "lapse") not in job.history:
             return
         job.history.remove((attempt, "lapse"))
-        is_requeued = job.history[-1:] == [(attempt, "requeue")]
-        job.last_error = None if is_requeued else job.error_before_lapse
+        if job.history[-1:] == [(attempt, "requeue")]:
+            job.history.pop()
         job.state, job.error_code = State.PROCESSING, None
-        job.run_at_ms = min(job.run_at_ms, job.activated_at_ms or 0)
+        job.last_error, job.run_at_ms, job.attempts = job.before_lapse
+        job.max_attempts = max(job.max_attempts, job.attempts)
+        self.statistics.subtract(job.counted)
 
     # Changes --------------------------------------------------------------------------------------
 
@@ -323,7 +343,7 @@ class Model:
         lapsed = [j for j in self.jobs.values() if j.state is State.PROCESSING and j.lease_until_ms < self.now_ms]
         for job in lapsed:
             job.history.append((job.attempt, "lapse"))
-            job.error_before_lapse = job.last_error
+            job.before_lapse = job.last_error, job.run_at_ms, job.attempts
             self.fail(job, f"lease lapsed: worker '{job.worker}' did not report in time")
         expired = [job for job in self.jobs.values() if job.is_expired(self.now_ms)]
         for job in expired:
@@ -340,6 +360,11 @@ class Model:
     def expire(self, job: ModelJob) -> None:
         job.history.append((job.attempt, "expire"))
         self.finish(job, State.CANCELLED)
+
+    def hours(self, hours: int) -> dict[Statistic, int]:
+        """The statistics of the last hours, without zeros."""
+        after = self.now_ms // HOUR_MS - hours
+        return {key: number for key, number in self.statistics.items() if number and key[0] > after}
 
     def counts(self) -> dict[tuple[str, str, str, State], int]:
         return dict(Counter((job.new.tenant, job.new.type, "", job.state) for job in self.jobs.values()))

@@ -20,10 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Demand, Lease, LeaseStatus, Stamp, Verdict
+from everwork.core.limits import STATISTICS_KEEP_HOURS
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from everwork.engines.values import Fire
-from tests.model.model import Model
+from tests.model.model import Model, Statistic
 from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, at_length, drop_stores, open_store
 
 if TYPE_CHECKING:
@@ -297,6 +298,15 @@ class EngineBesideModel(RuleBasedStateMachine):
     @invariant()
     def the_counts_are_those_of_the_model(self) -> None:
         assert {count[:4]: count.jobs for count in self.run(self.engine.count())} == self.model.counts()
+
+    @invariant()
+    def the_statistics_are_those_of_the_model(self) -> None:
+        found: dict[Statistic, int] = {}
+        for hour in self.run(self.engine.stats(STATISTICS_KEEP_HOURS)).hours:
+            assert hour.completed + hour.failed + hour.retried > 0
+            for name in ("completed", "failed", "retried", "execution_ms", "wait_ms"):
+                found[hour.hour, hour.type, hour.worker, name] = getattr(hour, name)
+        assert {key: number for key, number in found.items() if number} == self.model.hours(STATISTICS_KEEP_HOURS)
 
     # Shared by the rules --------------------------------------------------------------------------
 

@@ -9,12 +9,13 @@ import psycopg
 import pytest
 
 from everwork.core import measures
+from everwork.core.leasing import Lease
 from everwork.core.limits import STATISTICS_KEEP_HOURS
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Measure, Oldest
 from everwork.engines.postgres import migrate, read, sweep
 from everwork.engines.postgres.engine import PostgresEngine
-from tests.factories import TYPE, a_new_job, a_processing_job, asked, settled
+from tests.factories import LEASE_MS, TYPE, a_new_job, a_processing_job, asked, settled
 from tests.postgres.conftest import opened, schema_of, without_options
 from tests.stores import HOUR_MS, START_MS, VirtualClock
 
@@ -58,6 +59,24 @@ async def test_what_is_folded_is_added_to_what_was_folded_before_and_kept_for_so
     clock.advance(ms=(STATISTICS_KEEP_HOURS + 1) * HOUR_MS)
     await engine.sweep("s")
     assert await rows_of(engine, "measure_hour") == 0
+
+
+async def test_what_a_lapse_has_counted_is_undone_after_it_was_folded_and_leaves_no_zeros(
+    engine: PostgresEngine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "FOLD_FROM", 1)
+    job = await a_processing_job(engine)
+    clock.advance(ms=LEASE_MS)
+    await engine.sweep("s")
+    assert await rows_of(engine, "measure_delta") == await rows_of(engine, "work_delta") == 0
+    await engine.reclaim([Lease(job.key, 1)], LEASE_MS)
+    for _ in range(2):
+        assert (await counted_as(engine), (await engine.stats(1)).hours) == ({}, [])
+        await engine.sweep("s")
+    clock.advance(ms=HOUR_MS)
+    await engine.extend([Lease(job.key, 1)], LEASE_MS)
+    await engine.sweep("s")
+    assert await rows_of(engine, "measure_hour") == await rows_of(engine, "work_hour") == 0
 
 
 async def test_many_rows_of_few_batches_are_folded_by_their_own_number_and_so_many_at_a_time(

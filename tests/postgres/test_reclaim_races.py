@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from everwork.core.leasing import Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Failed, kind_of
+from everwork.core.states import State
 from tests.factories import LEASE_MS, a_processing_job, the_job
 from tests.postgres.conftest import opened
 
@@ -36,6 +38,21 @@ async def test_an_outcome_is_not_refused_for_good_because_its_lapse_is_undone_me
     assert last.ok
     assert [entry.kind for entry in await engine.history(job.key)] == [kind_of(outcome)]
     assert (await the_job(engine, job.key)).attempt == 1
+
+
+@pytest.mark.parametrize("max_attempts", [1, 5])
+async def test_a_lapse_that_several_undo_at_the_same_time_is_undone_once(
+    engine: PostgresEngine, url: str, clock: VirtualClock, max_attempts: int
+) -> None:
+    leases = [Lease((await a_processing_job(engine, max_attempts=max_attempts)).key, 1) for _ in range(20)]
+    clock.advance(ms=LEASE_MS)
+    await engine.sweep("sweeper")
+    async with opened(url, clock) as other:
+        calls = [one.reclaim(some, LEASE_MS) for one in (engine, other) for some in (leases, leases[::-1]) * 3]
+        answers = await asyncio.gather(*calls)
+    assert answers == [[LeaseStatus.HELD] * 20] * 12
+    assert ((await engine.stats(1)).hours, await engine.measures(1)) == ([], [])
+    assert [(count.state, count.jobs) for count in await engine.count()] == [(State.PROCESSING, 20)]
 
 
 def reclaim_between_reads(engine: PostgresEngine, other: PostgresEngine, lease: Lease, passed: int) -> None:

@@ -123,6 +123,15 @@ def test_what_ended_just_before_the_hour_is_counted_when_it_is_read_after_it() -
     assert growth.hours(late + 120_000) == 1
 
 
+def test_what_is_counted_after_a_lapse_was_undone_is_new() -> None:
+    growth = Growth()
+    row, measure = WorkerHour(100, TYPE, "w", 4, 0, 1, 5, 0), Measure(100, TYPE, "f:lapsed", 1)
+    growth.step(Stats([], [row._replace(retried=0)], 100 * HOUR_MS), [], 1)
+    assert growth.step(Stats([], [row], 100 * HOUR_MS), [measure], 1) == {TYPE: {"retried": 1, "f:lapsed": 1}}
+    assert growth.step(Stats([], [row._replace(retried=0)], 100 * HOUR_MS), [], 1) == {}
+    assert growth.step(Stats([], [row], 100 * HOUR_MS), [measure], 1) == {TYPE: {"retried": 1, "f:lapsed": 1}}
+
+
 async def test_callers_at_the_same_time_share_a_reading_and_later_ones_get_a_later_one(engine: Engine) -> None:
     sampler = MetricsSampler(engine, "a")
     readings = await asyncio.gather(*(sampler.fresh() for _ in range(5)))

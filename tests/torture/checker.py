@@ -8,12 +8,10 @@ from typing import Final
 
 from everwork.core.job import HistoryEntry, Job
 from everwork.core.states import FINISHED_STATES, State
-from tests.torture import asked, deaths, limited, reported, spooled
-from tests.torture.deaths import RECOVERY_MS_MAX, stopped_ms
-from tests.torture.history import Call, Histories
-from tests.torture.verdict import FinalState, Verdict, answered
+from tests.torture import asked, deaths, leases, limited, reported, spooled
+from tests.torture.history import Histories
+from tests.torture.verdict import FinalState, Verdict
 
-DRAIN_MS_MAX: Final = 60_000
 _FAILURES: Final = frozenset({"fail", "retry", "reject", "throw", "lapse"})
 _AFTER: Final[Mapping[str, State]] = {
     "complete": State.COMPLETED,
@@ -41,8 +39,8 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     reported.check_finished(histories.calls, verdict)
     reported.check_reports(reports, final, verdict)
     reported.check_changes(histories.calls, final, verdict)
-    _check_counters(histories.calls, final, verdict)
-    _check_leases(histories.calls, final, verdict)
+    _check_counters(final, verdict)
+    leases.check_leases(histories.calls, final, verdict)
     limited.check_limits(histories.calls, final, verdict)
     deaths.check_deaths(histories, final, verdict)
     spooled.check_spools(histories.calls, final, verdict)
@@ -101,10 +99,10 @@ def state_after(event: HistoryEntry) -> State:
     return _AFTER.get(event.kind, State.FAILED)
 
 
-# Counters and time --------------------------------------------------------------------------------
+# Counters -----------------------------------------------------------------------------------------
 
 
-def _check_counters(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> None:
+def _check_counters(final: FinalState, verdict: Verdict) -> None:
     """V10: counts by state are what a look at every job gives; what workers did adds up to the histories."""
     told = {(one.tenant, one.type, one.group, one.state): one.jobs for one in final.counts if one.jobs}
     real = Counter((job.tenant, job.type, job.group, job.state) for job in final.jobs.values())
@@ -112,20 +110,10 @@ def _check_counters(calls: Sequence[Call], final: FinalState, verdict: Verdict) 
         if told.get(place, 0) != real[place]:
             verdict.violation("V10", f"{place}: counted {told.get(place, 0)}, there are {real[place]}")
     happened = Counter(_statistic(event) for events in final.events.values() for event in events)
-    reclaims = _reclaims(calls)
     for name in ("completed", "failed", "retried"):
         summed = sum(getattr(hour, name) for hour in final.hours)
-        # A lapse that was undone stays in the statistics: it had happened in that hour.
-        undone = 0 if name == "completed" else reclaims
-        if not happened[name] <= summed <= happened[name] + undone:
+        if summed != happened[name]:
             verdict.violation("V10", f"workers {name} {summed} by the statistics, {happened[name]} by the histories")
-
-
-def _reclaims(calls: Sequence[Call]) -> int:
-    """How many lapses may have been undone."""
-    return sum(
-        answer in ("held", "unknown") for call in calls if call.name == "reclaim" for _, answer in answered(call)
-    )
 
 
 def _statistic(event: HistoryEntry) -> str:
@@ -134,43 +122,3 @@ def _statistic(event: HistoryEntry) -> str:
     if event.kind in _FAILURES:
         return "failed" if event.retry_at_ms is None else "retried"
     return event.kind
-
-
-def _check_leases(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> None:
-    """V6: no lease is taken away before its end. V11: nor much later."""
-    until_ms, doubtful_ms = _lease_ends(calls), _doubtful(calls)
-    lapses = [(key, event) for key, events in final.events.items() for event in events if event.kind == "lapse"]
-    slowest = 0
-    for key, event in lapses:
-        late_ms = event.at_ms - until_ms.get((key, event.attempt), event.at_ms)
-        if late_ms < 0:
-            verdict.violation("V6", f"job {key}: the lease of attempt {event.attempt} was taken {-late_ms} ms early")
-        late_ms -= stopped_ms(final.stops, event.at_ms - late_ms, event.at_ms)
-        late_ms -= doubtful_ms.get((key, event.attempt), 0)
-        slowest = max(slowest, late_ms)
-        if late_ms > RECOVERY_MS_MAX + final.slack_ms:
-            verdict.violation("V11", f"job {key}: attempt {event.attempt} was recovered {late_ms} ms late")
-    if final.drain_ms > DRAIN_MS_MAX:
-        verdict.violation("V11", f"the drain took {final.drain_ms} ms")
-    verdict.figures["lapsed leases"] = len(lapses)
-    verdict.figures["slowest recovery after the lease, ms (time with a stopped process aside)"] = slowest
-    verdict.figures["scheduling slack, ms"] = final.slack_ms
-    verdict.figures["drain, ms"] = final.drain_ms
-
-
-def _doubtful(calls: Sequence[Call]) -> dict[tuple[int, int], int]:
-    """By how much leases may last longer than their holders know: a lost call can arrive after a silent network."""
-    lost = [call for call in calls if call.name in ("extend", "reclaim") and call.status == "unknown"]
-    return {(key, attempt): lease_ms for call in lost for key, attempt, lease_ms in call.items}
-
-
-def _lease_ends(calls: Sequence[Call]) -> dict[tuple[int, int], int]:
-    """When each lease ends, as far as its holder was told."""
-    until_ms: dict[tuple[int, int], int] = {}
-    for call in calls:
-        for key, attempt, _, _, granted_ms in call.leased:
-            until_ms[key, attempt] = max(granted_ms, until_ms.get((key, attempt), 0))
-        for (key, attempt, lease_ms), answer in answered(call) if call.name in ("extend", "reclaim") else ():
-            if answer == "held" and (key, attempt) in until_ms:
-                until_ms[key, attempt] = max(call.invoked_t + lease_ms, until_ms[key, attempt])
-    return until_ms

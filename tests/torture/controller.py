@@ -20,8 +20,9 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.service.service import SWEEP_SECONDS
 from tests.torture import crew, plan
-from tests.torture.checker import DRAIN_MS_MAX, check
+from tests.torture.checker import check
 from tests.torture.history import HistoryWriter, read_histories
+from tests.torture.leases import DRAIN_MS_MAX
 from tests.torture.logged import LoggedEngine
 from tests.torture.nemesis import Nemesis, Progress, Settings
 from tests.torture.process import patiently

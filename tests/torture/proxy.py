@@ -14,7 +14,8 @@ from tests.servers import LOOPBACK
 
 _CHUNK_BYTES: Final = 65_536
 _CUT_BYTES_MAX: Final = 4_000
-_STALL_SECONDS: Final = (0.1, 1.5)
+STALL_MS_MAX: Final = 1_500
+_STALL_SECONDS: Final = (0.1, STALL_MS_MAX / 1000)
 
 
 class Link:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ class SmallRun:
         self.counts = [Count("<default>", plan.WORK, "", State.COMPLETED, 1)]
         self.others: list[Job] = []
         self.spooled: list[Spooled] = []
-        self.lapses_undone = 0
+        self.stops: list[tuple[int, int]] = []
+        self.lapses_counted = 0
 
     def create(self, name: str, *, answer: Any = "unknown", dedupe: str | None = None, **variables: object) -> None:
         job = NewJob(plan.WORK, json.dumps({"r": name, **variables}), dedupe_key=dedupe)
@@ -73,11 +75,12 @@ class SmallRun:
                 0, plan.WORK, "worker-0",
                 sum(event.kind == "complete" for event in happened),
                 sum(event.kind in ("fail", "lapse") and event.retry_at_ms is None for event in happened),
-                sum(event.retry_at_ms is not None for event in happened) + self.lapses_undone,
+                sum(event.retry_at_ms is not None for event in happened) + self.lapses_counted,
                 0, 0,
             )
         ]  # fmt: skip
-        return set(check(self.histories, FinalState(jobs, events, self.counts, hours, spooled=self.spooled)).found)
+        final = FinalState(jobs, events, self.counts, hours, spooled=self.spooled, stops=self.stops)
+        return set(check(self.histories, final).found)
 
     def add_job(self, key: int, name: str, **fields: Any) -> None:
         self.others.append(
@@ -262,6 +265,71 @@ def test_a_count_that_does_not_add_up_is_v10() -> None:
     run = SmallRun()
     run.counts = [run.counts[0]._replace(jobs=2)]
     assert run.violations() == {"V10"}
+
+
+def lapsed_at(at_ms: int, *lost: tuple[str, int, int | None], stops: Sequence[tuple[int, int]] = ()) -> set[str]:
+    """What is said of a lease until 1,500 that lapsed then; lost calls: name, when made, when given up. Term: 8,000."""
+    run = SmallRun()
+    run.events[0] = run.events[0]._replace(kind="lapse", at_ms=at_ms, retry_at_ms=at_ms)
+    run.events[1] = run.events[1]._replace(activated_at_ms=at_ms, at_ms=at_ms)
+    run.histories.calls = [call for call in run.histories.calls if not any("k" in item for item in call.items)]
+    for name, invoked_ms, given_up_ms in lost:
+        item = [1, 1, 8_000]
+        run.histories.calls.append(Call("w", name, [item], 1, invoked_ms, "unknown", 2, answered_t=given_up_ms))
+    run.stops = list(stops)
+    return run.violations()
+
+
+def test_a_lease_that_is_taken_a_second_late_is_v11() -> None:
+    assert lapsed_at(2_500) == set()
+    assert lapsed_at(2_501) == {"V11"}
+
+
+def test_an_extension_whose_answer_was_lost_may_have_been_made_until_it_was_given_up() -> None:
+    assert lapsed_at(2_100 + 8_000 + 1_000, ("extend", 100, 2_100)) == set()
+    assert lapsed_at(2_101 + 8_000 + 1_000, ("extend", 100, 2_100)) == {"V11"}
+
+
+def test_what_a_worker_sent_before_it_died_arrives_within_a_stall_of_the_network() -> None:
+    assert lapsed_at(100 + 1_500 + 8_000 + 1_000, ("extend", 100, None)) == set()
+    assert lapsed_at(101 + 1_500 + 8_000 + 1_000, ("extend", 100, None)) == {"V11"}
+
+
+def test_an_extension_that_was_sent_into_an_outage_may_arrive_at_its_end_and_not_later() -> None:
+    outage = [(90, 20_000)]
+    assert lapsed_at(20_000 + 8_000 + 1_000, ("extend", 100, 2_100), stops=outage) == set()
+    assert lapsed_at(20_001 + 8_000 + 1_000, ("extend", 100, 2_100), stops=outage) == {"V11"}
+    assert lapsed_at(21_001, stops=outage) == {"V11"}
+
+
+def test_an_extension_that_came_after_the_lease_must_have_lapsed_excuses_nothing() -> None:
+    assert lapsed_at(9_000, ("extend", 2_500, 2_600)) == set()
+    assert lapsed_at(9_000, ("extend", 2_501, 2_600)) == {"V11"}
+
+
+def test_lost_extensions_one_after_the_other_each_last_a_term_from_their_own_time() -> None:
+    calls = [("extend", 1_000, 1_010), ("extend", 9_000, 9_010)]
+    assert lapsed_at(9_010 + 8_000 + 1_000, *calls) == set()
+    assert lapsed_at(9_011 + 8_000 + 1_000, *calls) == {"V11"}
+
+
+def test_a_reclaim_whose_answer_was_lost_may_have_begun_a_lease_of_its_own() -> None:
+    assert lapsed_at(60_100 + 8_000 + 1_000, ("reclaim", 60_000, 60_100)) == set()
+    assert lapsed_at(60_101 + 8_000 + 1_000, ("reclaim", 60_000, 60_100)) == {"V11"}
+
+
+def test_an_extension_that_was_answered_lasts_at_least_from_its_call_and_at_most_from_its_answer() -> None:
+    def lapsed(at_ms: int) -> set[str]:
+        run = SmallRun()
+        run.events[0] = run.events[0]._replace(kind="lapse", at_ms=at_ms, retry_at_ms=at_ms)
+        run.events[1] = run.events[1]._replace(activated_at_ms=at_ms, at_ms=at_ms)
+        call = Call("w", "extend", [[1, 1, 8_000]], 1, 1_000, "ok", 2, ["held"], answered_t=1_300)
+        run.histories.calls.append(call)
+        return run.violations() & {"V6", "V11"}
+
+    assert lapsed(8_999) == {"V6"}
+    assert lapsed(9_000) == lapsed(1_300 + 8_000 + 1_000) == set()
+    assert lapsed(1_301 + 8_000 + 1_000) == {"V11"}
 
 
 def test_a_trigger_point_fired_twice_is_v12() -> None:

@@ -96,9 +96,13 @@ class JobFlow(ABC):
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         """Like `extend`, and take back leases that have lapsed if no other attempt has begun since.
 
-        The lapse is undone: the job is processing again, in the same attempt, by the same worker, whether it had
-        become pending or failed; its history forgets the lapse. For workers that were cut off from the store and have
-        an outcome to report.
+        The lapse is undone in one transaction: the job is processing again, in the same attempt, by the same worker,
+        whether it had become pending or failed. Its run_at, attempts and last error are those from before the lapse.
+        Its history forgets the lapse, and a requeue that followed it, which is none of its automatic rounds either. The
+        statistics of the hour in which the lapse was counted (`stats`, `measures`) no longer contain it, without
+        leaving zeros; a lapse that another store has counted (`load`) is in none of them. Not undone: what the type's
+        breaker has counted, which the next completion resets, and wake-ups. For workers that were cut off from the
+        store and have an outcome to report.
         """
 
     @abstractmethod

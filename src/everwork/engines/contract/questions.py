@@ -38,9 +38,10 @@ class Questions(ABC):
 
         Every attempt that ends as completed, failed or retried is in exactly one bucket of durations and in one of
         waits (`core.measures`); failed and retried ones are also counted by the category of their failure; all in
-        the transaction that ends them. Releases and cancellations are not counted. Kept as long as the hours of
-        `stats`. The result may be very large, so it is read in portions that do not block other calls: the counts
-        of one hour and type are consistent, different hours may be read at different moments.
+        the transaction that ends them. Releases and cancellations are not counted, nor are lapses that `reclaim` has
+        undone. Kept as long as the hours of `stats`. The result may be very large, so it is read in portions that do
+        not block other calls: the counts of one hour and type are consistent, different hours may be read at different
+        moments.
         """
 
     @abstractmethod

@@ -16,7 +16,7 @@ from everwork.engines.postgres.create import create_document, created_of
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.postgres.settle import rounds_of, run_step, settle_distinct
 from everwork.engines.postgres.wake import POLL_ONLY_MS, Wakeup
-from everwork.engines.rules import outdated
+from everwork.engines.rules import AUTOMATIC_REQUEUE, outdated
 from everwork.exceptions import EngineError
 
 FOR_WORK, FOR_RESULTS = "#idle", "#waiter"
@@ -67,7 +67,10 @@ class PostgresJobs(PostgresBase, JobFlow):
         return await _statuses(store, leases, held)
 
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        await _extended(self._store, self._store.sql("reclaim")["reclaim"], sorted(set(leases)), lease_ms)
+        store, ordered = self._store, sorted(set(leases))
+        keys, attempts = [lease.key for lease in ordered], [lease.attempt for lease in ordered]
+        sql = store.sql("reclaim")["reclaim"]
+        await store.connections.fetch(sql, keys, attempts, lease_ms, store.now_ms(), AUTOMATIC_REQUEUE)
         return await self.extend(leases, lease_ms)
 
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:

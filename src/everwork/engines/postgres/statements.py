@@ -83,6 +83,7 @@ def _measures() -> dict[str, str]:
         "wait_names": _array(map(measures.wait, buckets)) + "::text[]",
         "failure_name": f"'{measures.failure('')}'",
         "unclassified": f"'{measures.UNCLASSIFIED}'",
+        "lapsed": f"'{measures.LAPSED}'",
     }
 
 

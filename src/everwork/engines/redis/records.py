@@ -309,6 +309,8 @@ def history_of(record: Record | None, error: bytes | None, entries: Sequence[byt
 def entry_of(stored: bytes) -> HistoryEntry:
     """A stored entry of the history."""
     attempt, kind, at_ms, activated_at, retry_at, worker, error = stored.decode().split("\n", 6)
+    if kind == "lapse":
+        error = error.rpartition("\0")[0] or error  # Behind it is what reclaim.lua needs.
     has_error = bool(error) or kind not in ("release", "requeue")
     return HistoryEntry(
         int(attempt), kind, int(at_ms), worker or None, error if has_error else None,

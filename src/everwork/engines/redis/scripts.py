@@ -25,6 +25,7 @@ CONSTANTS = {
     "BREAKER_MS_DEFAULT": CircuitBreaker().open_ms,
     "BOUNDS_MS": _listed(measures.BOUNDS_MS),
     "EXECUTION_NAMES": _listed(measures.execution(bucket) for bucket in range(measures.BUCKETS)),
+    "LAPSED_NAME": measures.failure(measures.LAPSED),
     "WAIT_NAMES": _listed(measures.wait(bucket) for bucket in range(measures.BUCKETS)),
 }
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)

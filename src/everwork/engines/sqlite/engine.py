@@ -20,6 +20,7 @@ from everwork.engines.sqlite.opened import OpenStore, SqliteWaits
 from everwork.engines.sqlite.own_transaction import SqliteTransactions
 from everwork.engines.sqlite.processes import FileLock
 from everwork.engines.sqlite.read import SqliteQuestions
+from everwork.engines.sqlite.reclaim import SqliteReclaim
 from everwork.engines.sqlite.registry import SqliteRegistry
 from everwork.engines.sqlite.settle import SqliteSettle
 from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, require_jobs
@@ -32,6 +33,7 @@ class SqliteEngine(
     SqliteCreate,
     SqliteActivate,
     SqliteSettle,
+    SqliteReclaim,
     SqliteTransactions,
     SqliteWaits,
     SqliteChanges,

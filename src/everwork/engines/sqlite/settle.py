@@ -17,13 +17,20 @@ from everwork.engines.sqlite.activate import activate
 from everwork.engines.sqlite.capacity import count_failures, count_successes
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
-from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, leave_pending, record
+from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, record
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.sqlite.transaction import EXECUTIONS, WAITS, Transaction, Work, measure_completed, measure_failed
+from everwork.engines.sqlite.transaction import (
+    EXECUTIONS,
+    WAITS,
+    Transaction,
+    Work,
+    failed_work,
+    measure_completed,
+    measure_failed,
+)
 
 SQL = statements("settle")
 SHARED = statements("shared")
-RECLAIM = statements("reclaim")
 ACCEPTED = Judged(Verdict.ACCEPTED, State.PROCESSING)
 
 
@@ -42,9 +49,6 @@ class SqliteSettle(SqliteBase, JobFlow):
 
     async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         return await self._store.writer.submit(lambda tx: extend(tx, leases, lease_ms))
-
-    async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        return await self._store.writer.submit(lambda tx: reclaim(tx, leases, lease_ms))
 
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
         return await self._store.query(lambda cursor, _: check(cursor, leases))
@@ -219,7 +223,7 @@ def _bury(tx: Transaction, decided: Sequence[tuple[Leased, Decision]]) -> None:
 
 
 def _ended(tx: Transaction, row: Leased, decision: Decision, retry_at_ms: int | None) -> Ended:
-    return Ended(
+    ended = Ended(
         row.key,
         row.attempt,
         ENDED,
@@ -230,16 +234,14 @@ def _ended(tx: Transaction, row: Leased, decision: Decision, retry_at_ms: int | 
         row.activated_at_ms,
         retry_at_ms,
     )
+    if decision.kind == Cause.LAPSE.value:
+        return ended._replace(due_at_ms=row.run_at_ms, attempts=row.attempts)
+    return ended
 
 
 def _work(tx: Transaction, row: Leased, decision: Decision) -> Work:
-    retried = int(decision.state is State.PENDING)
-    return Work(
-        failed=1 - retried,
-        retried=retried,
-        execution_ms=max(0, tx.now_ms - row.activated_at_ms),
-        wait_ms=max(0, row.activated_at_ms - row.run_at_ms),
-    )
+    is_retried = decision.state is State.PENDING
+    return failed_work(tx.now_ms, row.activated_at_ms, row.run_at_ms, is_retried=is_retried)
 
 
 def _refusal(tx: Transaction, outcome: Outcome) -> Judged:
@@ -254,32 +256,6 @@ def _refusal(tx: Transaction, outcome: Outcome) -> Judged:
 
 EXTEND = statements("extend")
 CHECK = statements("check")
-
-
-def reclaim(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-    """Take lapsed leases back, then extend all."""
-    for lease in leases:
-        _undo_lapse(tx, lease, tx.now_ms + lease_ms)
-    return extend(tx, leases, lease_ms)
-
-
-def _undo_lapse(tx: Transaction, lease: Lease, until_ms: int) -> None:
-    found, lapsed = find_job(tx, lease.key), tx.cursor.execute(RECLAIM["lapse"], lease).fetchone()
-    if found is None or lapsed is None or found.attempt != lease.attempt:
-        return
-    state, (worker, activated_at_ms) = State(found.state), lapsed
-    if state is State.PENDING:
-        leave_pending(tx, found.pending, is_ready=bool(found.is_ready))
-    elif state is State.FAILED:
-        tx.cursor.execute(SHARED["delete_finished"], (found.queue, found.state, found.key))
-    else:
-        return
-    row = found.pending._replace(run_at_ms=min(found.run_at_ms, activated_at_ms))
-    leased = (row.key, *row[:4], *row[5:], activated_at_ms, until_ms, worker)
-    tx.cursor.execute(RECLAIM["insert_leased"], leased)
-    tx.cursor.execute(RECLAIM["forget_lapse"], lease)
-    tx.count(found.queue, found.lane, state, -1)
-    tx.count(found.queue, found.lane, State.PROCESSING, 1)
 
 
 def extend(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:

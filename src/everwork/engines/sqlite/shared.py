@@ -129,7 +129,7 @@ def finish_cancelled(tx: Transaction, found: FoundJob, cause: Cause, reason: str
 
 
 class Ended(NamedTuple):
-    """A history entry to insert."""
+    """A history entry to insert. That of a lapse has what reclaim needs to undo it: the last two fields."""
 
     key: int
     attempt: int
@@ -140,6 +140,8 @@ class Ended(NamedTuple):
     error: str | None = None
     activated_at_ms: int | None = None
     retry_at_ms: int | None = None
+    due_at_ms: int | None = None
+    attempts: int | None = None
 
 
 def record(tx: Transaction, entries: Sequence[Ended]) -> None:

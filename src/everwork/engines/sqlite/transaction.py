@@ -34,6 +34,16 @@ class Work(NamedTuple):
     wait_ms: int = 0
 
 
+def failed_work(at_ms: int, activated_at_ms: int, due_at_ms: int, *, is_retried: bool) -> Work:
+    """What one failed attempt adds to the statistics of its worker."""
+    return Work(
+        failed=int(not is_retried),
+        retried=int(is_retried),
+        execution_ms=max(0, at_ms - activated_at_ms),
+        wait_ms=max(0, activated_at_ms - due_at_ms),
+    )
+
+
 class Transaction:
     """Passed to every operation. Operations only run statements; the writer begins and commits.
 
@@ -306,6 +316,10 @@ def _counted(texts: str) -> Iterable[tuple[str, int]]:
 
 def measure_failed(tx: Transaction, queue: int, execution_ms: int, wait_ms: int, category: str) -> None:
     """Count a failed attempt by its duration, its wait, and the category of its failure."""
-    tx.measured(queue, EXECUTIONS[bucket_of(execution_ms)])
-    tx.measured(queue, WAITS[bucket_of(wait_ms)])
-    tx.measured(queue, failure(category))
+    for what in failed_measures(execution_ms, wait_ms, category):
+        tx.measured(queue, what)
+
+
+def failed_measures(execution_ms: int, wait_ms: int, category: str) -> tuple[str, str, str]:
+    """The names under which a failed attempt is counted."""
+    return EXECUTIONS[bucket_of(execution_ms)], WAITS[bucket_of(wait_ms)], failure(category)

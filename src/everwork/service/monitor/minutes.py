@@ -142,9 +142,9 @@ class Growth:
             known = self._until_hour = first
         self._until_hour = max(self._until_hour, hour)
         self._from_hour = max(known, self._until_hour - 1)
-        self._before.update(now)
-        if self._from_hour > known:
-            self._before = {key: jobs for key, jobs in self._before.items() if key[0] >= self._from_hour}
+        # Counts may shrink, or end: a lapse was undone. What is counted there next is new again.
+        unread = {key: jobs for key, jobs in self._before.items() if self._from_hour <= key[0] < first}
+        self._before = unread | {key: jobs for key, jobs in now.items() if key[0] >= self._from_hour}
         return grown
 
 

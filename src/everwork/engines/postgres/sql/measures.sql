@@ -14,4 +14,4 @@ FROM (SELECT hour, queue_id, what, jobs FROM {schema}.measure_hour
   WHERE hour > $1 AND hour <= $2 AND ($3::int[] IS NULL OR queue_id = ANY($3))
   UNION ALL SELECT d.hour, d.queue_id, n.what, d.jobs FROM d
     CROSS JOIN LATERAL unnest({schema}.measures_of(d.execution, d.wait, d.sort)) AS n(what)) m
-JOIN {schema}.queue q ON q.id = m.queue_id GROUP BY 1, 2, 3 ORDER BY 1, 2, 3;
+JOIN {schema}.queue q ON q.id = m.queue_id GROUP BY 1, 2, 3 HAVING sum(m.jobs) <> 0 ORDER BY 1, 2, 3;

@@ -95,6 +95,11 @@ folded AS (
 SELECT count(*) FROM d;
 
 -- name: forget_zeros
+-- Statistics are zero where all that was counted are lapses that reclaim has undone.
+WITH measured AS (DELETE FROM {schema}.measure_hour WHERE jobs = 0),
+worked AS (
+  DELETE FROM {schema}.work_hour
+  WHERE completed = 0 AND failed = 0 AND retried = 0 AND execution_ms = 0 AND wait_ms = 0)
 DELETE FROM {schema}.count_total
 WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;
 

@@ -1,6 +1,7 @@
--- Purpose: take back leases that have lapsed, as long as no other attempt has begun; extend those that hold.
+-- Purpose: take back leases that have lapsed, as long as no other attempt has begun, and undo what the lapse counted;
+--   extend those that hold.
 -- Inputs: now; lease_ms; per lease id, attempt. Returns: the letters of check.lua.
--- Parts: records traits running effects queues endings leases
+-- Parts: records traits running effects queues endings work leases
 local till = fmt('%.0f', now + tonumber(ARGV[2]))
 
 local function restore_error(id) -- That of the attempt before.
@@ -8,28 +9,62 @@ local function restore_error(id) -- That of the attempt before.
   for i = #entries, 1, -1 do
     local kind, error = string.match(entries[i], '^%d+\n(%a+)\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')
     if kind == 'requeue' then break end
-    if kind ~= 'release' then return put(ERRORS, id, '\0' .. error) end
+    if kind ~= 'release' then return put(ERRORS, id, '\0' .. (kind == 'lapse' and lapse_parts(error) or error)) end
   end
   drop(ERRORS, id)
+end
+
+local function forget_requeue(id, attempt) -- That which followed the lapse.
+  local key = P .. ':h:' .. id
+  local last = call('LINDEX', key, -1)
+  local note = last and string.match(last, '^' .. attempt .. '\nrequeue\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')
+  if not note then return end
+  call('RPOP', key)
+  if note == 'by itself' then put(REQUEUE_ROUNDS, id, call('HGET', REQUEUE_ROUNDS .. sub(id, 1, 13), id) - 1) end
+end
+
+local function less(key, field, by) -- Takes from a sum; one of an hour that is forgotten stays so.
+  if by > 0 and call('HEXISTS', key, field) == 1 and call('HINCRBY', key, field, fmt('%.0f', -by)) == 0 then
+    call('HDEL', key, field)
+  end
+end
+
+local function uncount(r, at_ms, activated, retry_at, worker, due) -- What add_failure has added.
+  local hour, type = fmt('%.0f', math.floor(at_ms / 3600000)), trait_for(r.queue).type
+  local spent, waited = math.max(0, at_ms - activated), math.max(0, activated - due)
+  local sums, whose = P .. ':w:' .. hour, '\n' .. type .. '\n' .. worker
+  less(sums, (retry_at == '' and 'failed' or 'retried') .. whose, 1)
+  less(sums, 'execution' .. whose, spent)
+  less(sums, 'wait' .. whose, waited)
+  local measures = P .. ':m:' .. hour .. ':' .. type
+  less(measures, bucket_of(EXECUTION, spent), 1)
+  less(measures, bucket_of(WAIT, waited), 1)
+  less(measures, '@LAPSED_NAME@', 1)
 end
 
 local function undo_lapse(id, attempt, record, r)
   local entry = lapse_of(id, attempt)
   if not entry then return end
-  local activated, worker = string.match(entry, '^%d+\n%a+\n%d+\n(%d*)\n%d*\n([^\n]*)\n')
+  local at_ms, activated, retry_at, worker, error =
+    string.match(entry, '^%d+\n%a+\n(%d+)\n(%d*)\n(%d*)\n([^\n]*)\n(.*)$')
+  local _, due, attempts = lapse_parts(error)
   if r.state == 'p' then
     leave_pending(id, r)
   else
     call('ZREM', FAILED, id)
     call('ZREM', FAILED_AT, id)
+    unschedule_requeue(id, r)
   end
+  forget_requeue(id, attempt)
   call('LREM', P .. ':h:' .. id, 1, entry)
   restore_error(id)
-  local run_at = math.min(tonumber(sub(record, 1, 15)), tonumber(activated))
-  local tail = tail_of(r, 'r', r.attempt, r.attempts, r.max, '', activated, '', worker)
+  local run_at = due or math.min(tonumber(sub(record, 1, 15)), tonumber(activated))
+  attempts = attempts or math.max(r.attempts, 1)
+  local tail = tail_of(r, 'r', r.attempt, attempts, math.max(r.max, attempts), '', activated, '', worker)
   put(STATES, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail)
   call('ZADD', LEASES, till, id)
   move_count(r, 'r', 1)
+  if due then uncount(r, tonumber(at_ms), tonumber(activated), retry_at, worker, due) end
 end
 
 allow_writes_when_full()

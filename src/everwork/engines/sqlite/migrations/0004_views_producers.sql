@@ -76,3 +76,8 @@ CREATE VIEW ew_dead_letters AS SELECT * FROM ew_jobs WHERE state = 'failed';
 CREATE TABLE ew_producer (
   id TEXT PRIMARY KEY, number INTEGER NOT NULL, keys TEXT NOT NULL, at_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
+
+-- What reclaim needs to undo a lapse: since when the job had been due, and its attempts. Nothing is known of other ends,
+-- nor of lapses that another store or version has counted.
+ALTER TABLE ew_history ADD COLUMN due_at_ms INTEGER;
+ALTER TABLE ew_history ADD COLUMN attempts INTEGER;

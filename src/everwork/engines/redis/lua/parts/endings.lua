@@ -21,6 +21,15 @@ local function lapse_of(id, attempt) -- The entry of the history that says so, i
   end
 end
 
+-- A lapse is recorded with what reclaim.lua needs to undo it, behind its error: since when the job had been due, and its
+-- attempts. Entries that another store or version has written end with their error.
+local function lapse_text(error, due, attempts) return error .. '\0' .. fmt('%.0f', due) .. ' ' .. attempts end
+
+local function lapse_parts(text)
+  local error, due, attempts = string.match(text, '^(.*)%z(%d+) (%d+)$')
+  return error or text, tonumber(due), tonumber(attempts)
+end
+
 local function cancel(id, record, r, kind, reason) -- A pending or processing job.
   if r.state == 'p' then leave_pending(id, r) else call('ZREM', LEASES, id) end
   put(STATES, id, sub(record, 1, 30) .. tail_of(r, 'x', r.attempt, r.attempts, r.max, kind, r.activated, NOW, r.worker))

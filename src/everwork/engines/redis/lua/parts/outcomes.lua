@@ -111,6 +111,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
   local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, measured_as = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
   local spent, waited = math.max(0, now - r.activated), math.max(0, r.activated - run_at)
+  local noted = kind == 'lapse' and lapse_text(error, run_at, r.attempts) or error
   call('ZREM', LEASES, id)
   if is_counted == '1' then note_failure(id, r) end
   if variables ~= '' then set_variables(id, variables) end
@@ -119,7 +120,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
     put(ERRORS, id, code .. '\0' .. error)
     call('ZADD', FAILED, 0, id)
     call('ZADD', FAILED_AT, NOW, id)
-    record_end(id, r.attempt, kind, r.activated, '', r.worker, error)
+    record_end(id, r.attempt, kind, r.activated, '', r.worker, noted)
     add_failure(r, 'failed', spent, waited, measured_as)
     table.insert(ended_as(r, 'f'), id)
     schedule_requeue(id, r, kind, NOW)
@@ -138,7 +139,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
   local tail = tail_of(r, 'p', r.attempt, attempts, max, '', '', '', '')
   put(STATES, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail)
   enter_pending(id, r, run_at)
-  record_end(id, r.attempt, kind, r.activated, retry_at, r.worker, error)
+  record_end(id, r.attempt, kind, r.activated, retry_at, r.worker, noted)
   move_count(r, 'p', 1)
 end
 
