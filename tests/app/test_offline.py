@@ -210,8 +210,8 @@ async def test_an_attempt_that_ends_before_the_outage_is_noticed_is_kept_in_the_
 
 
 def runtime_of(app: Everwork) -> Runtime:
-    assert app._runtime is not None
-    return app._runtime
+    assert app._workers.runtime is not None
+    return app._workers.runtime
 
 
 async def test_a_tick_does_not_wait_for_a_store_that_is_away(store: Store, spool: Spool) -> None:
