@@ -262,7 +262,7 @@ async def test_a_job_that_the_store_refuses_is_set_aside_and_the_others_go_on(
     assert file.counts().aside == 1
     found = file.find(spooled[1].spool_id)
     assert found is not None
-    assert found[2] == "priority: must be a whole number from -512 to 511, not 10000"
+    assert found.reason == "priority: must be a whole number from -512 to 511, not 10000"
     file.close()
 
 

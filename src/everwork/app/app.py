@@ -19,18 +19,19 @@ from everwork.codec.new_job import new_job
 from everwork.core import checks
 from everwork.core.breaker import BreakerStatus, CircuitBreaker
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.limits import DELAY_MS_MAX, EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
+from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
-from everwork.exceptions import BadConfiguration, InvalidInput, ResultTimeout
+from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.runtime import WorkerName
 from everwork.runtime.shutdown import SHUTDOWN_SECONDS, on_stop_signals, run_loop
 from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService
 from everwork.spool.settings import Spool
+from everwork.spool.waiting import delivered_within
 
 if TYPE_CHECKING:
     from everwork.app.settings import Cron, Interval
@@ -195,16 +196,8 @@ class Everwork:
         """
         if not isinstance(key, JobKey) or not key.is_spooled:
             return JobKey(checks.job_key(key))
-        if timeout is not None:
-            checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
-        limit = asyncio.timeout(timeout)
-        try:
-            async with limit:
-                return JobKey.of(await self._host.delivered(key.spool_id))
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise ResultTimeout(f"job '{key.spool_id}' is still in the spool after {timeout:g} s") from None
+        spool_id = key.spool_id
+        return JobKey.of(await delivered_within(timeout, spool_id, lambda: self._host.delivered(spool_id)))
 
     async def cancel(self, key: int, reason: str = "") -> None:
         """Cancel a job, pending or running."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.local_file import identity, require_local_file, require_same_file
 from everwork.codec.new_job import require_valid
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created, Stamp
+from everwork.core.leasing import Created, Spooled, Stamp
 from everwork.core.outcome import Outcome, kind_of
 from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, EngineUnavailable, InvalidInput, SchemaMismatch, SpoolFull
@@ -327,16 +327,16 @@ class SpoolFile:
         """The last job that was written."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM job")[0][0])
 
-    def find(self, spool_id: str) -> tuple[int, Created | None, str | None] | None:
-        """The state of a job, its key once it is delivered, or why it was not; None if it is not here any more."""
+    def find(self, spool_id: str) -> Spooled | None:
+        """What has become of a job; None if it is not here any more."""
         owner, _, id = spool_id.rpartition("-")
         if owner != self.id or not id.isdecimal() or len(id) > _DIGITS:
             return None
-        rows = self.query("SELECT state, key, deduplicated, reason FROM job WHERE id = ?", int(id))
+        rows = self.query("SELECT key, deduplicated, reason FROM job WHERE id = ?", int(id))
         if not rows:
             return None
-        state, key, deduplicated, reason = rows[0]
-        return state, None if key is None else Created(key, bool(deduplicated)), reason
+        key, deduplicated, reason = rows[0]
+        return Spooled(None if key is None else Created(key, bool(deduplicated)), reason)
 
     def tenant_of(self, spool_id: str) -> str | None:
         """The tenant of a job that is not delivered."""
