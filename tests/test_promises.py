@@ -39,7 +39,7 @@ from typer.testing import CliRunner
 
 from everwork.core import job
 from everwork.proto import PROTO_PATH
-from everwork.server.spool_metrics import spool_text
+from everwork.server.metrics import spool_text
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
 from everwork.service.verb import rules_of

@@ -242,7 +242,7 @@ def test_a_handler_that_cancels_every_task_of_its_loop_strands_no_job(sync_app: 
         keys = sync_app.sync.enqueue_many([("wait", {"number": 0}), ("wait", {"number": 1})])
         until_sync(lambda: all(one.is_set() for one in waiting))
         keys.append(sync_app.sync.enqueue("cancel"))
-        until_sync(lambda: sync_app._runtime is None)
+        until_sync(lambda: sync_app._workers.runtime is None)
     states = [sync_app.sync.get(key).state for key in keys]
     assert states[:2] == [State.PENDING, State.PENDING]
     assert states[2] in (State.PENDING, State.COMPLETED)

@@ -81,7 +81,9 @@ async def test_a_job_cancelled_before_its_handler_began_is_never_begun(app: Ever
         blocks, waits = await app.enqueue_many([("work", {"name": "blocks"}), ("work", {"name": "waits"})])
         await until(lambda: waiting_here(app, "work"))
         await app.cancel(waits)
-        await until(lambda: not waiting_here(app, "work") or app._runtime._executor._pools["work"].inbox[0].stop)  # type: ignore[union-attr]
+        runtime = app._workers.runtime
+        assert runtime is not None
+        await until(lambda: not waiting_here(app, "work") or runtime._executor._pools["work"].inbox[0].stop)
         release.set()
         await finished(app, blocks)
         await finished(app, await work.enqueue(name="last"))
@@ -90,8 +92,8 @@ async def test_a_job_cancelled_before_its_handler_began_is_never_begun(app: Ever
 
 def waiting_here(app: Everwork, type: str) -> int:
     """How many leased jobs wait for their handler in this process."""
-    assert app._runtime is not None
-    return len(app._runtime._executor._pools[type].inbox)
+    assert app._workers.runtime is not None
+    return len(app._workers.runtime._executor._pools[type].inbox)
 
 
 async def test_a_lost_lease_stops_the_handler(app: Everwork, late: Engine) -> None:

@@ -210,8 +210,8 @@ async def test_an_attempt_that_ends_before_the_outage_is_noticed_is_kept_in_the_
 
 
 def runtime_of(app: Everwork) -> Runtime:
-    assert app._runtime is not None
-    return app._runtime
+    assert app._workers.runtime is not None
+    return app._workers.runtime
 
 
 async def test_a_tick_does_not_wait_for_a_store_that_is_away(store: Store, spool: Spool) -> None:
@@ -262,7 +262,7 @@ async def test_a_job_that_the_store_refuses_is_set_aside_and_the_others_go_on(
     assert file.counts().aside == 1
     found = file.find(spooled[1].spool_id)
     assert found is not None
-    assert found[2] == "priority: must be a whole number from -512 to 511, not 10000"
+    assert found.reason == "priority: must be a whole number from -512 to 511, not 10000"
     file.close()
 
 

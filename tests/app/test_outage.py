@@ -103,7 +103,9 @@ async def test_a_job_that_ends_while_the_server_is_away_is_settled_when_it_is_ba
         await begun.wait()
         await killed(server)
         release.set()
-        await until(lambda: app._runtime is not None and not app._runtime._executor._pools["work"].running)
+        await until(
+            lambda: app._workers.runtime is not None and not app._workers.runtime._executor._pools["work"].running
+        )
         await back(server)
         assert await app.result(key) == "done"
     assert await kinds(app, key) == [(1, "complete")]

@@ -180,7 +180,7 @@ async def test_a_tick_that_is_asked_to_stop_finishes_what_runs_and_begins_nothin
     ticking = asyncio.create_task(app.run_once())
     await asyncio.wait_for(begun.wait(), 10)
     app.stop()
-    [runtime] = app._runtimes
+    [runtime] = app._workers.runtimes
     await until(runtime._executor._stopping.is_set)
     go_on.set()
     assert (await ticking).completed == 1

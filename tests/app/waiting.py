@@ -58,7 +58,7 @@ def until_sync(condition: Callable[[], Any]) -> None:
 
 def stop_thread(app: Everwork, workers: threading.Thread) -> None:
     """Stop workers that run in a thread, and wait for its end."""
-    until_sync(lambda: app._runtime is not None or not workers.is_alive())
+    until_sync(lambda: app._workers.runtime is not None or not workers.is_alive())
     app.stop()
     workers.join(2 * DEADLINE_S)
     assert not workers.is_alive(), "the workers did not stop"
@@ -68,7 +68,7 @@ def stop_thread(app: Everwork, workers: threading.Thread) -> None:
 async def working(app: Everwork, *, shutdown_timeout: float = DEADLINE_S) -> AsyncIterator[asyncio.Task[None]]:
     """Workers that run in the test's own event loop; at the end everything they began has been settled."""
     task = asyncio.create_task(app.work(shutdown_timeout=shutdown_timeout))
-    await until(lambda: task.done() or app._runtime is not None)
+    await until(lambda: task.done() or app._workers.runtime is not None)
     try:
         yield task
     except BaseException:

@@ -32,7 +32,7 @@ def made(folder: Path, code: str, target: str = "shop") -> object:
     users = UserCode(Target.parse(target), folder)
     found = users.load()
     with asyncio.Runner() as runner:
-        return users.call_factory(found, runner) if callable(found) else found
+        return users.program(found, runner)
 
 
 @pytest.mark.parametrize(

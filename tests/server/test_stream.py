@@ -289,13 +289,13 @@ async def test_many_refusals_travel_in_messages_that_clients_take_and_are_counte
 async def test_a_worker_that_does_not_listen_is_not_judged_further(sqlite_whole: Whole) -> None:
     async with sqlite_whole.worker() as worker:
         [stream] = sqlite_whole.server._streams._streams
-        send, stream._outbox._send = stream._outbox._send, _never
+        send, stream._writer._send = stream._writer._send, _never
         bad = [pb.Outcome(key=999, attempt=1, complete=pb.Complete())] * 10_000
         for _ in range(4):
             await worker.say(outcomes=bad)
         await until(lambda: stream._received == 40_000)
         assert stream._judged <= 30_000
-        stream._outbox._send = send
+        stream._writer._send = send
         worker.call.cancel()
 
 

@@ -10,8 +10,15 @@ from hypothesis import strategies as some
 
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
-from everwork.spool.entries import Moment, job_from, job_text, outcome_from, outcome_text
-from everwork.spool.file import SpooledJob, due_outcome
+from everwork.spool.entries import (
+    Moment,
+    SpooledJob,
+    due_outcome,
+    job_from,
+    job_text,
+    outcome_from,
+    outcome_text,
+)
 
 TEXT = some.text(some.characters(exclude_categories=["Cs"]), max_size=20)
 NUMBER = some.integers(0, 2**63 - 1)

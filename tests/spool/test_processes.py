@@ -40,7 +40,7 @@ async def test_what_was_acknowledged_survives_the_kill_of_its_producer(offline: 
     file = SpoolFile(*offline)
     found = file.find(spool_id)
     assert found is not None
-    assert found[1] is not None
+    assert found.created is not None
 
 
 async def test_a_courier_that_is_killed_in_the_middle_leaves_nothing_undelivered_or_doubled(

@@ -83,6 +83,20 @@ class BackgroundLoop:
             await asyncio.wait_for(self._woken.wait(), seconds)
 
 
+class LoopLock:
+    """A lock for an object that moves between event loops, one at a time: each loop gets its own."""
+
+    def __init__(self) -> None:
+        self._current: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    def here(self) -> asyncio.Lock:
+        """The lock of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._current is None or self._current[0] is not loop:
+            self._current = (loop, asyncio.Lock())
+        return self._current[1]
+
+
 async def first_of(
     *events: asyncio.Event, work: asyncio.Future[Any] | None = None, seconds: float | None = None
 ) -> None:

@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import signal
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-from weakref import WeakSet
 
 from everwork.aio import forks
-from everwork.aio.retrying import backoff_delays, bounded_delays
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction, JobKey
-from everwork.app.tick import TickResult, TickRunner, jobs_per_tick
+from everwork.app.tick import TickResult
+from everwork.app.workers import Workers
 from everwork.codec.json import decode, require_object
 from everwork.codec.new_job import new_job
 from everwork.core import checks
 from everwork.core.breaker import BreakerStatus, CircuitBreaker
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.limits import DELAY_MS_MAX, EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
+from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
-from everwork.exceptions import BadConfiguration, InvalidInput, ResultTimeout
-from everwork.runtime.budget import Budget
-from everwork.runtime.fetcher import Fetcher
-from everwork.runtime.job_log import JobLog
+from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.middleware import Middleware, require_middleware
-from everwork.runtime.runtime import Runtime, WorkerName
-from everwork.runtime.shutdown import SHUTDOWN_SECONDS, StopSignal, run_loop
+from everwork.runtime.runtime import WorkerName
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS, on_stop_signals, run_loop
 from everwork.service.policies import attempts_in_code
 from everwork.service.service import JobService
 from everwork.spool.settings import Spool
+from everwork.spool.waiting import delivered_within
 
 if TYPE_CHECKING:
-    from everwork.app.function_triggers import FunctionTrigger
     from everwork.app.settings import Cron, Interval
     from everwork.app.tick_route import TickRoute
     from everwork.service.jobs import Jobs
@@ -51,12 +43,6 @@ R = TypeVar("R")
 
 OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
 """The options of `enqueue`; every other name is an argument of the handler."""
-
-
-class StopRequest:
-    """A stop requested after `work()` or `run_once()` was called, but before the coroutine was first awaited."""
-
-    is_requested = False
 
 
 class Everwork:
@@ -80,15 +66,11 @@ class Everwork:
         from everwork.app.sync import SyncEverwork  # noqa: PLC0415 - its methods are made from this class's
 
         self._name = WorkerName(worker)
-        self._middleware = require_middleware("middleware", middleware)
+        checked = require_middleware("middleware", middleware)
         self.functions: dict[str, JobFunction[..., Any]] = {}
         self._host = EngineHost(url, self._name, clock, self.functions, offline)
-        self.sync = SyncEverwork(self, self._host, self._checked_many, self._stop_workers)
-        self._ticks = TickRunner(self._host, self._new_runtime)
-        self._runtime: Runtime | None = None
-        self._is_working = False
-        self._stopped: StopSignal | None = None
-        self._stop_requests: WeakSet[StopRequest] = WeakSet()
+        self._workers = Workers(self._host, self._name, self.functions, checked, lease_ms=LEASE_MS_DEFAULT)
+        self.sync = SyncEverwork(self, self._host, self._checked_many, self._workers.stop_and_wait_blocking)
         forks.reset_in_child(self, Everwork._reset_after_fork)
 
     # Declare ------------------------------------------------------------------------------------
@@ -214,16 +196,8 @@ class Everwork:
         """
         if not isinstance(key, JobKey) or not key.is_spooled:
             return JobKey(checks.job_key(key))
-        if timeout is not None:
-            checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
-        limit = asyncio.timeout(timeout)
-        try:
-            async with limit:
-                return JobKey.of(await self._host.delivered(key.spool_id))
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise ResultTimeout(f"job '{key.spool_id}' is still in the spool after {timeout:g} s") from None
+        spool_id = key.spool_id
+        return JobKey.of(await delivered_within(timeout, spool_id, lambda: self._host.delivered(spool_id)))
 
     async def cancel(self, key: int, reason: str = "") -> None:
         """Cancel a job, pending or running."""
@@ -252,26 +226,7 @@ class Everwork:
 
     def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Coroutine[Any, Any, None]:
         """Run the workers in the running event loop until `stop()`."""
-        request = StopRequest()
-        self._stop_requests.add(request)
-        return self._work(request, shutdown_timeout)
-
-    async def _work(self, request: StopRequest, shutdown_timeout: float) -> None:
-        self._require_work()
-        self._is_working = True
-        self._stopped = stopped = StopSignal()
-        self._stop_requests.discard(request)
-        try:
-            if request.is_requested:
-                return
-            # Opening may have to wait for another program; a stop does not wait with it.
-            if await stopped.comes_before(self._host.call(self._prepare)):
-                return
-            self._runtime = self._new_runtime(stopped)
-            with self._firing():
-                await self._runtime.run(shutdown_timeout)
-        finally:
-            self._is_working, self._runtime, self._stopped = False, None, None
+        return self._workers.work(shutdown_timeout)
 
     def run_once(
         self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS
@@ -281,9 +236,7 @@ class Everwork:
         The default is EVERWORK_JOBS_PER_TICK, or 10. The types take equal shares. `stop()` lets it end
         early; cancelling it releases what runs.
         """
-        request = StopRequest()
-        self._stop_requests.add(request)
-        return self._tick(request, max_jobs, shutdown_timeout)
+        return self._workers.tick(max_jobs, shutdown_timeout)
 
     def tick_route(self, *, secret: str | None = None, public: bool = False, max_jobs: int | None = None) -> TickRoute:
         """An ASGI route that runs a tick per GET or POST, for the cron service of a serverless host.
@@ -295,74 +248,12 @@ class Everwork:
 
         return TickRoute(self.run_once, self.close, secret=secret, public=public, max_jobs=max_jobs)
 
-    async def _tick(self, request: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
-        jobs_max = jobs_per_tick(max_jobs)
-        self._require_work()
-        self._stop_requests.discard(request)
-        return TickResult() if request.is_requested else await self._ticks.run(self._upkeep, jobs_max, shutdown_timeout)
-
-    async def _upkeep(self, service: JobService) -> None:
-        service.require_connected()  # A tick does not wait for its store, as workers do.
-        await self._prepare(service)
-        await service.run_upkeep([one.scheduled for one in self._triggers])
-
-    def _require_work(self) -> None:
-        if not self.functions:
-            raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
-        if self._is_working:
-            raise BadConfiguration("the workers of this application run already")
-
-    async def _prepare(self, service: JobService) -> None:
-        await service.connected()
-        await self._host.prepare(service)
-        await service.fleet.declare([], [one.entry for one in self._triggers], self.functions)
-
-    def _firing(self) -> AbstractContextManager[None]:
-        if not self._triggers:
-            return nullcontext()
-        from everwork.app.function_triggers import firing  # noqa: PLC0415 - loaded only with schedules
-
-        return firing(self._host.portal, self._triggers)
-
-    @property
-    def _triggers(self) -> list[FunctionTrigger]:
-        return [function.trigger for function in self.functions.values() if function.trigger is not None]
-
-    def _new_runtime(self, stopped: StopSignal, budget: Budget | None = None) -> Runtime:
-        portal, job_log = self._host.portal, JobLog(self._name.process)
-        # A tick may run next to another one under the same name.
-        owns_name = self._name.is_unique and self._is_working and not self._ticks.is_live
-        make_fetcher = partial(
-            Fetcher,
-            portal.service,
-            self._name.text,
-            job_log=job_log,
-            owns_name=owns_name,
-            budget=budget,
-            lease_ms=LEASE_MS_DEFAULT,
-            delays=backoff_delays if budget is None else bounded_delays,  # A tick raises if the engine stays away.
-        )
-        return Runtime(
-            make_fetcher,
-            portal,
-            stopped,
-            self._host.transactions,
-            handlers=[function.handler(self._middleware) for function in self.functions.values()],
-        )
-
     def stop(self) -> None:
         """Stop the workers: finish what runs, begin nothing. The second call cancels what runs."""
-        for request in tuple(self._stop_requests):
-            request.is_requested = True
-        if self._stopped is not None:
-            self._stopped.request()
-        self._ticks.stop()
+        self._workers.stop()
 
     async def _run_with_signals(self, work: Coroutine[Any, Any, None]) -> None:
-        loop = asyncio.get_running_loop()
-        is_main = threading.current_thread() is threading.main_thread()
-        for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
-            loop.add_signal_handler(number, self.stop)
+        on_stop_signals(self.stop)
         try:
             await work
         finally:
@@ -376,13 +267,7 @@ class Everwork:
 
     async def close(self) -> None:
         """Stop the workers of this application, if they run, and close the engine. It can be opened again."""
-        runtimes = self._runtimes
-        if any(runtime.is_runner(asyncio.current_task()) for runtime in runtimes):
-            raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
-        if runtimes:
-            self.stop()
-        for runtime in runtimes:
-            await asyncio.shield(asyncio.wrap_future(runtime.ended))
+        await self._workers.stop_and_wait()
         await asyncio.to_thread(self._host.close)
 
     async def __aenter__(self) -> Everwork:
@@ -409,25 +294,6 @@ class Everwork:
         """The engine's event loop while the application is open."""
         return self._host.portal.loop
 
-    def _stop_workers(self) -> None:
-        """Stop the workers from a thread that may wait for them."""
-        runtimes = self._runtimes
-        if any(runtime.is_in_its_thread for runtime in runtimes):
-            raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
-        if runtimes:
-            self.stop()
-        for runtime in runtimes:
-            runtime.ended.result()
-
-    @property
-    def _runtimes(self) -> list[Runtime]:
-        """Every runtime that runs handlers now."""
-        ticks = list(self._ticks.runtimes)
-        return ticks if self._runtime is None else [self._runtime, *ticks]
-
     def _reset_after_fork(self) -> object:
         """In a forked child: nothing is open and no workers run. Returns what belongs to the parent."""
-        of_parent = (self._runtime, self._stopped, self._stop_requests, self._ticks, self._host.reset_after_fork())
-        self._ticks = TickRunner(self._host, self._new_runtime)
-        self._is_working, self._runtime, self._stopped, self._stop_requests = False, None, None, WeakSet()
-        return of_parent
+        return self._workers.reset_after_fork(), self._host.reset_after_fork()

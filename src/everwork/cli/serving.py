@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from everwork.cli.output import write, write_json
 from everwork.cli.session import local_caller
 from everwork.codec.urls import shown_url
 from everwork.exceptions import BadConfiguration
+from everwork.runtime.shutdown import on_stop_signals
 from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings
 from everwork.service.access.api_key import KeyState
@@ -66,10 +66,8 @@ async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: 
 
 def stop_event() -> asyncio.Event:
     """Set by SIGINT and SIGTERM."""
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    on_stop_signals(stop.set)
     return stop
 
 

@@ -23,6 +23,8 @@ DEFAULT_NAMES: Final = ("manager", "app")
 """The names tried in a module when the target names none."""
 EXPECTED: Final = "a ProcessManager, an Everwork application, or a function without arguments that returns one"
 
+Loaded = ProcessManager | Everwork | Callable[[], Any]
+
 
 class Target(NamedTuple):
     """A module and a name in it; None: one of the default names."""
@@ -57,7 +59,7 @@ class UserCode:
         self._folder = folder
         self._names = DEFAULT_NAMES if target.name is None else (target.name,)
 
-    def load(self) -> ProcessManager | Everwork | Callable[[], Any]:
+    def load(self) -> Loaded:
         """Import the module and return what the target names."""
         module = self._import_module()
         target, found = self._look_up(module)
@@ -70,10 +72,12 @@ class UserCode:
             raise BadConfiguration(f"{target} takes arguments ({', '.join(required)}); it must be {EXPECTED}")
         return found
 
-    def call_factory(self, function: Callable[[], Any], runner: asyncio.Runner) -> ProcessManager | Everwork:
-        """What a function returns, or a coroutine function in the loop that the manager will run in."""
+    def program(self, loaded: Loaded, runner: asyncio.Runner) -> ProcessManager | Everwork:
+        """What was loaded; a function is called, a coroutine function in the loop that the manager will run in."""
+        if isinstance(loaded, ProcessManager | Everwork):
+            return loaded
         try:
-            made = function()
+            made = loaded()
             if inspect.iscoroutine(made):
                 made = runner.run(made)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything

@@ -10,17 +10,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from everwork.aio.loops import LoopLock
 from everwork.aio.retrying import retrying
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
-from everwork.client.transport import Calls, closed, transport_to
+from everwork.client.transport import Calls, closed, require_own, transport_to
 from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.leasing import Created, Judged, accepted
+from everwork.core.leasing import Created, Judged, Spooled, accepted
 from everwork.core.limits import (
     ATTEMPTS_MAX,
     DEFAULT_GROUP,
@@ -34,16 +35,9 @@ from everwork.core.limits import (
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome
-from everwork.core.queries import CURSOR_MAX, BulkChange, Explanation, JobFilter, Page, Stats
+from everwork.core.queries import CURSOR_MAX, BulkChange, Explanation, Page, Stats
 from everwork.core.states import State
-from everwork.exceptions import (
-    BadConfiguration,
-    EngineBusy,
-    EngineUnavailable,
-    InvalidInput,
-    NotDelivered,
-    ResultTimeout,
-)
+from everwork.exceptions import EngineBusy, EngineUnavailable, InvalidInput
 
 if TYPE_CHECKING:
     from everwork.client.stream import Stream
@@ -55,8 +49,6 @@ T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 30.0
 LEASE_SECONDS: Final = LEASE_MS_DEFAULT / 1000
-DELIVERED_SECONDS: Final = 0.1
-"""How often `delivered` looks."""
 
 
 class Client:
@@ -87,7 +79,7 @@ class Client:
         """The open streams."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
-        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._opening = LoopLock()
 
     # Create -------------------------------------------------------------------------------------
 
@@ -116,26 +108,14 @@ class Client:
         """
         if isinstance(created, Created) and not created.is_spooled:
             return created
-        spool_id = created.spool_id if isinstance(created, Created) else checks.name("spool_id", created)
-        if timeout is not None:
-            checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
-        limit = asyncio.timeout(timeout)
-        try:
-            async with limit:
-                return await self._delivered(spool_id)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise ResultTimeout(f"job '{spool_id}' is still in the spool after {timeout:g} s") from None
+        from everwork.spool.waiting import delivered_within, until_delivered  # noqa: PLC0415 - only for offline mode
 
-    async def _delivered(self, spool_id: str) -> Created:
-        while True:
-            spooled = await self._call(lambda jobs: jobs.spooled(spool_id), safe=True)
-            if spooled.created is not None:
-                return spooled.created
-            if spooled.reason is not None:
-                raise NotDelivered(0, f"job '{spool_id}' was set aside in the spool: {spooled.reason}")
-            await asyncio.sleep(DELIVERED_SECONDS)
+        spool_id = created.spool_id if isinstance(created, Created) else checks.name("spool_id", created)
+
+        def look() -> Awaitable[Spooled]:
+            return self._call(lambda jobs: jobs.spooled(spool_id), safe=True)
+
+        return await delivered_within(timeout, spool_id, lambda: until_delivered(spool_id, look))
 
     # Work ---------------------------------------------------------------------------------------
 
@@ -251,7 +231,7 @@ class Client:
 
     async def requeue_matching(self, /, *, all: bool = False, **wanted: Any) -> BulkChange:
         """Requeue every dead letter that matches, with the filters of `list`; without any, `all` must be given."""
-        filter_ = _filter(wanted)
+        filter_ = requests.filter_of(wanted)
         return await self._call(lambda jobs: jobs.requeue_matching(filter_, all=bool(all)))
 
     async def set_retries(self, key: int | str, retries: int) -> int:
@@ -319,7 +299,7 @@ class Client:
 
     async def page(self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
         """One page of matching jobs, and the cursor of the next; see `list`."""
-        filter_ = _filter(wanted)
+        filter_ = requests.filter_of(wanted)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         if cursor is not None:
             checks.whole_number("cursor", cursor, 1, CURSOR_MAX)
@@ -371,14 +351,11 @@ class Client:
         """Open the transport, unless it is open already."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            async with self._opening_lock():
+            async with self._opening.here():
                 if self._loop is None:
                     await self.transport.open()
                     self._loop, self._process = loop, os.getpid()
-        if self._process != os.getpid():
-            raise BadConfiguration("client: it was opened before a fork; a child process needs a client of its own")
-        if self._loop is not loop:
-            raise BadConfiguration("client: it was opened in another event loop; each loop needs a client of its own")
+        require_own(self._process, self._loop)
         return self.transport
 
     async def close(self) -> None:
@@ -388,7 +365,7 @@ class Client:
         calls, self._calls = self._calls, Calls()
         was_open, self._loop = self._loop is not None, None
         calls.abort()
-        async with self._opening_lock():  # Callers that come meanwhile wait, and open it again.
+        async with self._opening.here():  # Callers that come meanwhile wait, and open it again.
             was_open, self._loop = was_open or self._loop is not None, None
             try:
                 await calls.wait_ended()
@@ -411,12 +388,6 @@ class Client:
 
     # Inside -------------------------------------------------------------------------------------
 
-    def _opening_lock(self) -> asyncio.Lock:
-        loop = asyncio.get_running_loop()
-        if self._opening is None or self._opening[0] is not loop:
-            self._opening = (loop, asyncio.Lock())
-        return self._opening[1]
-
     async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
         """Make one call within its time; a call that is safe to repeat is retried while the server is unavailable."""
         async with self._calls.within(self._timeout + more_seconds) as deadline:
@@ -426,10 +397,3 @@ class Client:
             return await retrying(
                 lambda: call(transport.jobs(deadline)), on=(EngineUnavailable, EngineBusy), until=deadline
             )
-
-
-def _filter(wanted: Mapping[str, Any]) -> JobFilter:
-    known = requests.filter_from.__kwdefaults__ or {}
-    for name in sorted(set(wanted) - set(known)):
-        raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")
-    return requests.filter_from(**wanted)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import grpc
 import grpc.aio
 
-from everwork.aio.retrying import backoff_delays
+from everwork.aio.retrying import backoff_delays, retrying
 from everwork.client.errors import error_of
 from everwork.client.job import ActiveJob
 from everwork.client.remote import require_size
@@ -46,6 +46,10 @@ STEADY_SECONDS: Final = 1.0
 _EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in the type stubs.
 
 
+class _Unfinished(Exception):
+    """A connection has ended, but the stream has not."""
+
+
 class RemoteStream(Stream):
     """One worker's stream, over as many connections as it takes."""
 
@@ -61,6 +65,7 @@ class RemoteStream(Stream):
         self._is_drain_sent = False
         self._is_server_closing = False
         self._is_welcomed = False
+        self._connected_at = 0.0
         self._judged_at = 0.0
         """When outcomes were last judged, or the first that is not was sent."""
         self._unkept = asyncio.Event()
@@ -96,31 +101,37 @@ class RemoteStream(Stream):
     async def _run(self) -> None:
         keeping = asyncio.ensure_future(self._keep_while_away())
         try:
-            await self._connect_until_done()
+            await retrying(self._connect, on=(_Unfinished,), delays=self._delays)
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
-    async def _connect_until_done(self) -> None:
-        """Connect and reconnect until there is nothing left to send."""
+    async def _connect(self) -> None:
+        """One connection, until it ends; raises `_Unfinished` if there is something left to send."""
+        if not self._is_done:
+            await self._try_to_converse()
+        if not self._is_done and not (self._is_closing and await self._keep()):
+            raise _Unfinished
+
+    async def _try_to_converse(self) -> None:
+        self._is_welcomed = False
+        self._connected_at = asyncio.get_running_loop().time()
+        try:
+            await self._converse()
+        except grpc.aio.AioRpcError as refused:
+            self._failed(error_of(refused))
+        except EngineUnavailable as error:
+            self._failed(error.__cause__ if isinstance(error.__cause__, EverworkError) else error)
+
+    def _delays(self) -> Iterator[float]:
+        """None after a connection that lasted: the attempts of a broken stream wait only briefly for their worker."""
         loop, delays = asyncio.get_running_loop(), backoff_delays()
-        while not self._is_done:
-            self._is_welcomed = False
-            started_at = loop.time()
-            try:
-                await self._converse()
-            except grpc.aio.AioRpcError as refused:
-                self._failed(error_of(refused))
-            except EngineUnavailable as error:
-                self._failed(error.__cause__ if isinstance(error.__cause__, EverworkError) else error)
-            if self._is_done:
-                return
-            if self._is_closing and await self._keep():
-                return
-            if self._is_welcomed and loop.time() - started_at > STEADY_SECONDS:
-                delays = backoff_delays()  # The attempts of a broken stream wait only briefly for their worker.
+        while True:
+            if self._is_welcomed and loop.time() - self._connected_at > STEADY_SECONDS:
+                delays = backoff_delays()
+                yield 0.0
             else:
-                await asyncio.sleep(next(delays))
+                yield next(delays)
 
     def _failed(self, error: EverworkError) -> None:
         """Go on after an outage; raise what will not pass."""

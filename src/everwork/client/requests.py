@@ -133,6 +133,14 @@ def filter_from(  # noqa: PLR0913 - the filters of a list
     )
 
 
+def filter_of(wanted: Mapping[str, Any]) -> JobFilter:
+    """The same from filters by name; an unknown one is refused."""
+    known = filter_from.__kwdefaults__ or {}
+    for name in sorted(set(wanted) - set(known)):
+        raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")
+    return filter_from(**wanted)
+
+
 def _names(field: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(checks.name(field, name) for name in ([names] if isinstance(names, str) else names))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,14 @@ def transport_to(url: str, key: str | None, tls: Tls, spool: str | Spool | None 
     from everwork.client.local import LocalTransport  # noqa: PLC0415
 
     return LocalTransport(url, spool)
+
+
+def require_own(process: int, loop: asyncio.AbstractEventLoop | None) -> None:
+    """Refuse a client that was opened in another process or event loop than the running one."""
+    if process != os.getpid():
+        raise BadConfiguration("client: it was opened before a fork; a child process needs a client of its own")
+    if loop is not asyncio.get_running_loop():
+        raise BadConfiguration("client: it was opened in another event loop; each loop needs a client of its own")
 
 
 END_SECONDS: Final = 15.0

@@ -1,9 +1,11 @@
-"""Stop requests, and an event loop that ends even if a handler does not."""
+"""Stop requests, signals, and an event loop that ends even if a handler does not."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import signal
+import threading
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -53,6 +55,13 @@ class StopSignal:
             preparing.result()
             return False
         return True
+
+
+def on_stop_signals(act: Callable[[], object]) -> None:
+    """Act at each SIGINT and SIGTERM, in the running event loop; only the main thread gets signals."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, act)
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:

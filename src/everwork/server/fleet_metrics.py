@@ -50,27 +50,27 @@ class FleetMetrics:
         sample, totals = fleet.sample, self._totals(fleet)
         known = {self._label(info.type): None for info in sample.types}
         return "".join([
-            _family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(sample, known)),
-            _family("everwork_oldest_waiting_seconds", "gauge", "How long the longest waiting due job of a type waits",
-                    self._oldest(sample, known)),
-            _family("everwork_attempts_total", "counter", "Attempts that ended, by outcome",
-                    _attempts(known, totals)),
-            _family("everwork_execution_seconds", "histogram", "How long attempts ran",
-                    self._histograms("everwork_execution_seconds", "execution_ms", _EXECUTION, totals)),
-            _family("everwork_wait_seconds", "histogram", "How long jobs that were due waited for their attempt",
-                    self._histograms("everwork_wait_seconds", "wait_ms", _WAIT, totals)),
-            _family("everwork_failures_total", "counter", "Attempts that failed, by class of the failure",
-                    _failures(totals)),
-            _family("everwork_leases_lapsed_total", "counter", "Attempts whose lease ran out",
-                    _lapsed(known, totals)),
-            _family("everwork_breaker_state", "gauge", "A type's breaker: 0 closed, 1 half-open, 2 open",
-                    self._worst("everwork_breaker_state",
-                                ((info.type, BREAKER_NUMBERS[info.breaker]) for info in sample.types))),
-            _family("everwork_paused", "gauge", "Whether a type is paused",
-                    self._worst("everwork_paused", ((info.type, int(info.paused)) for info in sample.types))),
-            _family("everwork_managers", "gauge", "Managers that live", [f"everwork_managers {fleet.managers}\n"]),
-            _family("everwork_processes", "gauge", "Processes of workers that live",
-                    [f"everwork_processes {fleet.processes}\n"]),
+            family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(sample, known)),
+            family("everwork_oldest_waiting_seconds", "gauge", "How long the longest waiting due job of a type waits",
+                   self._oldest(sample, known)),
+            family("everwork_attempts_total", "counter", "Attempts that ended, by outcome",
+                   _attempts(known, totals)),
+            family("everwork_execution_seconds", "histogram", "How long attempts ran",
+                   self._histograms("everwork_execution_seconds", "execution_ms", _EXECUTION, totals)),
+            family("everwork_wait_seconds", "histogram", "How long jobs that were due waited for their attempt",
+                   self._histograms("everwork_wait_seconds", "wait_ms", _WAIT, totals)),
+            family("everwork_failures_total", "counter", "Attempts that failed, by class of the failure",
+                   _failures(totals)),
+            family("everwork_leases_lapsed_total", "counter", "Attempts whose lease ran out",
+                   _lapsed(known, totals)),
+            family("everwork_breaker_state", "gauge", "A type's breaker: 0 closed, 1 half-open, 2 open",
+                   self._worst("everwork_breaker_state",
+                               ((info.type, BREAKER_NUMBERS[info.breaker]) for info in sample.types))),
+            family("everwork_paused", "gauge", "Whether a type is paused",
+                   self._worst("everwork_paused", ((info.type, int(info.paused)) for info in sample.types))),
+            family("everwork_managers", "gauge", "Managers that live", [f"everwork_managers {fleet.managers}\n"]),
+            family("everwork_processes", "gauge", "Processes of workers that live",
+                   [f"everwork_processes {fleet.processes}\n"]),
         ])  # fmt: skip
 
     def _label(self, type: str) -> str:
@@ -162,7 +162,8 @@ def _age_ms(one: Oldest, sample: Sample) -> int:
     return max(0, sample.at_ms - one.run_at_ms)
 
 
-def _family(name: str, kind: str, help: str, lines: Iterable[str]) -> str:
+def family(name: str, kind: str, help: str, lines: Iterable[str]) -> str:
+    """A metric family in the text format."""
     return "".join([f"# HELP {name} {help}\n# TYPE {name} {kind}\n", *lines])
 
 

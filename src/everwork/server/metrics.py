@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Final
@@ -12,8 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 
-from everwork.server.fleet_metrics import TYPES_MAX, FleetMetrics, FleetState
-from everwork.server.spool_metrics import spool_text
+from everwork.server.fleet_metrics import TYPES_MAX, FleetMetrics, FleetState, family
 from everwork.service.monitor.minutes import OTHER_TYPES
 from everwork.spool.contents import SpoolStatus
 
@@ -97,8 +96,7 @@ class Metrics:
         self._up.set(fleet is not None)
         self._upkeep.set(math.nan if upkeep_age_s is None else upkeep_age_s)
         fleet_text = "" if fleet is None else self._fleet.text(fleet)
-        spool_metrics = "" if spool is None else spool_text(spool)
-        return generate_latest(self.registry) + (fleet_text + spool_metrics).encode(errors="replace")
+        return generate_latest(self.registry) + (fleet_text + spool_text(spool)).encode(errors="replace")
 
 
 class _Registry(CollectorRegistry):
@@ -106,6 +104,28 @@ class _Registry(CollectorRegistry):
 
     def collect(self) -> Iterable[Metric]:
         """Every family."""
-        for family in super().collect():
-            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
-            yield family
+        for metric in super().collect():
+            metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
+            yield metric
+
+
+def spool_text(spool: SpoolStatus | None) -> str:
+    """The metric families of the spool of this process; empty if it has none."""
+    return "" if spool is None else "".join(_spool_families(spool))
+
+
+def _spool_families(spool: SpoolStatus) -> Iterator[str]:
+    counts, oldest_s = spool.counts, (spool.counts.oldest_ms or 0) / 1000
+    waiting = {'{kind="job"}': counts.jobs, '{kind="outcome"}': counts.outcomes}
+    delivered = {'{kind="job"}': spool.delivered, '{kind="outcome"}': spool.reported}
+    yield _family("everwork_spool_waiting", "gauge", "Spool entries waiting for delivery", waiting)
+    yield _family("everwork_spool_aside", "gauge", "Spool entries set aside", {"": counts.aside})
+    yield _family("everwork_spool_bytes", "gauge", "Size of the spool", {"": counts.bytes})
+    yield _family("everwork_spool_max_bytes", "gauge", "Maximum size of the spool", {"": spool.max_bytes})
+    yield _family("everwork_spool_oldest_seconds", "gauge", "Age of the oldest waiting spool entry", {"": oldest_s})
+    yield _family("everwork_spool_delivered_total", "counter", "Spool entries delivered by this process", delivered)
+    yield _family("everwork_spool_away", "gauge", "Whether new jobs go to the spool now", {"": int(spool.is_away)})
+
+
+def _family(name: str, kind: str, help: str, values: Mapping[str, float]) -> str:
+    return family(name, kind, help, (f"{name}{labels} {value}\n" for labels, value in values.items()))

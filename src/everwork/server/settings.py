@@ -16,6 +16,7 @@ from everwork.core import checks
 from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
+from everwork.server.settings_tls import require_tls
 from everwork.service.access.keys import require_environment_key
 from everwork.service.policies import (
     DEFAULTED,
@@ -135,7 +136,7 @@ def load(config_path: str | Path | None, environ: Mapping[str, str], flags: Mapp
     settings = Settings(**{name: _value(name, one) for name, one in given.items()})
     origins = {name: one.origin for name, one in given.items()}
     _require_auth_or_loopback(settings, origins)
-    _require_tls(settings, origins)
+    require_tls(settings, origins)
     return settings
 
 
@@ -367,54 +368,3 @@ def _require_auth_or_loopback(settings: Settings, origins: Mapping[str, str]) ->
         f"auth ({origins['auth']}): must be on when host is {settings.host}; "
         "only a loopback address (127.0.0.1, ::1, localhost) may do without"
     )
-
-
-def _require_tls(settings: Settings, origins: Mapping[str, str]) -> None:
-    """An unusable certificate must be reported at the start, not at the first call."""
-    certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
-    for name, needed in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"), ("tls_client_ca", "tls_key")):
-        if getattr(settings, name) is not None and getattr(settings, needed) is None:
-            raise BadConfiguration(f"{name} ({origins[name]}): must be given together with {needed}")
-    if certificate is None or key is None:
-        return
-    for name in ("tls_certificate", "tls_key", "tls_client_ca"):
-        _require_readable(name, getattr(settings, name), origins)
-    _require_pair(certificate, key, origins)
-    if authority is not None:
-        _require_authority(authority, origins)
-
-
-def _require_readable(name: str, path: Path | None, origins: Mapping[str, str]) -> None:
-    if path is None:
-        return
-    try:
-        if path.exists() and not path.is_file():
-            raise OSError(0, "it is no regular file")
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise BadConfiguration(f"{name} ({origins[name]}): cannot read {path}: {error.strerror}") from None
-
-
-def _require_pair(certificate: Path, key: Path, origins: Mapping[str, str]) -> None:
-    import ssl  # noqa: PLC0415 - commands without TLS start without it
-
-    try:
-        # An empty password, so that OpenSSL does not prompt for one on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError):
-        raise BadConfiguration(
-            f"tls_key ({origins['tls_key']}): {key} must be a PEM key without password that belongs to the "
-            f"PEM certificate {certificate}"
-        ) from None
-
-
-def _require_authority(authority: Path, origins: Mapping[str, str]) -> None:
-    import ssl  # noqa: PLC0415 - commands without TLS start without it
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(authority)
-    except (OSError, ValueError):
-        raise BadConfiguration(
-            f"tls_client_ca ({origins['tls_client_ca']}): {authority} must hold PEM certificates"
-        ) from None

@@ -28,8 +28,8 @@ from everwork.exceptions import (
     TooManyRequests,
     Unauthenticated,
 )
-from everwork.spool.entries import Moment
-from everwork.spool.file import MAY_EXIST, SpooledBatch, SpoolFile
+from everwork.spool.entries import Moment, SpooledBatch
+from everwork.spool.file import MAY_EXIST, SpoolFile
 from everwork.spool.settings import Offline
 
 BATCH_JOBS: Final = 500
@@ -48,6 +48,19 @@ _REFUSED: Final = {
 }
 
 T = TypeVar("T")
+
+
+class EntriesRefused(Exception):
+    """The store takes other entries, but not these; `error` says why, whatever it is."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+    @property
+    def reason(self) -> str:
+        """A text to keep with what was refused."""
+        return error_text(str(self.error) or type(self.error).__name__)
 
 
 class Target(Protocol):
@@ -152,25 +165,23 @@ class Courier:
         if all(job.since.elapsed_ms(now) > max_age * 1000 for job in batch.jobs):
             await self._put_aside(batch, f"not delivered within {max_age:g} s; {MAY_EXIST}", in_doubt=True)
             return
+        jobs = [job.due(now) for job in batch.jobs]
         try:
-            jobs = [job.due(now) for job in batch.jobs]
             created = await self._in_time(self._target.create_stamped(jobs, batch.stamp))
-        except EngineUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the store has against a job is kept with it
-            await self._refused(batch, error)
+        except EntriesRefused as refused:
+            await self._refused(batch, refused)
             return
         await self._thread.do(lambda file: file.delivered(batch, created))
         self._jobs_max = min(BATCH_JOBS, self._jobs_max * 2)
         self.delivered += len(batch.jobs)
 
-    async def _refused(self, batch: SpooledBatch, error: Exception) -> None:
+    async def _refused(self, batch: SpooledBatch, refused: EntriesRefused) -> None:
         """Set the job aside that the store refuses; of several, send half as many next time."""
-        if isinstance(error, InvalidInput) and error.field == "stamp":
+        if isinstance(refused.error, InvalidInput) and refused.error.field == "stamp":
             await self._put_aside(batch, f"superseded by later jobs of its producer; {MAY_EXIST}", in_doubt=True)
             return
         if len(batch.jobs) == 1:
-            await self._put_aside(batch, _text(error))
+            await self._put_aside(batch, refused.reason)
             return
         await self._thread.do(lambda file: file.unstamp(batch))
         self._jobs_max = len(batch.jobs) // 2
@@ -183,27 +194,21 @@ class Courier:
         """Report outcomes of attempts that ended while the engine was unavailable."""
         while await self._thread.do(SpoolFile.has_outcomes):
             outcomes = await self._thread.do(lambda file: file.waiting_outcomes(OUTCOMES, BATCH_BYTES))
-            if not outcomes:
-                continue  # None of them could be read.
-            try:
-                judged = await self._in_time(self._target.settle_late(outcomes))
-            except EngineUnavailable:
-                raise
-            except Exception:  # noqa: BLE001 - one of them cannot be stored
-                for outcome in outcomes:
-                    await self._report_one(outcome)
-            else:
-                await self._note(outcomes, judged)
+            if outcomes:  # Otherwise none of them could be read.
+                await self._report(outcomes)
 
-    async def _report_one(self, outcome: Outcome) -> None:
+    async def _report(self, outcomes: Sequence[Outcome]) -> None:
+        """Report outcomes; if they are refused together, one by one, and set those aside that are refused alone."""
         try:
-            judged = await self._in_time(self._target.settle_late([outcome]))
-        except EngineUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - kept with the outcome
-            await self._put_outcome_aside(outcome, _text(error))
+            judged = await self._in_time(self._target.settle_late(outcomes))
+        except EntriesRefused as refused:
+            if len(outcomes) == 1:
+                await self._put_outcome_aside(outcomes[0], refused.reason)
+                return
+            for outcome in outcomes:
+                await self._report([outcome])
         else:
-            await self._note([outcome], judged)
+            await self._note(outcomes, judged)
 
     async def _note(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
         accepted = [outcome for outcome, one in zip(outcomes, judged, strict=True) if one.ok]
@@ -217,13 +222,15 @@ class Courier:
         await self._thread.do(lambda file: file.set_outcome_aside(outcome.key, outcome.attempt, reason))
 
     async def _in_time(self, call: Coroutine[Any, Any, T]) -> T:
-        """The result of a call; whatever shows that the store takes nothing now is an `EngineUnavailable`."""
+        """The result of a call; if the store takes nothing now, an `EngineUnavailable`, whatever shows that."""
         try:
             return await within(call_seconds(self._spool.patience), call)
         except EngineUnavailable:
             raise
         except NOT_NOW as error:
             raise EngineUnavailable(str(error) or "the engine does not answer") from error
+        except Exception as error:
+            raise EntriesRefused(error) from error
 
 
 class Turn:
@@ -293,7 +300,3 @@ os.register_at_fork(after_in_child=_close_in_child)
 def call_seconds(patience: float) -> float:
     """How long a call may take that delivers a batch."""
     return max(2 * patience, CALL_SECONDS_MIN)
-
-
-def _text(error: Exception) -> str:
-    return error_text(str(error) or type(error).__name__)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from everwork.core.job import NewJob
+from everwork.core.leasing import Stamp
 from everwork.core.outcome import Complete, Outcome, kind_of, outcome_of
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -109,3 +110,31 @@ def boot_id() -> str:
 def _boot_ms() -> int:
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return 0 if clock is None else time.clock_gettime_ns(clock) // 1_000_000
+
+
+class SpooledJob(NamedTuple):
+    """A job in a spool."""
+
+    id: int
+    job: NewJob
+    since: Moment
+
+    def due(self, now: Moment) -> NewJob:
+        """The job as it is to be created now: the time that it has spent here counts towards its delay."""
+        if not self.job.delay_ms:
+            return self.job
+        return self.job._replace(delay_ms=max(0, self.job.delay_ms - self.since.elapsed_ms(now)))
+
+
+class SpooledBatch(NamedTuple):
+    """Jobs that are delivered together, under one stamp."""
+
+    stamp: Stamp
+    jobs: list[SpooledJob]
+
+
+def due_outcome(outcome: Outcome, since: Moment, now: Moment) -> Outcome:
+    """An outcome as it is to be reported now: the time that it has waited counts towards its events' delays."""
+    if not isinstance(outcome, Complete) or not outcome.events:
+        return outcome
+    return outcome._replace(events=tuple(SpooledJob(0, event, since).due(now) for event in outcome.events))

@@ -13,13 +13,22 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.local_file import identity, require_local_file, require_same_file
 from everwork.codec.new_job import require_valid
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created, Stamp
-from everwork.core.outcome import Complete, Outcome, kind_of
+from everwork.core.leasing import Created, Spooled, Stamp
+from everwork.core.outcome import Outcome, kind_of
 from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, EngineUnavailable, InvalidInput, SchemaMismatch, SpoolFull
 from everwork.logs import get_logger
 from everwork.spool.database import ASIDE, DELIVERED, SCHEMA, VERSION, WAITING, connect, errors, rebind, use_wal
-from everwork.spool.entries import Moment, job_from, job_text, outcome_from, outcome_text
+from everwork.spool.entries import (
+    Moment,
+    SpooledBatch,
+    SpooledJob,
+    due_outcome,
+    job_from,
+    job_text,
+    outcome_from,
+    outcome_text,
+)
 from everwork.spool.settings import Spool
 
 log = get_logger("everwork")
@@ -30,27 +39,6 @@ _SIZE: Final = 200
 """Bytes that an entry takes beside its text."""
 _DIGITS: Final = 18
 MAY_EXIST: Final = "it may have been created"
-
-
-class SpooledJob(NamedTuple):
-    """A job in a spool."""
-
-    id: int
-    job: NewJob
-    since: Moment
-
-    def due(self, now: Moment) -> NewJob:
-        """The job as it is to be created now: the time that it has spent here counts towards its delay."""
-        if not self.job.delay_ms:
-            return self.job
-        return self.job._replace(delay_ms=max(0, self.job.delay_ms - self.since.elapsed_ms(now)))
-
-
-class SpooledBatch(NamedTuple):
-    """Jobs that are delivered together, under one stamp."""
-
-    stamp: Stamp
-    jobs: list[SpooledJob]
 
 
 class SpoolCounts(NamedTuple):
@@ -339,16 +327,16 @@ class SpoolFile:
         """The last job that was written."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM job")[0][0])
 
-    def find(self, spool_id: str) -> tuple[int, Created | None, str | None] | None:
-        """The state of a job, its key once it is delivered, or why it was not; None if it is not here any more."""
+    def find(self, spool_id: str) -> Spooled | None:
+        """What has become of a job; None if it is not here any more."""
         owner, _, id = spool_id.rpartition("-")
         if owner != self.id or not id.isdecimal() or len(id) > _DIGITS:
             return None
-        rows = self.query("SELECT state, key, deduplicated, reason FROM job WHERE id = ?", int(id))
+        rows = self.query("SELECT key, deduplicated, reason FROM job WHERE id = ?", int(id))
         if not rows:
             return None
-        state, key, deduplicated, reason = rows[0]
-        return state, None if key is None else Created(key, bool(deduplicated)), reason
+        key, deduplicated, reason = rows[0]
+        return Spooled(None if key is None else Created(key, bool(deduplicated)), reason)
 
     def tenant_of(self, spool_id: str) -> str | None:
         """The tenant of a job that is not delivered."""
@@ -398,10 +386,3 @@ class SpoolFile:
         with self.transaction() as db:
             require_same_file(self.spool.path, self._identity)
             yield db
-
-
-def due_outcome(outcome: Outcome, since: Moment, now: Moment) -> Outcome:
-    """An outcome as it is to be reported now: the time that it has waited counts towards its events' delays."""
-    if not isinstance(outcome, Complete) or not outcome.events:
-        return outcome
-    return outcome._replace(events=tuple(SpooledJob(0, event, since).due(now) for event in outcome.events))

@@ -17,9 +17,9 @@ from everwork.logs import get_logger
 from everwork.spool import contents
 from everwork.spool.contents import SpoolStatus
 from everwork.spool.courier import AWAY, Courier, SpoolThread, Target
-from everwork.spool.database import ASIDE, DELIVERED
 from everwork.spool.file import SpoolCounts, SpoolFile
 from everwork.spool.settings import Offline
+from everwork.spool.waiting import created_of, until_delivered
 
 log = get_logger("everwork")
 
@@ -121,28 +121,26 @@ class Outbox:
 
     async def delivered(self, spool_id: str, *, wait: bool) -> Created:
         """The store's answer to a job that was kept; if it is to be waited for, once there is one."""
-        while True:
-            found = await self._thread.do(lambda file: file.find(spool_id))
+
+        async def look() -> Spooled:
+            found = await self.spooled(spool_id)
             if found is None:
                 raise NotDelivered(0, f"job '{spool_id}' is not in the spool {self.path}")
-            state, created, reason = found
-            if state == DELIVERED and created is not None:
-                return created
-            if state == ASIDE:
-                raise NotDelivered(0, f"job '{spool_id}' was set aside in the spool: {reason}")
-            if not wait:
-                raise NotDelivered(0, f"job '{spool_id}' is waiting in the spool: it has no key until it is delivered")
-            await asyncio.sleep(CHECK_SECONDS / 5)
+            return found
+
+        if wait:
+            return await until_delivered(spool_id, look)
+        if (created := created_of(spool_id, await look())) is None:
+            raise NotDelivered(0, f"job '{spool_id}' is waiting in the spool: it has no key until it is delivered")
+        return created
 
     async def spooled(self, spool_id: str, tenants: Sequence[str] = ()) -> Spooled | None:
         """What has become of a job; None if it is not here, or waits for a tenant that is not among these."""
         found = await self._thread.do(lambda file: file.find(spool_id))
-        if found is None:
-            return None
-        if tenants and await self._thread.do(lambda file: file.tenant_of(spool_id)) not in (None, *tenants):
-            return None
-        _, created, reason = found
-        return Spooled(created, reason)
+        if found is not None and tenants:
+            tenant = await self._thread.do(lambda file: file.tenant_of(spool_id))
+            return found if tenant in (None, *tenants) else None
+        return found
 
     # Outcomes -----------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class Harness:
 
     def open(self, file: Path | None) -> None:
         """Move the application; blocks for the few milliseconds that an in-memory store takes."""
-        if self.app._is_working:  # noqa: SLF001
+        if self.app._workers.is_working:  # noqa: SLF001
             raise BadConfiguration("rehearse: the workers of this application run; stop them first")
         if self._host._is_borrowed:  # noqa: SLF001
             raise BadConfiguration("rehearse: this application is on a stage already; a test needs one only")
@@ -103,9 +103,7 @@ class Harness:
 
     async def handlers(self) -> list[Handler]:
         """All handlers, with the test's middleware outermost."""
-        middleware = self.app._middleware  # noqa: SLF001
-        functions = [function.handler(middleware) for function in self.app.functions.values()]
-        handlers = [*functions, *await self.workers.handlers()]
+        handlers = [*self.app._workers.handlers(), *await self.workers.handlers()]  # noqa: SLF001
         return [replace(one, middleware=(*self._middleware, *one.middleware)) for one in handlers]
 
     async def upkeep(self) -> None:
@@ -137,7 +135,7 @@ class Harness:
 
     async def _declare(self, service: JobService) -> None:
         await self.workers.declare(service)
-        functions = self.app._triggers  # noqa: SLF001
+        functions = self.app._workers.triggers  # noqa: SLF001
         self._triggers = [*(one.scheduled for one in functions), *self.workers.triggers]
         self._trigger_loop = service.trigger_loop(self._triggers)
         await self._upkeep(service)

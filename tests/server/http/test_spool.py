@@ -11,7 +11,7 @@ import pytest
 
 from everwork.core.job import NewJob
 from everwork.core.outcome import Complete
-from everwork.server.spool_metrics import spool_text
+from everwork.server.metrics import spool_text
 from everwork.spool.contents import SpoolStatus
 from everwork.spool.courier import Turn
 from everwork.spool.file import SpoolCounts, SpoolFile

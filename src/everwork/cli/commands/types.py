@@ -1,4 +1,4 @@
-"""everwork types: policy, list, pause, resume, open-breaker, reset-breaker."""
+"""everwork types: policy, list, pause, resume, open-breaker, reset-breaker; everwork groups: list, drop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from everwork.core.instants import utc_text
 from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
-from everwork.service.admin import PolicyView, TypeView
+from everwork.service.admin import GroupView, PolicyView, TypeView
 from everwork.service.policies import OFF, fields_from_texts, stored_fields
-from everwork.service.reports import policy_report, type_report
+from everwork.service.reports import group_report, policy_report, type_report
 
 COLUMNS = (
     Column("TYPE", width_min=20),
@@ -30,7 +30,15 @@ COLUMNS = (
     Column("POLICY", one_line=True),
 )
 
+GROUP_COLUMNS = (
+    Column("TYPE", width_min=20),
+    Column("GROUP", width_min=20),
+    *(Column(state.name, whole=True, right=True) for state in State),
+    Column("TYPE LAST ASKED", whole=True, right=True),
+)
+
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+groups_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.callback(invoke_without_command=True)
@@ -181,10 +189,8 @@ def _write_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> 
 
 def _row(view: TypeView) -> tuple[str, ...]:
     info = view.info
-    last_asked = "never" if info.last_asked_ms is None else f"{span(now_ms() - info.last_asked_ms)} ago"
     own = "" if info.policy is None else policy_text(stored_fields(info.policy))
-    counts = (f"{view.counts[state]:,}" if view.counts[state] else "-" for state in State)
-    return one_line(info.type), _status(view), *counts, last_asked, own
+    return one_line(info.type), _status(view), *_counts(view.counts), _last_asked(info.last_asked_ms), own
 
 
 def _status(view: TypeView) -> str:
@@ -272,3 +278,70 @@ def _rule(text: str) -> dict[str, str]:
         allowed = "STRATEGY=text:PART or STRATEGY=exception:CLASS, such as temporary=text:maintenance"
         raise InvalidInput("error", f"must be {allowed}, not {checks.shown(text)}")
     return {"strategy": strategy, kind: part}
+
+
+# Groups -----------------------------------------------------------------------------------------------
+
+
+@groups_app.callback(invoke_without_command=True)
+def groups(ctx: typer.Context) -> None:
+    """List and drop groups: further readers of a type, each with a copy of every job.
+
+    [bold]Example:[/bold] everwork groups list
+    """
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+@groups_app.command("list")
+def list_groups(
+    type: Annotated[
+        str | None, typer.Argument(metavar="[TYPE]", help="Only those of this type.", show_default=False)
+    ] = None,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List groups with the numbers of their jobs.
+
+    [bold]Example:[/bold] everwork groups list email-send
+    """
+    found = [view for view in use_admin(engine, lambda admin: admin.groups()) if type in (None, view.type)]
+    if as_json:
+        write_json({"groups": [group_report(view) for view in found]})
+    elif found:
+        write_rich(table(GROUP_COLUMNS, [_group_row(view) for view in found]))
+    else:
+        write("no type has further groups\n" if type is None else f"{one_line(type)} has no further groups\n")
+
+
+@groups_app.command()
+def drop(
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="The type.", show_default=False)],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Its group.", show_default=False)],
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a group: its pending jobs are cancelled, running ones go on.
+
+    [bold]Example:[/bold] everwork groups drop order-placed reporting
+    """
+    cancelled = use_admin(engine, lambda admin: admin.drop_group(type, group))
+    if as_json:
+        write_json({"type": type, "group": group, "cancelled": cancelled})
+    else:
+        write(f"dropped group {one_line(group)} of {one_line(type)}; {cancelled:,} pending jobs cancelled\n")
+
+
+def _group_row(view: GroupView) -> tuple[str, ...]:
+    return one_line(view.type), one_line(view.group), *_counts(view.counts), _last_asked(view.last_asked_ms)
+
+
+# Both -------------------------------------------------------------------------------------------------
+
+
+def _counts(counts: Mapping[State, int]) -> tuple[str, ...]:
+    return tuple(f"{counts[state]:,}" if counts[state] else "-" for state in State)
+
+
+def _last_asked(instant_ms: int | None) -> str:
+    return "never" if instant_ms is None else f"{span(now_ms() - instant_ms)} ago"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from contextlib import suppress
 from typing import Annotated, Any, Final
@@ -21,6 +20,7 @@ from everwork.codec.urls import shown_url
 from everwork.core import checks
 from everwork.core.queries import Count, JobFilter, Page
 from everwork.core.states import State
+from everwork.runtime.shutdown import on_stop_signals
 from everwork.server.settings import Settings, load
 from everwork.service.service import JobService
 
@@ -95,8 +95,7 @@ class Demo:
         loop = asyncio.get_running_loop()
         self._started_at = loop.time()
         self._stop = asyncio.Event()
-        for signal_number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(signal_number, self._request_stop)
+        on_stop_signals(self._request_stop)
         server = serving()
         running = await server.open_server(self._settings, makes_key=True)
         if seconds is not None:

@@ -18,7 +18,7 @@ from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX, SETTLE_BATCH_MA
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
-from everwork.server.grpc.outbox import Outbox, Send
+from everwork.server.grpc.message_writer import MessageWriter, Send
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -63,7 +63,7 @@ class WorkStream:
         self._service = service
         self.jobs = jobs
         self._streams = streams
-        self._outbox = Outbox(send, self._hold)
+        self._writer = MessageWriter(send, self._hold)
         self._loop = asyncio.get_running_loop()
         self.worker = ""
         self.lease_ms = LEASE_MS_DEFAULT
@@ -97,7 +97,7 @@ class WorkStream:
         """Serve the worker until it closes its side, or something ends the stream."""
         try:
             self._start(self._settle_all())
-            self._start(self._outbox.run())
+            self._start(self._writer.run())
             await self._done_or_ended(self._start(self._read(messages)))
             self.stop_feeding()
             await self._done_or_ended(self._start(self._drained()))
@@ -109,10 +109,10 @@ class WorkStream:
         for feed in self._feeds.values():
             feed.task.cancel()
         self._feeds.clear()
-        self._service.release_undelivered(self._outbox.take_waiting())
+        self._service.release_undelivered(self._writer.take_waiting())
         if closing:
             self._is_closing = True
-            self._outbox.closing()
+            self._writer.closing()
 
     def end(self, error: BaseException) -> None:
         """End the stream with an error."""
@@ -123,7 +123,7 @@ class WorkStream:
         """Tell the worker that the lease of an attempt is lost."""
         if lease in self.held:
             del self.held[lease]
-            self._outbox.lost(lease, status)
+            self._writer.lost(lease, status)
 
     # Incoming -----------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class WorkStream:
         self._streams.adopt(kept)
         self.held |= dict.fromkeys(kept, self._loop.time())
         lost = [(lease, status) for lease, status in statuses.items() if lease not in self.held]
-        self._outbox.welcome(self._service.holder, self._heartbeat_ms, lost)
+        self._writer.welcome(self._service.holder, self._heartbeat_ms, lost)
 
     def _grant(self, grant: work_pb2.Grant) -> None:
         """Add credit; the first for a key starts its feed."""
@@ -203,7 +203,7 @@ class WorkStream:
                 continue
             if status is not LeaseStatus.HELD:
                 self.held.pop(lease, None)
-                self._outbox.lost(lease, status)
+                self._writer.lost(lease, status)
             else:
                 if lease not in self.held:
                     self._streams.adopt([lease])
@@ -230,7 +230,7 @@ class WorkStream:
             await self._wakeup.wait()
             self._wakeup.clear()
             while self._unjudged:
-                await self._outbox.has_capacity()
+                await self._writer.has_capacity()
                 self._settling, self._unjudged = self._unjudged, []
                 self._capacity.set()
                 await self._settle(self._settling)
@@ -242,7 +242,7 @@ class WorkStream:
         self._judged += len(messages)
         self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
         self._settling = []
-        self._outbox.judged(self._judged, refusals)
+        self._writer.judged(self._judged, refusals)
 
     async def _settle_once(self, messages: Sequence[work_pb2.Outcome]) -> list[work_pb2.Refusal]:
         """Leases may lapse while the engine is unavailable: after an outage they are taken back where possible."""
@@ -262,7 +262,7 @@ class WorkStream:
         delays = backoff_delays()
         while True:
             await feed.has_credits()
-            await self._outbox.has_capacity()
+            await self._writer.has_capacity()
             await self._is_settled.wait()
             try:
                 jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, FEED_MAX)), POLL_MS)
@@ -271,7 +271,7 @@ class WorkStream:
                 continue
             delays = backoff_delays()
             feed.credits -= len(jobs)
-            self._outbox.jobs(jobs)
+            self._writer.jobs(jobs)
 
     def _hold(self, jobs: Sequence[LeasedJob]) -> None:
         """Note jobs as held: from now on the worker may have them."""
@@ -307,20 +307,20 @@ class WorkStream:
 
     async def _drained(self) -> None:
         """The worker has closed its side: wait until its outcomes are settled and the verdicts written."""
-        while self._judged < self._received or not self._outbox.is_empty:
-            await self._outbox.next_write()
+        while self._judged < self._received or not self._writer.is_empty:
+            await self._writer.next_write()
 
     async def _end(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._outbox.wait_written()
+        await self._writer.wait_written()
         if not self.ended.done():
             self.ended.set_result(None)
         elif not self.ended.cancelled():
             self.ended.exception()  # Retrieved, even if another error was raised first.
-        unwritten = self._outbox.unwritten()
+        unwritten = self._writer.unwritten()
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.release_undelivered(unwritten)

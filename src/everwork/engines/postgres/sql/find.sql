@@ -1,6 +1,7 @@
 -- Purpose: keys that may match a filter, newest first or in another order.
 -- Inputs: queues, cursor (keys below it), limit, states, the instant by which pending jobs are due, how many attempts
---   they had at least. Returns: keys, in another order with their instants; the jobs are then read by get.sql and matched.
+--   they had at least.
+-- Returns: keys, in another order with their instants; the jobs are then read by get.sql and matched.
 
 -- name: all
 SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
@@ -31,16 +32,20 @@ SELECT key FROM (
 -- name: latest
 -- Of some queues ($1), before an instant ($2) and key ($3), at most $4: from two indexes, each job in one of them.
 SELECT f.finished_at_ms, f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
-  (SELECT a.finished_at_ms, a.key FROM {schema}.finished a WHERE a.queue_id = q.id AND a.state = 4 AND a.kind <> 'reject'
-     AND (a.finished_at_ms, a.key) < ($2::bigint, $3::bigint) ORDER BY a.finished_at_ms DESC, a.key DESC LIMIT $4)
+  (SELECT a.finished_at_ms, a.key FROM {schema}.finished a
+   WHERE a.queue_id = q.id AND a.state = 4 AND a.kind <> 'reject'
+     AND (a.finished_at_ms, a.key) < ($2::bigint, $3::bigint)
+   ORDER BY a.finished_at_ms DESC, a.key DESC LIMIT $4)
   UNION ALL
-  (SELECT a.finished_at_ms, a.key FROM {schema}.finished a WHERE a.queue_id = q.id AND a.state = 4 AND a.kind = 'reject'
-     AND (a.finished_at_ms, a.key) < ($2::bigint, $3::bigint) ORDER BY a.finished_at_ms DESC, a.key DESC LIMIT $4)) f
+  (SELECT a.finished_at_ms, a.key FROM {schema}.finished a
+   WHERE a.queue_id = q.id AND a.state = 4 AND a.kind = 'reject'
+     AND (a.finished_at_ms, a.key) < ($2::bigint, $3::bigint)
+   ORDER BY a.finished_at_ms DESC, a.key DESC LIMIT $4)) f
 ORDER BY 1 DESC, 2 DESC LIMIT $4;
 
 -- name: due
--- Of some queues ($1), after an instant ($2) and key ($3), at most $4, until $5, tried $6 times at least: scheduled jobs, and
--- the first ones of each lane and priority, found as in oldest.sql.
+-- Of some queues ($1), after an instant ($2) and key ($3), at most $4, until $5, tried $6 times at least: scheduled
+-- jobs, and the first ones of each lane and priority, found as in oldest.sql.
 WITH RECURSIVE range AS (
   SELECT q.id, h.lane_id, h.rank FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
     SELECT j.lane_id, j.rank FROM {schema}.live j WHERE j.state = 1 AND j.queue_id = q.id

@@ -35,8 +35,8 @@ counted AS (
 SELECT g.key, 4, g.attempts, g.max_attempts, q.type FROM gone g JOIN {schema}.queue q ON q.id = g.queue_id;
 
 -- name: waiting
--- Pending jobs that were tried since their creation or their last requeue. A concurrent requeue of the same job may have
--- written its entry already.
+-- Pending jobs that were tried since their creation or their last requeue. A concurrent requeue of the same job may
+-- have written its entry already.
 WITH held AS MATERIALIZED (
   SELECT l.* FROM {schema}.live l
   WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2 AND l.attempt > 0 AND NOT EXISTS (

@@ -1,10 +1,10 @@
 -- Purpose: ids of jobs that may match a filter, in order, with their states; scans a bounded number.
--- Inputs: now; the order: 'n' newest first, 'd' as they become due, 'f' the latest failure first; the instant and the id
---   of the cursor (newest first: the id alone counts); the most ids to scan; the type, or ''; the letters of the states; of
---   pending jobs 'd' for due ones only, 't' for tried ones only; the instants, in 15 digits, from which and before which
---   they were created; texts that their states must contain.
--- Returns: the instant and the id of the next cursor (the id is '' at the end), ids, their instants, states, now, the number
---   scanned. Nothing if pending jobs are in too many lanes to be ordered.
+-- Inputs: now; the order: 'n' newest first, 'd' as they become due, 'f' the latest failure first; the instant and the
+--   id of the cursor (newest first: the id alone counts); the most ids to scan; the type, or ''; the letters of the
+--   states; of pending jobs 'd' for due ones only, 't' for tried ones only; the instants, in 15 digits, from which and
+--   before which they were created; texts that their states must contain.
+-- Returns: the instant and the id of the next cursor (the id is '' at the end), ids, their instants, states, now, the
+--   number scanned. Nothing if pending jobs are in too many lanes to be ordered.
 -- Failed and cancelled jobs have indexes of their own, live ones are few; for completed ones the buckets are walked.
 -- Parts: records candidates ordered
 local order, instant, id, step, type, states = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]

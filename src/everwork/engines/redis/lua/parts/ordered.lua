@@ -1,5 +1,5 @@
--- Purpose: the places of jobs in a list that is ordered by an instant: run_at, or the failure. Inputs: records, candidates.
--- A place is {instant, id}.
+-- Purpose: the places of jobs in a list that is ordered by an instant: run_at, or the failure.
+-- Inputs: records, candidates. A place is {instant, id}.
 
 -- The rank of the first member behind a score and id; `sign` 1: ascending, -1: descending.
 local function rank_behind(key, score, id, sign)

@@ -28,7 +28,7 @@ UNWRITTEN_JOBS_MAX: Final = 1_000
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
-class Outbox:
+class MessageWriter:
     """Written by one task, `run`; what was not written when it ends is returned by `unwritten`."""
 
     def __init__(self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None]) -> None:
