@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,6 @@ from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
-from everwork.exceptions import EngineUnavailable
 from everwork.runtime import fetcher
 from everwork.runtime.ledger import Ledger
 from everwork.spool.courier import Turn
@@ -25,52 +22,10 @@ from everwork.spool.settings import Offline
 from tests.app.handlers import a_handler, a_ledger, fetcher_of, handling
 from tests.app.test_lost_answers import lose_answers
 from tests.app.waiting import DEADLINE_S, finished, until, working
+from tests.outages import Outage
 from tests.stores import SECOND_MS, VirtualClock
 
 pytestmark = pytest.mark.every_engine
-
-
-class Outage:
-    """Takes calls of an application's engine away: they fail, or get no answer."""
-
-    def __init__(self, engine: Engine, patch: pytest.MonkeyPatch) -> None:
-        self._engine = engine
-        self._patch = patch
-        self.failed: list[str] = []
-        self.silent: list[str] = []
-        self._may_answer = threading.Event()
-        self._away: set[str] = set()
-
-    def fail(self, *names: str) -> None:
-        """Let calls fail, until `end`."""
-        for name in names:
-            self._away.add(name)
-            self._replace(name, self._failing)
-
-    def silence(self, *names: str) -> None:
-        """Let calls wait, until `end`."""
-        for name in names:
-            self._replace(name, self._waiting)
-
-    def end(self) -> None:
-        """Let the engine answer."""
-        self._away.clear()
-        self._may_answer.set()
-
-    def _replace(self, name: str, how: Any) -> None:
-        call = getattr(self._engine, name)
-        self._patch.setattr(self._engine, name, lambda *given: how(name, call, *given))
-
-    async def _failing(self, name: str, call: Any, *given: Any) -> Any:
-        if name in self._away:
-            self.failed.append(name)
-            raise EngineUnavailable("the connection was lost")
-        return await call(*given)
-
-    async def _waiting(self, name: str, call: Any, *given: Any) -> Any:
-        self.silent.append(name)
-        await asyncio.to_thread(self._may_answer.wait, DEADLINE_S)
-        return await call(*given)
 
 
 @pytest.fixture
@@ -92,7 +47,7 @@ async def outage(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @pytest.fixture
 def offline(url: str, tmp_path: Path) -> Offline:
-    made = Offline.of(Spool(str(tmp_path / "spool.db"), patience=0.2), url)
+    made = Offline.of(Spool(str(tmp_path / "spool.db"), patience=60), url)
     assert made is not None
     return made
 
@@ -235,14 +190,19 @@ async def test_a_late_outcome_that_is_refused_is_set_aside_whoever_reports_it(
         outage.fail("settle", "extend", "check")
         release.set()
         await until(lambda: in_spool(offline).outcomes == 1)
-        await late.sweep("late")
+        assert (await late.sweep("late")).lapsed == 1
         clock.advance(seconds=600)
-        [job] = (await late.activate([Demand("wait", "w2", 1)])).jobs
-        await late.settle([Complete(job.key, job.attempt, '"in time"')])
+        await until(lambda: completed_by_another(late))
         outage.end()
         await until(lambda: in_spool(offline).outcomes == 0)
     assert in_spool(offline).aside == 1
     assert await app.result(key) == "in time"
+
+
+async def completed_by_another(engine: Engine) -> bool:
+    jobs = (await engine.activate([Demand("wait", "w2", 1)])).jobs
+    await engine.settle([Complete(job.key, job.attempt, '"in time"') for job in jobs])
+    return bool(jobs)
 
 
 @pytest.mark.parametrize("is_abandoned", [True, False], ids=["abandoned", "patience is over"])
@@ -268,6 +228,8 @@ async def test_an_outcome_that_gets_no_answer_is_in_the_spool(
         assert app._runtime is not None
         if is_abandoned:
             app.loop.call_soon_threadsafe(fetcher_of(app._runtime).abandon)
+        else:
+            monkeypatch.setattr(app.service.outbox, "patience", 0.0)
         await until(lambda: in_spool(offline).outcomes == 1)
         outage.end()
         assert (await finished(app, key)).state is State.COMPLETED
