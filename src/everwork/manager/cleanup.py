@@ -36,10 +36,10 @@ async def clean_up(service: JobService, handle: ProcessHandle, log: Any) -> None
         if outcomes:
             judged = await retry_while_unavailable(lambda: service.settle(outcomes), None)
             _log_failures(handle, entries, zip(outcomes, judged, strict=True), log)
-        orphans = await retry_while_unavailable(lambda: _orphans(service, handle.name, entries), None)
-        released = await _unkept(handle, orphans, log)
-        if released:
-            await retry_while_unavailable(lambda: service.settle(released), None)
+        unknown = await retry_while_unavailable(lambda: _orphans(service, handle.name, entries), None)
+        orphans = await _unkept(handle, unknown, log)
+        if orphans:
+            await retry_while_unavailable(lambda: service.settle(orphans), None)
     except EngineError as error:
         facts = {"process": handle.name, "attempts": len(outcomes), "keys": shown_keys(outcomes)}
         log.error("the attempts of a dead process are left to their leases", **facts, error=str(error))
