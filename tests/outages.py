@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import pytest
+
+from everwork.engines.contract import Engine
+from everwork.engines.open import open_engine
+from everwork.exceptions import EngineUnavailable
 from tests.servers import Server, postgres_server, redis_server
 
+WAIT_S = 60.0
+"""For how long a call waits for an answer; reached only by a defect."""
 SYNCED = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -78,3 +88,55 @@ def store_on(server: Server | None, folder: Path) -> Store:
         return FileStore(folder)
     server.restart()
     return ServedStore(server, folder)
+
+
+class Outage:
+    """Takes single calls of an open engine away: they fail, or get no answer."""
+
+    def __init__(self, engine: Engine, patch: pytest.MonkeyPatch) -> None:
+        self._engine = engine
+        self._patch = patch
+        self.failed: list[str] = []
+        self.silent: list[str] = []
+        self._may_answer = threading.Event()
+        self._away: set[str] = set()
+
+    def fail(self, *names: str) -> None:
+        """Let calls fail, until `end`."""
+        for name in names:
+            self._away.add(name)
+            self._replace(name, self._failing)
+
+    def silence(self, *names: str) -> None:
+        """Let calls wait, until `end`."""
+        for name in names:
+            self._replace(name, self._waiting)
+
+    def end(self) -> None:
+        """Let the engine answer."""
+        self._away.clear()
+        self._may_answer.set()
+
+    def _replace(self, name: str, how: Any) -> None:
+        call = getattr(self._engine, name)
+        self._patch.setattr(self._engine, name, lambda *given: how(name, call, *given))
+
+    async def _failing(self, name: str, call: Any, *given: Any) -> Any:
+        if name in self._away:
+            self.failed.append(name)
+            raise EngineUnavailable("the connection was lost")
+        return await call(*given)
+
+    async def _waiting(self, name: str, call: Any, *given: Any) -> Any:
+        self.silent.append(name)
+        await asyncio.to_thread(self._may_answer.wait, WAIT_S)
+        return await call(*given)
+
+
+@asynccontextmanager
+async def a_later_engine(url: str) -> AsyncIterator[Engine]:
+    """Another engine on a store, for whom 31 seconds more have passed: its sweep ends leases of 30 seconds."""
+    engine = open_engine(url, clock=lambda: time.time_ns() // 1_000_000 + 31_000)
+    await engine.open()
+    yield engine
+    await engine.close()

@@ -15,7 +15,7 @@ from everwork.core.states import State
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.values import Fire
 from tests.conformance.failing import RULE, a_half_open_breaker, a_probe, failures, leased, standing
-from tests.factories import a_new_job, a_policy, a_processing_job, the_state
+from tests.factories import a_new_job, a_policy, a_processing_job, the_job, the_state
 from tests.stores import url_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from everwork.core.outcome import Outcome
     from everwork.engines.contract import Engine
+    from everwork.engines.postgres.connections import Rows
     from tests.stores import VirtualClock
 
 DEADLINE_S = 10.0
@@ -47,6 +48,31 @@ async def test_heartbeats_do_not_wait_for_a_job_that_is_completed_in_a_transacti
         extended = await asyncio.wait_for(engine.extend(leases, 60_000), DEADLINE_S)
         assert extended == [LeaseStatus.HELD, LeaseStatus.HELD]
     assert await engine.extend(leases, 60_000) == [LeaseStatus.LOST, LeaseStatus.HELD]
+
+
+async def test_a_lease_whose_job_is_locked_only_while_a_longer_lock_is_waited_for_is_extended(
+    engine: PostgresEngine, own: asyncpg.Connection, tmp_path: Path, clock: VirtualClock
+) -> None:
+    held, other = await a_processing_job(engine), await a_processing_job(engine)
+    brief = await asyncpg.connect(url_of("postgres", tmp_path).partition("?")[0])
+    lock = brief.transaction()
+    await lock.start()
+    await brief.execute(f"SELECT 1 FROM {schema_of(engine)}.live WHERE key = $1 FOR UPDATE", other.key)
+    fetch = engine._store.connections.fetch
+
+    async def unlocked_after(sql: str, *parameters: object) -> Rows:
+        rows = await fetch(sql, *parameters)
+        if "extend_locked" in sql:
+            await lock.rollback()
+        return rows
+
+    engine._store.connections.fetch = unlocked_after  # type: ignore[method-assign]
+    async with own.transaction():
+        await engine.complete_in(own, [Complete(held.key, 1)])
+        leases = [Lease(held.key, 1), Lease(other.key, 1)]
+        assert await engine.extend(leases, 60_000) == [LeaseStatus.HELD, LeaseStatus.HELD]
+    assert (await the_job(engine, other.key)).lease_until_ms == clock.now_ms + 60_000
+    await brief.close()
 
 
 async def test_a_breaker_does_not_wait_for_it_and_hears_of_it_once_by_the_report_that_follows(

@@ -10,10 +10,13 @@ import pytest
 from everwork.core.leasing import Lease, LeaseStatus, Verdict
 from everwork.core.outcome import Complete, Failed, kind_of
 from everwork.core.states import State
+from everwork.service.store_access import StoreAccess
 from tests.factories import LEASE_MS, a_processing_job, the_job
 from tests.postgres.conftest import opened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from everwork.core.outcome import Outcome
     from everwork.engines.postgres.connections import Rows
     from everwork.engines.postgres.engine import PostgresEngine
@@ -68,3 +71,19 @@ def reclaim_between_reads(engine: PostgresEngine, other: PostgresEngine, lease: 
         return await read(sql, *parameters)
 
     connections.read = interrupted  # type: ignore[method-assign]
+
+
+async def test_a_lease_that_lapses_while_it_is_taken_back_is_taken_back(
+    engine: PostgresEngine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await a_processing_job(engine)
+    clock.advance(ms=LEASE_MS)
+    extend = engine.extend
+
+    async def swept_first(leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
+        await engine.sweep("sweeper")
+        return await extend(leases, lease_ms)
+
+    monkeypatch.setattr(engine, "extend", swept_first)
+    store = StoreAccess(engine, "test")
+    assert await store.reclaim_all([Lease(job.key, 1)], LEASE_MS) == [LeaseStatus.HELD]

@@ -16,6 +16,7 @@ from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
 from everwork.service.jobs import in_process
 from tests.app.waiting import until
+from tests.outages import Outage, a_later_engine
 from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of, running
 from tests.stores import url_of
 
@@ -150,6 +151,44 @@ async def test_a_worker_in_offline_mode_resumes_attempts_whose_leases_have_lapse
         assert not again.welcome.lost
         await again.say(outcomes=[pb.Outcome(key=key, attempt=job.attempt, complete=pb.Complete())])
         await again.until(lambda: again.settled)
+    assert (await whole.job(key)).state is State.COMPLETED
+
+
+@pytest.mark.every_engine
+async def test_a_worker_keeps_its_attempts_through_an_outage_of_the_engine_in_which_their_leases_lapse(
+    whole: Whole, engine_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [key] = await whole.create()
+    outage = Outage(whole.service._engine, monkeypatch)
+    async with whole.worker() as worker, a_later_engine(url_of(engine_name, tmp_path)) as later:
+        await worker.grant(1)
+        [job] = await worker.got(1)
+        outage.fail("check")
+        await until(lambda: outage.failed)
+        assert (await later.sweep("later")).lapsed == 1
+        outage.end()
+        await until(lambda: _has_state(whole, key, State.PROCESSING))
+        await worker.say(outcomes=[ended(job, complete=pb.Complete())])
+        await worker.until(lambda: worker.settled)
+        assert not worker.losses
+        assert not worker.refusals
+
+
+@pytest.mark.every_engine
+async def test_an_outcome_after_an_outage_counts_although_its_lease_was_not_taken_back_yet(
+    whole: Whole, engine_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [key] = await whole.create()
+    outage = Outage(whole.service._engine, monkeypatch)
+    async with whole.worker() as worker, a_later_engine(url_of(engine_name, tmp_path)) as later:
+        await worker.grant(1)
+        [job] = await worker.got(1)
+        outage.fail("check")
+        await until(lambda: outage.failed)
+        assert (await later.sweep("later")).lapsed == 1
+        await worker.say(outcomes=[ended(job, complete=pb.Complete())])
+        await worker.until(lambda: worker.settled)
+        assert not worker.refusals
     assert (await whole.job(key)).state is State.COMPLETED
 
 

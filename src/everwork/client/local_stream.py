@@ -30,6 +30,7 @@ class LocalStream(Stream):
         super().__init__(client, worker, lease_ms)
         self._transport = cast("LocalTransport", client.transport)
         self._outcomes: list[Outcome] = []
+        self._settling: list[Outcome] = []
         self._wakeup = asyncio.Event()
         self._is_settled = asyncio.Event()
         """Not while the engine is unavailable: settle ended jobs before leasing others, or they might run again."""
@@ -57,7 +58,7 @@ class LocalStream(Stream):
         self._wakeup.set()
 
     async def _run(self) -> None:
-        heartbeats = asyncio.ensure_future(self._send_heartbeats())
+        tasks = [asyncio.ensure_future(self._send_heartbeats()), asyncio.ensure_future(self._keep_unanswered())]
         try:
             while not (self._is_draining and not (self._held or self._outcomes)):
                 await self._wakeup.wait()
@@ -66,13 +67,19 @@ class LocalStream(Stream):
                     await self._settle_batch()
         finally:
             self._drained()
-            heartbeats.cancel()
-            await asyncio.gather(heartbeats, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._keep([*self._settling, *self._outcomes])
+            if self._keeping:
+                await asyncio.wait(self._keeping)
 
     async def _settle_batch(self) -> None:
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
+        self._settling = batch
         # Each outcome names its attempt, so it may be repeated.
         judged = await retrying(lambda: self._settle_once(batch), on=(EngineError,), outage=self._outage)
+        self._settling = []
         for outcome, one in zip(batch, judged, strict=True):
             if (error := _refusal(outcome, one)) is not None:
                 self._refused(Refused(outcome.key, outcome.attempt, str(error)))
@@ -87,15 +94,29 @@ class LocalStream(Stream):
                 self._is_settled.clear()
                 self._keep([*batch, *self._outcomes])
             raise
-        if is_late:
-            self._transport.service.forget_outcomes(batch)
+        if not self._is_settled.is_set():
+            # One that is refused stays in the spool: the courier sets it aside with the reason.
+            accepted = [one for one, judgement in zip(batch, judged, strict=True) if _refusal(one, judgement) is None]
+            self._transport.service.forget_outcomes(accepted)
             if not self._outcomes:
                 self._is_settled.set()
         return judged
 
+    async def _keep_unanswered(self) -> None:
+        """In offline mode, write outcomes into the spool that the engine does not settle in time."""
+        patience = self._transport.service.patience
+        while patience is not None:
+            batch = self._settling
+            await asyncio.sleep(patience)
+            if batch and batch is self._settling and self._is_settled.is_set():
+                self._is_settled.clear()
+                self._keep([*batch, *self._outcomes])
+
     def _keep(self, outcomes: list[Outcome]) -> None:
         """In offline mode, write them into the spool; not those whose variables must be merged with the job's."""
         kept = [one for one in outcomes if not (isinstance(one, Failed | Throw) and one.variables is not None)]
+        if not kept:
+            return
         task = asyncio.get_running_loop().create_task(self._transport.service.keep_outcomes(kept))
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
@@ -141,7 +162,10 @@ class LocalStream(Stream):
         service = self._transport.service
         if not leases:
             return []
-        return await (service.extend_all(leases, self._lease_ms) if is_heartbeat else service.check(leases))
+        statuses = [] if is_heartbeat else await service.check(leases)
+        if is_heartbeat or (LeaseStatus.LOST in statuses and service.is_late):
+            return await service.extend_all(leases, self._lease_ms)
+        return statuses
 
 
 def _refusal(outcome: Outcome, judged: Judged | EverworkError) -> EverworkError | None:

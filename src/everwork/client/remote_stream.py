@@ -232,11 +232,13 @@ class RemoteStream(Stream):
             await self._keep(is_move=True)
             await self._transport.outbox.spool.report_outcomes()
 
-    def _forget(self, judged: Sequence[pb.Outcome]) -> None:
+    def _forget(self, judged: Sequence[pb.Outcome], refused: set[Lease]) -> None:
+        """Remove outcomes from the spool that are accepted; the courier sets those aside that are refused."""
         kept = [one for one in judged if _lease(one) in self._kept]
         self._kept.difference_update(map(_lease, kept))
-        if kept and self._transport.outbox is not None:
-            self._transport.outbox.spool.forget_outcomes([outcome_of(one, _tenant) for one in kept])
+        accepted = [one for one in kept if _lease(one) not in refused]
+        if accepted and self._transport.outbox is not None:
+            self._transport.outbox.spool.forget_outcomes([outcome_of(one, _tenant) for one in accepted])
 
     # What we send -------------------------------------------------------------------------------
 
@@ -313,7 +315,8 @@ class RemoteStream(Stream):
     def _settled(self, message: pb.ToWorker) -> None:
         judged = [self._unjudged.popleft() for _ in range(message.settled - self._judged)]
         if self._kept:
-            self._forget(judged)
+            refused = {Lease(refusal.lease.key, refusal.lease.attempt) for refusal in message.refusals}
+            self._forget(judged, refused)
         self._judged = message.settled
         self._judged_at = asyncio.get_running_loop().time()
         for refusal in message.refusals:

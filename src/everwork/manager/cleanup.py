@@ -36,7 +36,8 @@ async def clean_up(service: JobService, handle: ProcessHandle, log: Any) -> None
         if outcomes:
             judged = await retry_while_unavailable(lambda: service.settle(outcomes), None)
             _log_failures(handle, entries, zip(outcomes, judged, strict=True), log)
-        orphans = await retry_while_unavailable(lambda: _orphans(service, handle.name, entries), None)
+        unknown = await retry_while_unavailable(lambda: _orphans(service, handle.name, entries), None)
+        orphans = await _unkept(handle, unknown, log)
         if orphans:
             await retry_while_unavailable(lambda: service.settle(orphans), None)
     except EngineError as error:
@@ -88,11 +89,11 @@ async def _unkept(handle: ProcessHandle, outcomes: list[Outcome], log: Any) -> l
     """The outcomes of attempts that have no other one in the spool of the process."""
     if handle.offline is None or not outcomes:
         return outcomes
-    from everwork.spool.contents import kept_attempts  # noqa: PLC0415 - loaded only for offline mode
+    from everwork.spool.contents import kept_attempts_in  # noqa: PLC0415 - loaded only for offline mode
 
     attempts = [(outcome.key, outcome.attempt) for outcome in outcomes]
     try:
-        kept = await asyncio.to_thread(kept_attempts, handle.offline, attempts)
+        kept = await asyncio.to_thread(kept_attempts_in, handle.offline, attempts)
     except EngineError as error:
         log.warning("the spool cannot be read", spool=handle.offline.spool.path, error=str(error))
         return outcomes

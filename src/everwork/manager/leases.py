@@ -35,9 +35,10 @@ class LeaseKeeper:
     async def tick(self) -> bool:
         """Go over all processes once."""
         now = time.monotonic()
+        children = list(self._children())
         held = [
             (child, entry)
-            for child in self._children()
+            for child in children
             for entry in child.ledger.entries()
             if _is_kept(entry, now, is_leaving=child.is_leaving)
         ]
@@ -51,6 +52,8 @@ class LeaseKeeper:
         rest = [(child, entry) for child, entry in held if (entry.key, entry.attempt) not in extended]
         if rest:
             _flag_lost(rest, await self._service.check(_leases(rest)))
+        for child in children:
+            child.ledger.keep(now)
         return False
 
     def _fresh_at(self, entry: Entry) -> float:

@@ -9,6 +9,7 @@ from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.leasing import Lease, LeaseStatus
+from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.source import JobStore, StopAttempt
@@ -29,12 +30,15 @@ class Heartbeat:
         release_overdue: Callable[[float], None],
         stop: StopAttempt,
         *,
+        doubtful: set[Attempt],
         lease_ms: int,
     ) -> None:
         self._store = store
         self._leased = leased
         self._release_overdue = release_overdue
         self._stop = stop
+        self._doubtful = doubtful
+        """Attempts whose leases may have lapsed because the store was unavailable: extended at once."""
         self._lease_ms = lease_ms
         self._loop = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
 
@@ -51,19 +55,28 @@ class Heartbeat:
         self._release_overdue(now)
         held = [a for a in self._leased.values() if now - a.leased_at > HEARTBEAT_SECONDS]
         valid = [a for a in held if a.is_ending or not a.is_overdue(now)]
-        due = [a for a in valid if now - a.extended_at > self._lease_ms / 3000]
-        if due:
-            self._stop_lost(due, await self._store.extend_all(_leases(due), self._lease_ms))
-            for attempt in due:
-                attempt.extended_at = now
-        extended = set(due)
-        rest = [a for a in held if a not in extended]
-        if rest:
-            self._stop_lost(rest, await self._store.check(_leases(rest)))
+        due = [a for a in valid if now - a.extended_at > self._lease_ms / 3000 or a in self._doubtful]
+        try:
+            if due:
+                statuses = await self._store.extend_all(_leases(due), self._lease_ms)
+                for attempt in due:
+                    attempt.extended_at = now
+                # The store may be about to refuse what ends: it was asked before this.
+                self._doubtful.difference_update([a for a in due if not a.is_ending])
+                self._stop_lost(due, statuses)
+            extended = set(due)
+            rest = [a for a in held if a not in extended]
+            if rest:
+                self._stop_lost(rest, await self._store.check(_leases(rest)))
+        except EngineError:
+            self._doubtful.update(self._leased.values())
+            raise
         return False
 
     def _stop_lost(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:
         for attempt, status in zip(attempts, statuses, strict=True):
+            if status is LeaseStatus.LOST and attempt in self._doubtful:
+                continue  # It may be taken back.
             if status is not LeaseStatus.HELD:
                 self._stop(attempt, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
 

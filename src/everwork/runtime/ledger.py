@@ -17,7 +17,8 @@ from everwork.runtime.attempt import Stop
 
 _HEADER: Final = struct.Struct("<ddQIB")
 _SLOT: Final = struct.Struct("<qqdddHBBB")
-_BEGUN_AT: Final = struct.Struct("<d")
+_TIME: Final = struct.Struct("<d")
+_KEPT_OFFSET: Final = 32
 _BEGUN_OFFSET: Final = 24
 _STATE_OFFSET: Final = 42
 _FLAG_OFFSET: Final = 43
@@ -115,7 +116,7 @@ class Ledger:
     def begin(self, slot: int, now: float) -> None:
         """Its handler begins."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
-        _BEGUN_AT.pack_into(self._memory, at + _BEGUN_OFFSET, now)
+        _TIME.pack_into(self._memory, at + _BEGUN_OFFSET, now)
         self._memory[at + _STATE_OFFSET] = 2
 
     def mark_hung(self, slot: int) -> None:
@@ -140,6 +141,11 @@ class Ledger:
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
         why, use = divmod(self._memory[at + _FLAG_OFFSET], _USES)
         return _FLAGS.get(why) if use == self._memory[at + _USE_OFFSET] else None
+
+    @property
+    def kept_at(self) -> float:
+        """When the parent last looked after the leases of this process; 0 if it has not yet."""
+        return float(_TIME.unpack_from(self._memory, _KEPT_OFFSET)[0])
 
     def turn_engine(self, now: float) -> None:
         """Record that the engine's loop runs, and how many attempts have ended and are held."""
@@ -183,6 +189,10 @@ class Ledger:
             return False
         self._memory[at + _FLAG_OFFSET] = flag
         return True
+
+    def keep(self, now: float) -> None:
+        """Record that the leases of the process have been looked after."""
+        _TIME.pack_into(self._memory, _KEPT_OFFSET, now)
 
     def switch(self, worker: int, is_on: bool) -> None:
         """Switch a worker on or off."""

@@ -57,6 +57,19 @@ class JobStore(Protocol):
         """Write outcomes that cannot be settled now where they survive this process; False without such a place."""
         ...
 
+    async def unkept(self, attempts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of the attempts, by key and number, that have no outcome there."""
+        ...
+
+    @property
+    def patience(self) -> float | None:
+        """After how many seconds without an answer outcomes are to be written there; None without such a place."""
+        ...
+
+    def note_outage(self) -> None:
+        """Leases may have lapsed because the store was unavailable: extend them as if they had."""
+        ...
+
     def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Remove outcomes from there that are settled."""
         ...

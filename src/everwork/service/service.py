@@ -121,8 +121,9 @@ class JobService(StoreAccess):
         return await self._dispatcher.activate(demand, wait_ms, caller)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts; concurrent callers share a step."""
-        return await self._dispatcher.settle(outcomes)
+        """Settle attempts; concurrent callers share a step. After an outage, lapsed leases are taken back."""
+        judged = await self._answered(self._dispatcher.settle(outcomes))
+        return await self._settle_lapsed(outcomes, judged) if self.is_late else judged
 
     def release_undelivered(self, jobs: Sequence[LeasedJob]) -> None:
         """Release jobs that never reached their worker, in the background; `close` waits for it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from everwork.core.job import Job, NewJob
 from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Settlement, Spooled, Stamp, Verdict
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from everwork.spool.settings import Offline
 
 log = get_logger("everwork")
+T = TypeVar("T")
+
+SILENCE_SECONDS: Final = 2.0
+"""A store that takes longer to answer was unavailable, even if no call has failed."""
 
 
 class StoreAccess:
@@ -92,7 +96,10 @@ class StoreAccess:
 
     async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts that ended while the engine was unavailable; lapsed leases are taken back where possible."""
-        judged = (await self._engine.settle(outcomes)).judged
+        return await self._settle_lapsed(outcomes, (await self._engine.settle(outcomes)).judged)
+
+    async def _settle_lapsed(self, outcomes: Sequence[Outcome], judged: list[Judged]) -> list[Judged]:
+        """Settle those again that were refused because their leases have lapsed; the verdicts on all."""
         lost = [at for at, one in enumerate(judged) if one.verdict is Verdict.LEASE_LOST]
         if lost:
             leases = [Lease(outcomes[at].key, outcomes[at].attempt) for at in lost]
@@ -124,6 +131,16 @@ class StoreAccess:
             return False
         return True
 
+    @property
+    def patience(self) -> float | None:
+        """In offline mode, how long to wait for an answer before the store counts as unavailable."""
+        return None if self.outbox is None else self.outbox.patience
+
+    async def unkept(self, attempts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those of the attempts, by key and number, that have no outcome in the spool."""
+        kept = await self.outbox.kept_attempts(attempts) if self.outbox is not None and attempts else ()
+        return [one for one in attempts if one not in kept]
+
     def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Remove outcomes from the spool that were reported after all."""
         if self.outbox is not None:
@@ -137,21 +154,50 @@ class StoreAccess:
 
     async def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         """Let leases end `lease_ms` from now; one status per lease. Those that lapsed in an outage are taken back."""
-        is_late = time.monotonic() < self._late_until
-        try:
-            return await (self._engine.reclaim if is_late else self._engine.extend)(leases, lease_ms)
-        except EngineError:
-            # The streams of a server share this: each has its leases extended within that time.
-            self._late_until = max(self._late_until, time.monotonic() + max(lease_ms, LEASE_MS_DEFAULT) / 1000)
-            raise
+        statuses = await self._answered(self._engine.extend(leases, lease_ms), lease_ms)
+        return await self._reclaimed(leases, statuses, lease_ms) if self.is_late else statuses
 
-    def reclaim_all(self, leases: Sequence[Lease], lease_ms: int) -> Coroutine[Any, Any, list[LeaseStatus]]:
+    async def reclaim_all(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         """`extend_all` for a worker that was cut off: leases that have lapsed are taken back if that is possible."""
-        return self._engine.reclaim(leases, lease_ms)
+        return await self._reclaimed(leases, await self._engine.extend(leases, lease_ms), lease_ms)
 
-    def check(self, leases: Sequence[Lease]) -> Coroutine[Any, Any, list[LeaseStatus]]:
+    async def _reclaimed(
+        self, leases: Sequence[Lease], statuses: list[LeaseStatus], lease_ms: int
+    ) -> list[LeaseStatus]:
+        """Take lost leases back. Only after they were found lost: what lapses between the two must not be missed."""
+        lost = [lease for lease, status in zip(leases, statuses, strict=True) if status is LeaseStatus.LOST]
+        if not lost:
+            return statuses
+        found = dict(zip(lost, await self._answered(self._engine.reclaim(lost, lease_ms), lease_ms), strict=True))
+        return [found.get(lease, status) for lease, status in zip(leases, statuses, strict=True)]
+
+    async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
         """Whether leases still hold; one status per lease."""
-        return self._engine.check(leases)
+        return await self._answered(self._engine.check(leases))
+
+    async def _answered(self, call: Awaitable[T], lease_ms: int = LEASE_MS_DEFAULT) -> T:
+        """The answer of a store, which is noted as unavailable if it gives none, or gives it late."""
+        began = time.monotonic()
+        try:
+            answer = await call
+        except EngineError:
+            self.note_outage(lease_ms)
+            raise
+        if time.monotonic() - began > SILENCE_SECONDS:
+            self.note_outage(lease_ms)
+        return answer
+
+    def note_outage(self, lease_ms: int = LEASE_MS_DEFAULT) -> None:
+        """Leases may have lapsed because the store was unavailable: for a while, those that have are taken back.
+
+        Until then every lease has been extended, also those of all streams of a server, which share this.
+        """
+        self._late_until = max(self._late_until, time.monotonic() + max(lease_ms, LEASE_MS_DEFAULT) / 1000)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether leases may have lapsed because the store was unavailable."""
+        return time.monotonic() < self._late_until
 
     def mark(self) -> int:
         """The number of wake-ups so far: `wait_for_jobs` returns immediately if there were more since."""

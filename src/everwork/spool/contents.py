@@ -66,12 +66,17 @@ def status_of(path: str) -> SpoolStatus:
         file.close()
 
 
-def kept_attempts(offline: Offline, attempts: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+def kept_attempts(file: SpoolFile, attempts: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
     """Those of the attempts, by key and number, whose outcomes wait in a spool."""
+    sql = "SELECT 1 FROM outcome WHERE key = ? AND attempt = ? AND state = ?"
+    return {one for one in attempts if file.query(sql, *one, WAITING)}
+
+
+def kept_attempts_in(offline: Offline, attempts: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """`kept_attempts` of a spool that is not open."""
     file = SpoolFile(*offline)
     try:
-        sql = "SELECT 1 FROM outcome WHERE key = ? AND attempt = ? AND state = ?"
-        return {one for one in attempts if file.query(sql, *one, WAITING)}
+        return kept_attempts(file, attempts)
     finally:
         file.close()
 

@@ -38,11 +38,11 @@ class Outbox:
 
     def __init__(self, offline: Offline, target: Target) -> None:
         self._offline = offline
-        self._patience = offline.spool.patience
+        self.patience = offline.spool.patience
         self._target = target
         self._thread = SpoolThread(offline)
         self._courier = Courier(offline, self._thread, target)
-        self._limit = TimeLimit(self._patience, min(CHECK_SECONDS, self._patience / 4))
+        self._limit = TimeLimit(self.patience, min(CHECK_SECONDS, self.patience / 4))
         self._loop = BackgroundLoop("everwork-courier", self._tick, CHECK_SECONDS)
         self._producer = secrets.token_hex(8)
         self._number = 0
@@ -64,7 +64,7 @@ class Outbox:
         if await self._thread.do(SpoolFile.has_waiting):
             self._last_id = await self._thread.do(SpoolFile.last_id)
         try:
-            await within(self._patience, self._connect())
+            await within(self.patience, self._connect())
             self._is_direct = not self._last_id
         except AWAY as error:
             self._report_away(error)
@@ -90,7 +90,7 @@ class Outbox:
             return []
         if self._returning is not None:
             try:
-                await within(self._patience, self._returning.wait())
+                await within(self.patience, self._returning.wait())
             except TimeoutError:
                 self._returning = None  # The store is silent: the next calls need not wait for it.
         if not self._is_direct:
@@ -149,6 +149,10 @@ class Outbox:
         kept = [outcome for outcome in outcomes if not isinstance(outcome, Release)]
         if kept:
             await self._thread.do(lambda file: file.keep_outcomes(kept))
+
+    async def kept_attempts(self, attempts: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Those of the attempts, by key and number, whose outcomes wait in the spool."""
+        return await self._thread.do(lambda file: contents.kept_attempts(file, attempts))
 
     async def report_outcomes(self) -> None:
         """Return once no outcome waits in the spool; raises `EngineUnavailable` if the store does not take them."""

@@ -63,7 +63,11 @@ class PostgresJobs(PostgresBase, JobFlow):
         held = await _extended(store, sql["extend"], ordered, lease_ms)
         late = [lease for lease in ordered if lease not in held]
         if late:
-            held |= await _extended(store, sql["extend_locked"], late, lease_ms)
+            locked = await _extended(store, sql["extend_locked"], late, lease_ms)
+            if locked:
+                # Some may hold only as they were, because others were waited for: these are free by now.
+                await _extended(store, sql["extend"], sorted(lease for lease in late if lease in locked), lease_ms)
+            held |= locked
         return await _statuses(store, leases, held)
 
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:

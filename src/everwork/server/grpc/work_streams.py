@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -153,10 +153,23 @@ class WorkStreams:
         leases = list(holders)
         for start in range(0, len(leases), SETTLE_BATCH_MAX):
             batch = leases[start : start + SETTLE_BATCH_MAX]
-            for lease, status in zip(batch, await self._service.check(batch), strict=True):
+            statuses = dict(zip(batch, await self._service.check(batch), strict=True))
+            if self._service.is_late:
+                statuses |= await self._taken_back([x for x in batch if statuses[x] is LeaseStatus.LOST], holders)
+            for lease, status in statuses.items():
                 if status is not LeaseStatus.HELD:
                     holders[lease].lose(lease, status)
         return False
+
+    async def _taken_back(
+        self, leases: Sequence[Lease], holders: Mapping[Lease, WorkStream]
+    ) -> dict[Lease, LeaseStatus]:
+        """Leases may have lapsed in an outage, before the heartbeats of their workers could be passed on."""
+        found: dict[Lease, LeaseStatus] = {}
+        for lease_ms in {holders[lease].lease_ms for lease in leases}:
+            own = [lease for lease in leases if holders[lease].lease_ms == lease_ms]
+            found |= zip(own, await self._service.extend_all(own, lease_ms), strict=True)
+        return found
 
     def _end_reason(self, stream: WorkStream, now: float) -> EverworkError | None:
         if not self._keys.is_live(stream.jobs.principal):
