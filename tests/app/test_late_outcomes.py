@@ -161,7 +161,7 @@ async def test_a_completion_counts_if_the_engine_was_silent_until_its_lease_had_
         outage.silence("settle", "extend", "check")
         release.set()
         await until(lambda: "settle" in outage.silent)
-        runtime = app._runtime
+        runtime = app._workers.runtime
         assert runtime is not None
         for attempt in fetcher_of(runtime)._leased.values():
             attempt.extended_at -= 31
@@ -225,9 +225,9 @@ async def test_an_outcome_that_gets_no_answer_is_in_the_spool(
         outage.silence("settle")
         release.set()
         await until(lambda: outage.silent)
-        assert app._runtime is not None
+        assert app._workers.runtime is not None
         if is_abandoned:
-            app.loop.call_soon_threadsafe(fetcher_of(app._runtime).abandon)
+            app.loop.call_soon_threadsafe(fetcher_of(app._workers.runtime).abandon)
         else:
             monkeypatch.setattr(app.service.outbox, "patience", 0.0)
         await until(lambda: in_spool(offline).outcomes == 1)

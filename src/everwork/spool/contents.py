@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.spool.database import ASIDE, WAITING, rebind
-from everwork.spool.entries import Moment, job_from, job_text
-from everwork.spool.file import SpoolCounts, SpooledJob, SpoolFile
+from everwork.spool.entries import Moment, SpooledJob, job_from, job_text
+from everwork.spool.file import SpoolCounts, SpoolFile
 from everwork.spool.settings import Offline, Spool
 
 _ID: Final = re.compile(r"(?P<owner>[0-9a-f]+)-(?P<number>[0-9]{1,19})|(?P<key>[0-9]{1,19})/(?P<attempt>[0-9]{1,19})")

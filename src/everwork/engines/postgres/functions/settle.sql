@@ -66,7 +66,8 @@ BEGIN
       (h.o->>'x')::smallint, h.worker, h.o->>'i', h.o->>'e', h.o->>'c'
     FROM held h WHERE h.o->>'s' = '4'),
   recorded AS (
-    INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms, due_at_ms, attempts)
+    INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms,
+      due_at_ms, attempts)
     SELECT h.key, h.attempt, 0, h.o->>'i', at_ms, h.worker, h.o->>'e', h.activated_at_ms,
       CASE WHEN h.o->>'s' = '1' THEN at_ms + (h.o->>'b')::bigint END,
       -- What functions/reclaim.sql needs to undo a lapse; it knows the kind under which this one is counted.

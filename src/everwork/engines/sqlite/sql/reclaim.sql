@@ -20,7 +20,8 @@ INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: less_hourly
-UPDATE ew_hourly SET failed = failed - ?4, retried = retried - ?5, execution_ms = execution_ms - ?6, wait_ms = wait_ms - ?7
+UPDATE ew_hourly SET failed = failed - ?4, retried = retried - ?5, execution_ms = execution_ms - ?6,
+  wait_ms = wait_ms - ?7
 WHERE hour = ?1 AND queue = ?2 AND worker = ?3;
 
 -- name: forget_hourly

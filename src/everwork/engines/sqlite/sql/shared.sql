@@ -80,7 +80,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 DELETE FROM ew_finished WHERE queue = ? AND state = ? AND key = ?;
 
 -- name: append_history
-INSERT INTO ew_history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms, due_at_ms, attempts)
+INSERT INTO ew_history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms,
+  due_at_ms, attempts)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: trim_history

@@ -21,8 +21,8 @@ local function lapse_of(id, attempt) -- The entry of the history that says so, i
   end
 end
 
--- A lapse is recorded with what reclaim.lua needs to undo it, behind its error: since when the job had been due, and its
--- attempts. Entries that another store or version has written end with their error.
+-- A lapse is recorded with what reclaim.lua needs to undo it, behind its error: since when the job had been due, and
+-- its attempts. Entries that another store or version has written end with their error.
 local function lapse_text(error, due, attempts) return error .. '\0' .. fmt('%.0f', due) .. ' ' .. attempts end
 
 local function lapse_parts(text)
