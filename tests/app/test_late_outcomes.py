@@ -14,7 +14,7 @@ from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
-from everwork.runtime import fetcher
+from everwork.runtime import late as late_outcomes
 from everwork.runtime.ledger import Ledger
 from everwork.spool.courier import Turn
 from everwork.spool.file import SpoolCounts, SpoolFile
@@ -123,7 +123,7 @@ async def is_processing(app: Everwork, key: int) -> bool:
 async def test_a_completion_counts_although_its_parent_has_not_taken_the_lease_back_yet(
     app: Everwork, late: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(late_outcomes, "WATCH_SECONDS", 0.01)
     begun, release = asyncio.Event(), asyncio.Event()
 
     async def wait() -> str:
@@ -137,7 +137,7 @@ async def test_a_completion_counts_although_its_parent_has_not_taken_the_lease_b
     async with handling(app, a_handler(wait, "wait"), ledger=ledger) as runtime:
         await begun.wait()
         Ledger(ledger._memory).keep(time.monotonic() - 31)  # Since then it could not reach the store.
-        await until(lambda: fetcher_of(runtime)._doubtful)
+        await until(lambda: fetcher_of(runtime)._late.doubtful)
         assert (await late.sweep("late")).lapsed == 1
         release.set()
         assert await asyncio.wait_for(app.result(key), DEADLINE_S) == "done"
@@ -165,7 +165,7 @@ async def test_a_completion_counts_if_the_engine_was_silent_until_its_lease_had_
         assert runtime is not None
         for attempt in fetcher_of(runtime)._leased.values():
             attempt.extended_at -= 31
-        await until(lambda: fetcher_of(runtime)._doubtful)
+        await until(lambda: fetcher_of(runtime)._late.doubtful)
         assert (await late.sweep("late")).lapsed == 1
         outage.end()
         assert await asyncio.wait_for(app.result(key), DEADLINE_S) == "done"
@@ -209,7 +209,7 @@ async def completed_by_another(engine: Engine) -> bool:
 async def test_an_outcome_that_gets_no_answer_is_in_the_spool(
     app_with_spool: Everwork, offline: Offline, monkeypatch: pytest.MonkeyPatch, is_abandoned: bool
 ) -> None:
-    monkeypatch.setattr(fetcher, "WATCH_SECONDS", 60.0 if is_abandoned else 0.01)
+    monkeypatch.setattr(late_outcomes, "WATCH_SECONDS", 60.0 if is_abandoned else 0.01)
     app, begun, release = app_with_spool, asyncio.Event(), asyncio.Event()
     outage = Outage(app.service._engine, monkeypatch)
 

@@ -10,12 +10,12 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from everwork.aio.loops import first_of
 from everwork.aio.retrying import Delays, backoff_delays, engine_outage
 from everwork.aio.wakeup import Wakeup
-from everwork.core.leasing import Activation, Demand, Judged, Settlement, Verdict, pause_ms
+from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Failed, Outcome, Release
 from everwork.core.texts import error_text
@@ -26,12 +26,12 @@ from everwork.runtime.capacity import UNLIMITED, Capacity, FetchRequest
 from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog, OutcomeLog
+from everwork.runtime.late import LateOutcomes
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
 UNSTARTED_SECONDS = 5.0
 """Prefetched jobs that have not begun after this time are released: the handlers' loop is blocked."""
-WATCH_SECONDS = 1.0
 
 
 class Fetcher:
@@ -70,19 +70,10 @@ class Fetcher:
         self._wakeup = Wakeup()
         self._abandoned = asyncio.Event()
         self._is_stopping = False
-        self._is_late = False
-        """The engine was unavailable: settle outcomes before leasing, as their leases may have lapsed."""
-        self._doubtful: set[Attempt] = set()
-        """Attempts whose leases may have lapsed because the engine was unavailable, until they are extended."""
-        self._in_step: Sequence[Outcome] = ()
-        """The outcomes that the engine is settling."""
-        self._unanswered: tuple[Sequence[Outcome], float] = ((), 0.0)
-        """Those that it was settling when that was last watched, and since when."""
-        self._watching: asyncio.TimerHandle | None = None
-        self._keeping: set[asyncio.Task[bool]] = set()
+        self._late = LateOutcomes(store, self._leased, lambda: self._outcomes, ledger=ledger, lease_ms=lease_ms)
         self._outage = engine_outage("fetcher")
         self._beat: Heartbeat | LivenessBeat = (
-            Heartbeat(store, self._leased, self._release_overdue, stop, doubtful=self._doubtful, lease_ms=lease_ms)
+            Heartbeat(store, self._leased, self._release_overdue, stop, doubtful=self._late.doubtful, lease_ms=lease_ms)
             if ledger is None
             else LivenessBeat(ledger, self._release_overdue)
         )
@@ -101,7 +92,7 @@ class Fetcher:
         """Fetch and settle until stopped and every leased attempt has been reported."""
         self._beat.start()
         self._begin_round()
-        self._watch()
+        self._late.start()
         try:
             while not self._is_done:
                 self._wakeup.clear()
@@ -111,11 +102,8 @@ class Fetcher:
                         await self._wait(timeout_ms)
                     self._begin_round()
         finally:
-            if self._watching is not None:
-                self._watching.cancel()
             await self._beat.end()
-            if self._keeping:
-                await asyncio.wait(self._keeping)
+            await self._late.end()
 
     def _begin_round(self) -> None:
         """Every queue is polled again before the next wait; work that arrives from now on ends that wait."""
@@ -142,8 +130,8 @@ class Fetcher:
                     spent[name].append(now - attempt.begun_at)
         for name, seconds in spent.items():
             self._capacities[name].add_duration(sum(seconds) / len(seconds))
-        if self._is_late:
-            self._keep([outcome for _, outcome, _ in reports if outcome is not None])
+        if self._late.is_late:
+            self._late.keep([outcome for _, outcome, _ in reports if outcome is not None])
         self._wakeup.notify()
 
     def _record_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
@@ -167,7 +155,7 @@ class Fetcher:
     def abandon(self) -> None:
         """Stop waiting for attempts that do not stop and for an unavailable engine: their leases lapse."""
         self._abandoned.set()
-        self._keep_unsettled()
+        self._late.keep_unsettled()
         self._lease_no_more()
 
     def _lease_no_more(self) -> None:
@@ -181,7 +169,7 @@ class Fetcher:
         outcomes = self._next_outcomes()
         if outcomes and self._budget is not None:
             self._begin_round()  # Their handlers may have created jobs in queues that were empty before.
-        requests = [] if self._is_stopping or self._may_have_lapsed(outcomes) else self._requests()
+        requests = [] if self._is_stopping or self._late.may_have_lapsed(outcomes) else self._requests()
         if not outcomes and not requests:
             await self._wakeup.wait()
             self._begin_round()
@@ -191,12 +179,10 @@ class Fetcher:
         if settlement is None:
             return None
         judged = settlement.judged
-        if self._doubtful and (lapsed := self._lapsed_meanwhile(outcomes, judged)):
+        if self._late.doubtful and (lapsed := self._late.lapsed_meanwhile(outcomes, judged)):
             outcomes, judged, settled = self._put_back(lapsed, outcomes, judged, settled)
-        if self._is_late:
-            # One that is refused stays in the spool: the courier sets it aside with the reason.
-            self._store.forget_outcomes([one for one, verdict in zip(outcomes, judged, strict=True) if verdict.ok])
-            self._is_late = bool(self._outcomes)
+        if self._late.is_late:
+            self._late.settled(outcomes, judged)
         self._outcome_log.settled(outcomes, judged)
         if self._budget is not None:
             self._budget.count_accepted(outcomes, judged)
@@ -212,18 +198,6 @@ class Fetcher:
             await self._release_orphans()
         wait_ms = self._pause_ms(requests, settlement.activation)
         return wait_ms if self._budget is None else self._pause_within(self._budget, wait_ms)
-
-    def _may_have_lapsed(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether outcomes must be settled before jobs are leased: leases may have lapsed in an outage."""
-        if self._is_late:
-            return bool(outcomes)
-        leased, doubtful = self._leased, self._doubtful
-        return bool(doubtful) and any(leased.get((one.key, one.attempt)) in doubtful for one in outcomes)
-
-    def _lapsed_meanwhile(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> list[Outcome]:
-        """The outcomes that were refused because the engine was silent for so long that their leases have lapsed."""
-        lost = [one for one, verdict in zip(outcomes, judged, strict=True) if verdict.verdict is Verdict.LEASE_LOST]
-        return [one for one in lost if self._leased.get((one.key, one.attempt)) in self._doubtful]
 
     def _put_back(
         self, lapsed: list[Outcome], outcomes: list[Outcome], judged: list[Judged], settled: list[Outcome]
@@ -306,15 +280,17 @@ class Fetcher:
     async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
         """Settle, retrying while the engine is unavailable; settling is idempotent."""
         delays = self._delays()
-        self._in_step = outcomes
+        self._late.in_step = outcomes
         while True:
             try:
                 settlement = await self._settle(outcomes, demands)
-                self._in_step = ()
+                self._late.in_step = ()
                 self._outage.over()
                 return settlement
             except EngineError as error:
-                await self._keep_in_outage(outcomes)
+                is_kept = await self._late.keep_in_outage(outcomes)
+                if self._abandoned.is_set() and outcomes and not is_kept:
+                    self._outcome_log.lost(outcomes)
                 if self._abandoned.is_set() or (self._is_stopping and not outcomes):
                     return None
                 self._outage.report(error)
@@ -333,55 +309,9 @@ class Fetcher:
 
     async def _settle(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement:
         """One step; after an outage, outcomes are settled alone, because their leases may have lapsed."""
-        if not self._may_have_lapsed(outcomes):
+        if not self._late.may_have_lapsed(outcomes):
             return await self._store.step(outcomes, demands)
-        judged = await self._store.settle_late(outcomes)
-        self._doubtful.difference_update([self._leased.get((one.key, one.attempt)) for one in outcomes])
-        return Settlement(judged, Activation([], 0, 0, (0,) * len(demands)))
-
-    async def _keep_in_outage(self, outcomes: list[Outcome]) -> None:
-        # What ended before the outage was noticed waits for the next step, and must not be lost until then.
-        unkept = outcomes if self._is_late else [*outcomes, *self._outcomes]
-        self._is_late = True
-        self._doubtful.update(self._leased.values())
-        self._store.note_outage()
-        is_kept = bool(unkept) and await self._store.keep_outcomes(unkept)
-        if self._abandoned.is_set() and outcomes and not is_kept:
-            self._outcome_log.lost(outcomes)
-
-    def _keep(self, outcomes: list[Outcome]) -> None:
-        """Write outcomes that end while the engine is unavailable; they are settled once it is back, by any process."""
-        if outcomes:
-            task = asyncio.get_running_loop().create_task(self._store.keep_outcomes(outcomes))
-            self._keeping.add(task)
-            task.add_done_callback(self._keeping.discard)
-
-    def _keep_unsettled(self) -> None:
-        """Write what the engine has not settled, in case it never does; what it does settle is forgotten again."""
-        unsettled = [*self._in_step, *self._outcomes]
-        if unsettled and not self._is_late:
-            self._is_late = True
-            self._keep(unsettled)
-
-    def _watch(self) -> None:
-        """Keep an eye on an engine that does not answer; a timer, because everything else may be waiting for it."""
-        now = time.monotonic()
-        self._doubtful.intersection_update(self._leased.values())
-        self._doubtful.update(self._unextended(now))
-        outcomes, since = self._unanswered
-        if outcomes is not self._in_step:
-            self._unanswered = (self._in_step, now)
-        elif outcomes and self._store.patience is not None and now - since > self._store.patience:
-            self._keep_unsettled()
-        self._watching = asyncio.get_running_loop().call_later(WATCH_SECONDS, self._watch)
-
-    def _unextended(self, now: float) -> Iterable[Attempt]:
-        """The attempts whose leases should have been extended by now, here or by the parent, and were not."""
-        lease, leased = self._lease_ms / 1000, self._leased.values()
-        if self._ledger is not None:
-            return leased if 0 < self._ledger.kept_at < now - lease / 3 else ()
-        late = [a for a in leased if now - a.extended_at > lease * 2 / 3]
-        return [a for a in late if a.is_ending or not a.is_overdue(now)]
+        return Settlement(await self._late.settle(outcomes), Activation([], 0, 0, (0,) * len(demands)))
 
     async def _isolate_bad_outcome(self, outcomes: list[Outcome], error: Exception) -> list[Outcome]:
         """Bisect a batch that the engine refuses until the bad outcome is found, which becomes a failure."""
