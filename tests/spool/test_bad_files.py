@@ -181,7 +181,7 @@ def test_the_advice_against_a_network_file_system_names_no_other_engine(
     offline: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everwork.codec.local_file._mounts", lambda: [("/", "nfs4")])
-    assert refused(offline).endswith("where SQLite's locks do not hold; use a local disk")
+    assert refused(offline).endswith("where SQLite's locks do not work; use a local disk")
 
 
 def test_a_read_only_file_system_is_named(offline: Offline, monkeypatch: pytest.MonkeyPatch) -> None:
