@@ -76,5 +76,6 @@ def store_on(server: Server | None, folder: Path) -> Store:
     """A store of a test's own, which is there."""
     if server is None:
         return FileStore(folder)
-    server.restart()
+    if not server.is_running:  # A test that failed may have left it so.
+        server.start()
     return ServedStore(server, folder)

@@ -26,7 +26,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture
 async def app(server: Server) -> AsyncIterator[Everwork]:
     """An application on that server, open."""
-    server.restart()
+    if not server.is_running:  # A test that failed may have left it so.
+        server.start()
     made = Everwork(server.url)
     await made.open()
     yield made
