@@ -76,6 +76,5 @@ def store_on(server: Server | None, folder: Path) -> Store:
     """A store of a test's own, which is there."""
     if server is None:
         return FileStore(folder)
-    if not server.is_running:  # A test that failed may have left it so.
-        server.start()
+    server.restart()  # It ends with the thread of the test that let it come back.
     return ServedStore(server, folder)

@@ -53,11 +53,6 @@ class Server(ABC):
         assert self._process is not None, "the server is not running"
         return self._process.pid
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._process is not None and self._process.poll() is None
-
     def start(self) -> Self:
         """Start on the same port and folder as ever, and wait until the server serves."""
         deadline = time.monotonic() + _SECONDS_MAX

@@ -26,8 +26,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture
 async def app(server: Server) -> AsyncIterator[Everwork]:
     """An application on that server, open."""
-    if not server.is_running:  # A test that failed may have left it so.
-        server.start()
+    server.restart()
     made = Everwork(server.url)
     await made.open()
     yield made
