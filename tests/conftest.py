@@ -30,12 +30,18 @@ MEMORY: Final = "/dev/shm"
 MEMORY_BYTES_MIN: Final = 4 * 2**30
 LONG: Final = (
     "tests/browser/",
-    "tests/torture/test_torture",
+    "tests/torture/",
     "tests/server/http/test_fuzz",
     "tests/server/grpc/test_storm",
     "tests/server/grpc/test_half_open",
+    "tests/server/test_offline",
+    "tests/client/test_offline",
+    "tests/client/test_trouble",
+    "tests/app/test_offline",
     "tests/manager/",
     "tests/model/",
+    "tests/races/",
+    "tests/seeds/",
     "tests/foreign/",
     "tests/cli/",
 )

@@ -13,7 +13,7 @@ import gc
 import json
 import os
 import runpy
-import signal
+import selectors
 import socket
 import subprocess
 import sys
@@ -22,8 +22,13 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any, Final, NamedTuple
 
+from tests.children import GuardedPopen, kill_group
+
 ROOT: Final = Path(__file__).resolve().parents[1]
-PRELOADED: Final = ("everwork.cli", "everwork.app", "everwork.manager", "everwork.service", "everwork.engines")
+PRELOADED: Final = (
+    *("everwork.cli", "everwork.app", "everwork.manager", "everwork.service", "everwork.engines"),
+    *("everwork.server", "everwork.client", "everwork.spool"),
+)
 REQUEST_BYTES_MAX: Final = 1_000_000
 PRELOAD_SECONDS_MAX: Final = 100
 
@@ -45,64 +50,92 @@ def run_forked(
     try:
         os.write(streams[0], stdin)
         os.lseek(streams[0], 0, os.SEEK_SET)
-        request = {
-            "module": module,
-            "argv": arguments,
-            "cwd": str(cwd),
-            "env": dict(os.environ if env is None else env),
-        }
-        status = _template().run(request, streams, timeout)
-        returncode = os.waitstatus_to_exitcode(status)
-        return Finished(returncode, *(_content(stream) for stream in streams[1:]))
+        program = ForkedPopen(
+            [module, *arguments], stdin=streams[0], stdout=streams[1], stderr=streams[2], cwd=cwd, env=env
+        )
+        try:
+            program.wait(timeout)
+        except BaseException as error:
+            kill_group(program)
+            program.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError(f"{module} {arguments} did not end within {timeout:g} s") from None
+            raise
+        return Finished(program.returncode, *(_content(stream) for stream in streams[1:]))
     finally:
         for stream in streams:
             os.close(stream)
 
 
+class ForkedPopen(GuardedPopen):
+    """`python -m module arguments`, as `subprocess.Popen` would start it, but forked from the template.
+
+    It starts and waits in another way, everything else is inherited: hence the names that begin with an underscore.
+    """
+
+    _answers: socket.socket | None = None
+
+    def _execute_child(self, args: list[str], *options: Any) -> None:
+        pipes = options[9:15]
+        streams = [number if theirs == -1 else theirs for number, theirs in enumerate((pipes[0], pipes[3], pipes[5]))]
+        request = {
+            "module": args[0],
+            "argv": args[1:],
+            "cwd": str(options[4] or Path.cwd()),
+            "env": dict(os.environ if options[5] is None else options[5]),
+            "is_session": options[20],
+        }
+        try:
+            self._answers = _template().start(request, streams)
+            self.pid = int(_receive(self._answers))
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            assert self._answers is not None
+            self._answers.settimeout(timeout)
+            try:
+                self.returncode = os.waitstatus_to_exitcode(int(_receive(self._answers)))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+            self._answers.close()
+        return self.returncode
+
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
+
+
 class Template:
-    """The client's side of the template process; one program at a time."""
+    """The client's side of the template process."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
-        self.pid = os.getpid()
         self._socket = ours
         self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
 
-    def run(self, request: dict[str, Any], streams: list[int], timeout: float) -> int:
-        """The wait status of one program."""
+    def start(self, request: dict[str, Any], streams: list[int]) -> socket.socket:
+        """Start a program; the socket tells its process id, and when it has ended its wait status."""
         text = json.dumps(request).encode()
         assert len(text) < REQUEST_BYTES_MAX
         self._socket.settimeout(PRELOAD_SECONDS_MAX)
-        socket.send_fds(self._socket, [len(text).to_bytes(8, "big")], streams)
-        self._send(text)
-        pid = int(self._receive())
-        self._socket.settimeout(timeout)
-        try:
-            return int(self._receive())
-        except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            self._socket.settimeout(None)
-            self._receive()
-            if isinstance(error, TimeoutError):
-                raise TimeoutError(f"{request['module']} {request['argv']} did not end within {timeout:g} s") from None
-            raise
-
-    def close(self) -> None:
-        """End the template; programs that run have ended."""
-        self._socket.close()
-        self._process.wait()
-
-    def _send(self, text: bytes) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            socket.send_fds(self._socket, [len(text).to_bytes(8, "big")], [*streams, theirs.fileno()])
         for start in range(0, len(text), 60_000):
             self._socket.send(text[start : start + 60_000])
+        ours.settimeout(PRELOAD_SECONDS_MAX)
+        return ours
 
-    def _receive(self) -> bytes:
-        answer = self._socket.recv(100)
-        assert answer, "the template process has died"
-        return answer
+    def close(self) -> None:
+        """End the template."""
+        self._socket.close()
+        self._process.wait()
 
 
 _templates: Final[dict[int, Template]] = {}
@@ -117,6 +150,12 @@ def _template() -> Template:
     return _templates[os.getpid()]
 
 
+def _receive(answers: socket.socket) -> bytes:
+    answer = answers.recv(100)
+    assert answer, "the template process has died"
+    return answer
+
+
 def _content(stream: int) -> bytes:
     os.lseek(stream, 0, os.SEEK_SET)
     with open(stream, "rb", closefd=False) as file:
@@ -128,22 +167,43 @@ def _content(stream: int) -> bytes:
 
 def serve(requests: socket.socket) -> None:
     """Fork for each request until the client goes away; in the child, run the program instead."""
+    waiting = selectors.DefaultSelector()
+    waiting.register(requests, selectors.EVENT_READ)
+    running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        head, streams, *_ = socket.recv_fds(requests, 8, 3)
-        if not head:
-            return
-        request = _read(requests, int.from_bytes(head, "big"))
-        pid = os.fork()
-        if pid == 0:
-            requests.close()
-            become(json.loads(request), streams)
-            return
-        with contextlib.suppress(OSError):  # Whoever comes first: a killer must not find the group of another.
-            os.setpgid(pid, pid)
-        for stream in streams:
-            os.close(stream)
-        requests.send(str(pid).encode())
-        requests.send(str(os.waitpid(pid, 0)[1]).encode())
+        for ready, _ in waiting.select():
+            if ready.fileobj is not requests:
+                waiting.unregister(ready.fd)
+                os.close(ready.fd)
+                pid, answers = running.pop(ready.fd)
+                _tell(answers, os.waitpid(pid, 0)[1])
+                answers.close()
+                continue
+            head, descriptors, *_ = socket.recv_fds(requests, 8, 4)
+            if not head:
+                return
+            request = _read(requests, int.from_bytes(head, "big"))
+            *streams, last = descriptors
+            answers = socket.socket(fileno=last)
+            pid = os.fork()
+            if pid == 0:
+                waiting.close()
+                requests.close()
+                for pidfd, (_, others) in running.items():
+                    os.close(pidfd)
+                    others.close()
+                become(json.loads(request), streams, answers)
+                return
+            for stream in streams:
+                os.close(stream)
+            pidfd = os.pidfd_open(pid)
+            running[pidfd] = pid, answers
+            waiting.register(pidfd, selectors.EVENT_READ)
+
+
+def _tell(answers: socket.socket, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # Nobody waits for it any more.
+        answers.send(str(number).encode())
 
 
 def _read(requests: socket.socket, size: int) -> bytes:
@@ -153,9 +213,14 @@ def _read(requests: socket.socket, size: int) -> bytes:
     return text
 
 
-def become(request: dict[str, Any], streams: list[int]) -> None:
-    """Be the program, as if an interpreter had been started for it."""
-    os.setpgid(0, 0)
+def become(request: dict[str, Any], streams: list[int], answers: socket.socket) -> None:
+    """Be the program, as if an interpreter had been started for it. Whoever knows it can kill its whole group."""
+    if request["is_session"]:
+        os.setsid()
+    else:
+        os.setpgid(0, 0)
+    with answers:
+        _tell(answers, os.getpid())
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -86,7 +86,7 @@ def store_on(server: Server | None, folder: Path) -> Store:
     """A store of a test's own, which is there."""
     if server is None:
         return FileStore(folder)
-    server.restart()
+    server.restart()  # It ends with the thread of the test that let it come back.
     return ServedStore(server, folder)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from everwork import Everwork, Job, State
 from tests.app.waiting import DEADLINE_S, until_sync
+from tests.forked import ForkedPopen
 from tests.stores import SECOND_MS
 
 pytestmark = pytest.mark.every_engine
@@ -28,10 +29,8 @@ def start(url: str) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start_one() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.app.program", url],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        command = ["tests.app.program", url]
+        process = ForkedPopen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert next_line(process) == "ready"
         return process

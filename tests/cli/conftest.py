@@ -15,7 +15,7 @@ import pytest
 
 from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
-from tests.forked import run_forked
+from tests.forked import ForkedPopen, run_forked
 
 COMMAND = str(Path(sys.executable).parent / "everwork")
 DEADLINE_SECONDS = 60
@@ -76,8 +76,8 @@ class Cli:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """A command that goes on until it is stopped."""
-        return subprocess.Popen(
-            [COMMAND, *arguments],
+        return ForkedPopen(
+            ["everwork", *arguments],
             cwd=self.folder,
             env=self.environment(),
             stdout=subprocess.PIPE,

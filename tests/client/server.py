@@ -7,13 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import IO, Any
 
 import trustme
 
-COMMAND = str(Path(sys.executable).parent / "everwork")
+from tests.forked import ForkedPopen
+
 KEY = "ek-tests-0123456789abcdef"
 DEADLINE_S = 30.0
 
@@ -50,9 +50,9 @@ class ServerProcess:
         """Start, and wait until it listens; again on the same ports, if it ran before."""
         grpc_port, http_port = self._ports
         self._log = (self._folder / "server.log").open("a")
-        self._process = subprocess.Popen(
+        self._process = ForkedPopen(
             [
-                COMMAND,
+                "everwork",
                 "serve",
                 "--engine",
                 self.url,

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ from everwork.exceptions import (
     Unauthenticated,
 )
 from tests.app.waiting import RESTART_S, until
-from tests.client.server import COMMAND, KEY, ServerProcess, a_free_port
+from tests.client.server import KEY, ServerProcess, a_free_port
 from tests.client.test_worker import has_error, working
+from tests.forked import run_forked
 from tests.torture.proxy import Proxy
 
 DEADLINE_S = 60.0
@@ -438,7 +438,6 @@ def revoke(server: ServerProcess, key: str) -> None:
 
 
 def _keys(server: ServerProcess, *arguments: str) -> str:
-    command = [COMMAND, "keys", *arguments, "--engine", server.url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_forked("everwork", ["keys", *arguments, "--engine", server.url])
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.decode()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from everwork.engines.open import open_engine
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import until
+from tests.forked import ForkedPopen
 from tests.manager.workers import INBOX, LOG
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -56,8 +56,8 @@ class Manager:
     def __init__(self, url: str, said: Said, processes: Iterable[str], settings: dict[str, Any]) -> None:
         self.err = said.path.with_name(f"err-{len(list(said.path.parent.glob('err-*')))}")
         with self.err.open("wb") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.manager.program", url, json.dumps(settings), *processes],
+            self._process = ForkedPopen(
+                ["tests.manager.program", url, json.dumps(settings), *processes],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=err, stderr=err, start_new_session=True,
                 env={**os.environ, LOG: str(said.path), INBOX: f"inbox-{inbox_word(said.path)}"},
             )  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
+
+from tests.forked import ForkedPopen
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _SECONDS_MAX: Final = 90
@@ -18,8 +19,8 @@ def act_at_once(url: str, roles: list[tuple[str, dict[str, Any]]]) -> list[Any]:
     A process that meets any error fails the test with that error.
     """
     crew = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.races.actor", role, url, json.dumps(arguments)],
+        ForkedPopen(
+            ["tests.races.actor", role, url, json.dumps(arguments)],
             cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for role, arguments in roles

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +16,10 @@ from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
 from tests.app.waiting import until
 from tests.deploy.files import DEPLOY, service
+from tests.forked import ForkedPopen, run_forked
 from tests.servers import RedisServer, free_port, redis_server
 from tests.stores import url_of
 
-PROGRAMS: Final = Path(sys.executable).parent
 SECONDS_MAX: Final = 60
 
 
@@ -78,8 +77,9 @@ class _Place:
     @contextmanager
     def started(self, name: str) -> Iterator[None]:
         """A service, until the end of the block; it must then stop by SIGTERM, with exit code 0."""
-        command = [str(self._file.parent / "workers") if word == "/app" else word for word in self._command(name)]
-        with subprocess.Popen(command, cwd=self._folder, env=self._environ, stderr=subprocess.PIPE) as process:
+        words = service(self._file, name)["command"]
+        command = ["everwork", *(str(self._file.parent / "workers") if word == "/app" else word for word in words)]
+        with ForkedPopen(command, cwd=self._folder, env=self._environ, stderr=subprocess.PIPE) as process:
             try:
                 yield
                 process.terminate()
@@ -90,14 +90,9 @@ class _Place:
 
     def is_healthy(self, probe: list[str]) -> bool:
         """What a health check of the service says."""
-        done = subprocess.run(
-            [PROGRAMS / probe[0], *probe[1:]], cwd=self._folder, env=self._environ, capture_output=True, check=False
-        )
+        done = run_forked(probe[0], probe[1:], cwd=self._folder, env=self._environ)
         assert done.returncode in (0, 1), done.stderr
         return done.returncode == 0
-
-    def _command(self, name: str) -> list[str]:
-        return [str(PROGRAMS / "everwork"), *service(self._file, name)["command"]]
 
 
 async def _opened(server: RedisServer) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from everwork.spool.courier import Courier, SpoolThread, Target
 from everwork.spool.file import SpoolFile
 from everwork.spool.settings import Offline, Spool
 from tests.conformance.observe import every_job
+from tests.forked import ForkedPopen
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -98,8 +98,8 @@ def counts(offline: Offline) -> tuple[int, int, int]:
 
 def program(name: str, folder: Path, *arguments: object) -> subprocess.Popen[str]:
     """A program of `programs.py`, as a process of its own."""
-    command = [sys.executable, "-m", "tests.spool.programs", name, str(folder), *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = ["tests.spool.programs", name, str(folder), *map(str, arguments)]
+    return ForkedPopen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def line(process: subprocess.Popen[str]) -> str:

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tests.forked import ForkedPopen
 from tests.servers import Server
 from tests.torture import faults
 from tests.torture.crew import LEASE_MS
@@ -317,13 +317,7 @@ class Nemesis:
         environment = {**os.environ, faults.VARIABLE: setting}
         output = (life.folder / f"{life.name}.log").open("ab")
         with output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *life.arguments()],
-                cwd=ROOT,
-                env=environment,
-                stdout=output,
-                stderr=output,
-            )
+            process = ForkedPopen([module, *life.arguments()], cwd=ROOT, env=environment, stdout=output, stderr=output)
         return Child(module, life, points, process, setting, self._rng.choice(_RIPE_BYTES))
 
     def _resume(self, child: Child) -> None:

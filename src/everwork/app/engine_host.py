@@ -149,6 +149,8 @@ class EngineHost:
         """Close the engine; blocks until that is done."""
         if self._is_borrowed:
             return
+        if (opened := self._portal) is not None:
+            opened.require_other_thread()  # Before anything is let go: another thread can still close it.
         if self._loop_engines is not None:
             self._loop_engines.close()
         with self._guard:
