@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from everwork.codec.json import encode_policy
 from everwork.core.states import LIVE_STATES
 from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
+from everwork.exceptions import EngineError
 from tests.torture import faults
 from tests.torture.checker import check
 from tests.torture.controller import Run, read_final_state
@@ -28,6 +30,7 @@ from tests.torture.places import Place
 from tests.torture.process import Life, patiently
 
 _TICK_SECONDS: Final = 0.05
+_SWEEP_SECONDS: Final = 0.5
 _FAULT_SHARE: Final = 0.4
 _FAULT_PASSAGES_MAX: Final = 200
 _RECOVERY_MS: Final = 3_000
@@ -85,7 +88,7 @@ async def endure(ordeal: Ordeal, progress: Progress = lambda _: None) -> Run:
     engine = open_engine(outages.url)
     await engine.open()
     await engine.set_policy(parts.TYPE, encode_policy(parts.retry_policy(ordeal.lease_ms)))
-    crowd = Crowd(ordeal)
+    crowd, sweeping = Crowd(ordeal), asyncio.create_task(_sweep(engine))
     try:
         crowd.start(url, outages)
         await _rage(ordeal, crowd, outages, progress)
@@ -94,6 +97,7 @@ async def endure(ordeal: Ordeal, progress: Progress = lambda _: None) -> Run:
         await crowd.stop("worker")
         final = await read_final_state(engine)
     finally:
+        sweeping.cancel()
         crowd.kill_all()
         await outages.close()
         await engine.close()
@@ -102,6 +106,14 @@ async def endure(ordeal: Ordeal, progress: Progress = lambda _: None) -> Run:
     progress("checking")
     verdict = check(read_histories(ordeal.folder), final)
     return Run(ordeal.place.engine, ordeal.seed, verdict, crowd.done, time.monotonic() - begun)
+
+
+async def _sweep(engine: Engine) -> None:
+    """Find lapsed leases also while everybody else is cut off: what comes late then has to take its lease back."""
+    while True:
+        with suppress(EngineError):
+            await engine.sweep("controller")
+        await asyncio.sleep(_SWEEP_SECONDS)
 
 
 async def _rage(ordeal: Ordeal, crowd: Crowd, outages: Outages, progress: Progress) -> None:
