@@ -16,15 +16,20 @@ from everwork import Everwork
 
 CALLERS: Final = 64
 THREADS: Final = 8
-TURNS: Final = 150
-"""Many short ones: a difference of a few percent is less than what machines change from one second to the next."""
+GARBAGE_TURNS: Final = 25
+"""How many turns until garbage is collected."""
 RATIO_MIN: Final = 0.95
 
 Enqueue = Callable[[Everwork, int], Coroutine[Any, Any, None]]
+Run = tuple[int, Enqueue]
+"""How many jobs a turn has, and how they are enqueued."""
 
 
 async def measure_offline(bench: Bench) -> list[Row]:
-    """By turns with and without a spool, on two stores that stay open."""
+    """By turns with and without a spool, on two stores that stay open.
+
+    Many short turns: what is looked for is less than what machines change from one second to the next.
+    """
     with (
         bench.store() as plain_url,
         bench.store() as spooled_url,
@@ -34,12 +39,12 @@ async def measure_offline(bench: Bench) -> list[Row]:
         plain, spooled = Everwork(plain_url), Everwork(spooled_url, offline=str(Path(folder) / "spool.db"))
         async with plain, spooled:
             rows = []
-            for what, jobs, enqueue in (
-                ("one after the other", 50, _one_by_one),
-                (f"{CALLERS} callers at once", 20 * CALLERS, _at_once),
-                (f"{THREADS} threads", 25 * THREADS, _in_threads(pool)),
+            for what, turns, jobs, enqueue in (
+                ("one after the other", 1_000, 8, _one_by_one),
+                (f"{CALLERS} callers at once", 300, 10 * CALLERS, _at_once),
+                (f"{THREADS} threads", 400, 8 * THREADS, _in_threads(pool)),
             ):
-                without, with_ = await _turns(bench, what, (plain, spooled), jobs, enqueue)
+                without, with_ = await _turns(bench, what, (plain, spooled), bench.jobs(turns, 30), (jobs, enqueue))
                 rows += [
                     rate_row("offline", f"app.enqueue, {what}", without),
                     rate_row(
@@ -50,15 +55,15 @@ async def measure_offline(bench: Bench) -> list[Row]:
 
 
 async def _turns(
-    bench: Bench, what: str, apps: tuple[Everwork, Everwork], jobs: int, enqueue: Enqueue
+    bench: Bench, what: str, apps: tuple[Everwork, Everwork], turns: int, run: Run
 ) -> tuple[list[Timing], list[Timing]]:
     """The turns of both; who begins alternates, and the first turns only warm up."""
-    turns, warm_up = (15, 2) if bench.is_quick else (TURNS, 5)
+    warm_up, (jobs, enqueue) = turns // 15, run
     taken: tuple[list[Timing], list[Timing]] = ([], [])
     for number in range(turns + warm_up):
-        if number % 10 == 0:
-            bench.say(f"offline: turn {number} of {turns}: {what}")
-        gc.collect()
+        if number % GARBAGE_TURNS == 0:
+            bench.say(f"offline: turn {number} of {turns + warm_up}: {what}")
+            gc.collect()
         for which in (0, 1) if number % 2 else (1, 0):
             with bench.timing(jobs) as timing:
                 await enqueue(apps[which], jobs)
