@@ -61,7 +61,7 @@ async def test_a_failing_job_is_watched_understood_requeued_and_seen_to_complete
         return {"charged": cents}
 
     page = await visitor.log_in(KEY, "/ui/jobs")  # By the form, as people do.
-    async with working(app):
+    async with app, working(app):
         key = await app.enqueue("card-charge", cents=1999)
         row = page.get_by_role("row").filter(has=page.get_by_role("link", name=str(key), exact=True))
         await expect(row).to_contain_text("failed")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork import Everwork
-from tests.cli.conftest import DEADLINE_SECONDS
+from tests.cli.conftest import COMMAND, DEADLINE_SECONDS
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -55,8 +55,11 @@ async def make():
 
 @contextmanager
 def running(cli: Cli, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, until the end of the block."""
-    with cli.start("worker", *arguments) as process:
+    """The command, until the end of the block: an interpreter of its own, which loads what it needs and no more."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [COMMAND, "worker", *arguments], cwd=cli.folder, env=cli.environment(), stdout=pipe, stderr=pipe, text=True
+    ) as process:
         try:
             yield process
         finally:
