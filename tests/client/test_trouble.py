@@ -284,6 +284,16 @@ async def test_too_many_calls_say_when_to_come_again(url: str, tmp_path: Path) -
         server.stop()
 
 
+async def test_a_server_may_take_a_while_to_answer_the_first_connection(server: ServerProcess) -> None:
+    """A create without a dedupe key is not repeated: it has this one attempt to connect."""
+    server.signal(signal.SIGSTOP)
+    async with Client(server.grpc_url, key=KEY) as client:
+        creating = asyncio.create_task(client.create("a"))
+        await asyncio.wait([creating], timeout=1)
+        server.signal(signal.SIGCONT)
+        assert (await creating).key == 1
+
+
 async def test_a_wait_may_be_longer_than_the_servers_polls(url: str, tmp_path: Path) -> None:
     (tmp_path / "everwork.toml").write_text("long_poll_seconds = 0.1\n")
     server = ServerProcess(url, tmp_path).start()

@@ -42,8 +42,9 @@ OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     # A restarted server is found again quickly, not after gRPC's own two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Whatever its name says, this is how long one attempt to connect may take: TLS over a slow line, a busy server.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     # A half-open connection is noticed before leases expire.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
