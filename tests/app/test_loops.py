@@ -177,6 +177,8 @@ def test_run_on_an_engine_that_cannot_be_opened_says_so(tmp_path: Path) -> None:
 def test_the_sync_twins_tell_it_and_leave_nothing_behind(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as left:
         warnings.simplefilter("always")
+        gc.collect()  # What tests before this one have left behind.
+        left.clear()
         app = Everwork(f"sqlite:///{tmp_path}/missing/jobs.db")
         with pytest.raises(EngineUnavailable, match="does not exist; create it first"):
             app.sync.get(1)

@@ -42,14 +42,13 @@ class LateOutcomes:
         """The outcomes that the engine is settling."""
         self._unanswered: tuple[Sequence[Outcome], float] = ((), 0.0)
         """Those that it was settling when that was last watched, and since when."""
+        self._watched_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._keeping: set[asyncio.Task[bool]] = set()
 
     def start(self) -> None:
         """Watch an engine that does not answer; by a timer, because everything else may be waiting for it."""
-        now = time.monotonic()
-        self.doubtful.intersection_update(self._leased.values())
-        self.doubtful.update(self._unextended(now))
+        self._look_at_leases(now := time.monotonic())
         outcomes, since = self._unanswered
         if outcomes is not self.in_step:
             self._unanswered = (self.in_step, now)
@@ -70,6 +69,8 @@ class LateOutcomes:
         """Whether outcomes must be settled before jobs are leased: their leases may have lapsed."""
         if self.is_late:
             return bool(outcomes)
+        if (now := time.monotonic()) - self._watched_at > 2 * WATCH_SECONDS:
+            self._look_at_leases(now)  # This loop was blocked, and so was the timer.
         leased, doubtful = self._leased, self.doubtful
         return bool(doubtful) and any(leased.get((one.key, one.attempt)) in doubtful for one in outcomes)
 
@@ -83,6 +84,11 @@ class LateOutcomes:
         judged = await self._store.settle_late(outcomes)
         self.doubtful.difference_update([self._leased.get((one.key, one.attempt)) for one in outcomes])
         return judged
+
+    def _look_at_leases(self, now: float) -> None:
+        self._watched_at = now
+        self.doubtful.intersection_update(self._leased.values())
+        self.doubtful.update(self._unextended(now))
 
     def _unextended(self, now: float) -> Iterable[Attempt]:
         """The attempts whose leases should have been extended by now, here or by the parent, and were not."""
