@@ -203,9 +203,9 @@ def test_a_damaged_entry_is_named_as_such(cli: Cli, engine: Engine, spool: Spool
 
 
 async def test_the_spool_of_a_client_is_delivered_to_its_server_and_what_it_refuses_is_set_aside(cli: Cli) -> None:
+    acme = cli("keys", "create", "--name", "acme", "--permission", "jobs", "--tenant", "acme", "--json").json["key"]
     server = ServerProcess(f"sqlite:///{cli.file}", cli.folder).start()
     try:
-        acme = cli("keys", "create", "--name", "acme", "--permission", "jobs", "--tenant", "acme", "--json").json["key"]
         jobs = [NewJob("work", tenant=tenant) for tenant in ("acme", "other", "acme")]
         with closing(SpoolFile(Spool(str(cli.folder / "client.db")), server.grpc_url)) as spool:
             spool.keep_jobs(jobs)
