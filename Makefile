@@ -36,6 +36,7 @@ test-all: test ## the same with every test on every engine and in every way
 prepared: $(DEV)
 	-@$(BIN)/python -m tools.browser --install
 	-@$(BIN)/python -m tools.node --install
+	-@$(BIN)/python -m tools.other_django --install
 	-@$(BIN)/python -m pytest --collect-only --quiet $(ARGS) >/dev/null 2>&1
 
 figures: $(DEV) ## how large the house is, and how often it repeats itself
@@ -67,12 +68,13 @@ image: $(DEV) ## build the container image for real, and run its server and work
 	$(BIN)/python -m tools.image $(ARGS)
 
 clean: ## remove .venv, caches and build results
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-django .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Installs once, and again only when pyproject.toml changes; the code itself is linked, not copied.
 .venv/.installed-%: pyproject.toml | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@echo 'Installing Everwork and its dependencies into .venv: about a minute, once.'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 # pip is the last thing a virtual environment gets, so that a broken one is made again.

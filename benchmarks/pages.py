@@ -23,7 +23,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
 from everwork.engines.contract import Engine
-from everwork.server.http.ui.render import address, job_url, type_url
+from everwork.server.http.ui.address import address, job_url, type_url
 
 REQUESTS = 30
 PAGE_MS_MAX = 200
@@ -64,10 +64,10 @@ def _paths(size: Size) -> Iterator[str]:
     yield from ("/ui", *(f"/ui/{name}" for name in plain))
     yield from ("/ui?range=24h", type_url(type_of(dead)))
     yield from (job_url(n + 1) for n in (dead, dead + 1, waiting + 1, waiting // 200 * 200 + 200))
-    yield from (address("/ui/dead", type=type_of(dead)), address("/ui/dead", fingerprint=fingerprint(error_of(dead))))
-    yield address("/ui/dead", error="nothing like this")
+    yield from (address("/dead", type=type_of(dead)), address("/dead", fingerprint=fingerprint(error_of(dead))))
+    yield address("/dead", error="nothing like this")
     for said in _filters(size, dead):
-        yield address("/ui/jobs", **said)
+        yield address("/jobs", **said)
 
 
 def _filters(size: Size, dead: int) -> Iterator[Mapping[str, object]]:

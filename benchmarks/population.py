@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.bench import Bench
-from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
+from everwork.core.job import HistoryEntry, LeasedJob, NewJob, StoredJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete, Failed, Outcome
@@ -100,7 +100,7 @@ def _finished(size: Size, now_ms: int, n: int) -> JobRecord:
     return JobRecord(job, 3, None, tuple(_history(job, n)))
 
 
-def _history(job: Job, n: int) -> Iterator[HistoryEntry]:
+def _history(job: StoredJob, n: int) -> Iterator[HistoryEntry]:
     at_ms = job.finished_at_ms or 0
     if job.state is State.FAILED:
         for attempt in (1, 2):
@@ -130,10 +130,10 @@ def _job(
     attempt: int,
     run_at_ms: int | None = None,
     finished_at_ms: int | None = None,
-) -> Job:
+) -> StoredJob:
     is_held, is_dead = state is State.PROCESSING, state is State.FAILED
     began_ms = created_ms + 20 if is_held else finished_at_ms and finished_at_ms - 40
-    return Job(
+    return StoredJob(
         key=n + 1,
         type=type_of(n),
         state=state,

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests import shared_servers
 from tests.children import guard_children, kill_children
 from tests.stores import ENGINES, EVERYTHING, VirtualClock, drop_stores, open_store, ways_of
-from tools import node
+from tools import node, other_django
 from tools.browser import find_browser, why_none
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     missing = {} if find_browser() else {"THE DASHBOARD WAS NOT TESTED": f"No browser: {why_none()}"}
     if node.find_packages() is None:
         missing["PROGRAMS IN JAVASCRIPT WERE NOT TESTED"] = f"No packages: {node.ADVICE}"
+    if other_django.find_environment() is None:
+        missing[f"{other_django.NAME.upper()} WAS NOT TESTED"] = f"No environment: {other_django.ADVICE}"
     for title, reason in missing.items():
         terminalreporter.write_sep("!", title, red=True, bold=True)
         terminalreporter.write_line(reason, red=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from everwork.codec.json import encode_policy_fields
-from everwork.core.job import Job, NewJob
+from everwork.core.job import NewJob, StoredJob
 from everwork.core.leasing import Activation, Demand
 from everwork.core.outcome import Complete, Failed
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from everwork.core.states import State
     from everwork.engines.contract import Engine
 
-Stage = Callable[..., Coroutine[Any, Any, Job]]
+Stage = Callable[..., Coroutine[Any, Any, StoredJob]]
 """A factory of this module."""
 
 TYPE = "email-send"
@@ -29,36 +29,38 @@ def a_new_job(**fields: Any) -> NewJob:
     return NewJob(**{"type": TYPE, **fields})
 
 
-async def a_pending_job(engine: Engine, **fields: Any) -> Job:
+async def a_pending_job(engine: Engine, **fields: Any) -> StoredJob:
     """A job that waits and is due at once."""
     [created] = await engine.create([a_new_job(**fields)])
     return await the_job(engine, created.key)
 
 
-async def a_scheduled_job(engine: Engine, *, delay_ms: int = 60_000, **fields: Any) -> Job:
+async def a_scheduled_job(engine: Engine, *, delay_ms: int = 60_000, **fields: Any) -> StoredJob:
     """A job that is not due yet."""
     return await a_pending_job(engine, delay_ms=delay_ms, **fields)
 
 
-async def a_processing_job(engine: Engine, *, worker: str = WORKER, lease_ms: int = LEASE_MS, **fields: Any) -> Job:
+async def a_processing_job(
+    engine: Engine, *, worker: str = WORKER, lease_ms: int = LEASE_MS, **fields: Any
+) -> StoredJob:
     """A job that a worker holds; no other job of its type may be due."""
     job = await a_pending_job(engine, **fields)
     return await activated(engine, job, worker=worker, lease_ms=lease_ms)
 
 
-async def a_completed_job(engine: Engine, *, result: str | None = '{"sent":true}', **fields: Any) -> Job:
+async def a_completed_job(engine: Engine, *, result: str | None = '{"sent":true}', **fields: Any) -> StoredJob:
     """A job that a worker has done."""
     job = await a_processing_job(engine, **fields)
     return await settled(engine, Complete(job.key, job.attempt, result))
 
 
-async def a_dead_letter(engine: Engine, *, error: str = "no such address", **fields: Any) -> Job:
+async def a_dead_letter(engine: Engine, *, error: str = "no such address", **fields: Any) -> StoredJob:
     """A job that has failed for good."""
     job = await a_processing_job(engine, **fields)
     return await settled(engine, Failed(job.key, job.attempt, error, final=True))
 
 
-async def a_cancelled_job(engine: Engine, *, reason: str = "not needed", **fields: Any) -> Job:
+async def a_cancelled_job(engine: Engine, *, reason: str = "not needed", **fields: Any) -> StoredJob:
     """A job that was cancelled while it waited."""
     job = await a_pending_job(engine, **fields)
     await engine.cancel([job.key], reason)
@@ -70,7 +72,7 @@ async def a_policy(engine: Engine, *, type: str = TYPE, **said: Any) -> None:
     await engine.set_policy(type, encode_policy_fields(said))
 
 
-async def the_job(engine: Engine, key: int) -> Job:
+async def the_job(engine: Engine, key: int) -> StoredJob:
     """The job as it stands; it must exist."""
     [job] = await engine.get([key])
     assert job is not None, f"job {key} is gone"
@@ -94,7 +96,7 @@ async def leased_keys(engine: Engine, limit: int = 10, **demand: Any) -> list[in
     return [job.key for job in (await asked(engine, limit, **demand)).jobs]
 
 
-async def activated(engine: Engine, job: Job, *, worker: str = WORKER, lease_ms: int = LEASE_MS) -> Job:
+async def activated(engine: Engine, job: StoredJob, *, worker: str = WORKER, lease_ms: int = LEASE_MS) -> StoredJob:
     """The same job, held by a worker; it must be the next of its type."""
     keys = await leased_keys(engine, 1, type=job.type, worker=worker, lease_ms=lease_ms, group=job.group)
     assert keys == [job.key], f"job {job.key} is not the next of its type; got {keys}"
@@ -107,7 +109,7 @@ async def judged(engine: Engine, outcome: Outcome) -> Judged:
     return verdict
 
 
-async def settled(engine: Engine, outcome: Outcome) -> Job:
+async def settled(engine: Engine, outcome: Outcome) -> StoredJob:
     """The job after an outcome that must be accepted."""
     assert (await judged(engine, outcome)).ok, f"{outcome} was refused"
     return await the_job(engine, outcome.key)

@@ -1,9 +1,17 @@
 """The documentation is under test: its links lead somewhere, its examples parse, its commands exist."""
 
 import ast
+import asyncio
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from everwork.codec.fields import JOB, Field
 from everwork.core.classify import BUILT_IN, Strategy, delay_ms
@@ -11,6 +19,7 @@ from everwork.core.job import Kind
 from everwork.core.policy import POLICY_FIELDS
 from everwork.core.retry import DEFAULT_POLICY
 from everwork.core.states import State
+from everwork.testing import rehearse
 from tests.views import COLUMNS
 from tools import draw_rules, draw_states
 
@@ -72,6 +81,69 @@ def test_every_column_of_the_public_views_is_on_the_page_about_sql() -> None:
     table = (ROOT / "docs" / "sql.md").read_text("utf-8").partition("## Columns")[2].partition("\n## ")[0]
     named = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(COLUMNS)
+
+
+def test_the_ten_lines_of_the_front_page_print_something_each_time(tmp_path: Path) -> None:
+    front = (ROOT / "README.md").read_text().partition("## Ten lines")[2]
+    (tmp_path / "shop.py").write_text(re.findall(r"^```python\n(.*?)^```", front, re.DOTALL | re.MULTILINE)[0])
+    for key in (1, 2):
+        command = [sys.executable, "-u", "shop.py"]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
+            try:
+                assert program.stdout is not None
+                assert [program.stdout.readline() for _ in range(2)] == [
+                    f"created job {key}\n",
+                    "Welcome -> ada@example.org\n",
+                ]
+                program.send_signal(signal.SIGINT)
+                assert program.wait(timeout=60) == 0
+            finally:
+                program.kill()
+
+
+def test_the_page_about_python_shows_how_to_look_at_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    names: dict[str, Any] = {"__name__": "docs"}
+    for heading in ("## Job functions", "## Inspecting and managing jobs"):
+        example = re.findall(r"^```python\n(.*?)^```", page.partition(heading)[2], re.DOTALL | re.MULTILINE)[0]
+        exec(compile(example, "python.md", "exec", dont_inherit=True), names)
+    with rehearse(names["app"]) as stage:
+        handle = names["build"].sync.enqueue("2026-10")
+        stage.drain()
+        asyncio.run(names["look"](handle))
+    assert "completed 1 {'month': '2026-10'} {'pages': 12, 'attempt': 1}" in capsys.readouterr().out
+
+
+GUIDES = sorted(ROOT.glob("docs/from-*.md"))
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_the_program_of_a_guide_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `main` enqueues, and a morning of the schedule, on the stage."""
+    [program] = re.findall(r"^### After\n+```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": page.stem}
+    exec(compile(program, page.name, "exec", dont_inherit=True), names)  # Its annotations are not texts.
+    with rehearse(names["app"]) as stage:
+        if iscoroutinefunction(names["main"]):
+            asyncio.run(names["main"]())
+        else:
+            names["main"]()
+        runs = stage.drain(days=4)
+    assert {run.outcome for run in runs} == {"complete"}
+    assert [run.type for run in runs].count("email-send") == 2
+    printed = capsys.readouterr().out
+    assert [text in printed for text in ("Welcome -> ada", "How is it going? -> ada", "report of 1 day(s)")] == [
+        True
+    ] * 3
+
+
+def test_every_guide_says_what_differs_and_what_is_missing_and_is_on_the_front_page() -> None:
+    assert len(GUIDES) == 5
+    front = (ROOT / "README.md").read_text()
+    for page in GUIDES:
+        headings = re.findall(r"^##+ (.+)$", page.read_text(), re.MULTILINE)
+        assert {"API mapping", "Not supported", "Before", "After"} <= set(headings), page.name
+        assert f"(docs/{page.name})" in front
 
 
 def _value(field: Field) -> str:

@@ -111,3 +111,9 @@ def test_each_part_that_operations_share_says_its_purpose_and_what_it_needs(file
 def test_the_header_of_a_create_says_what_fields_are_called_in_its_document() -> None:
     header, _, _ = (ENGINES / "postgres/functions/create.sql").read_text("utf-8").partition("\n\n")
     assert [name for name, letter in KEYS.items() if f'"{letter}": {name}' not in header] == []
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgres"])
+def test_every_version_of_a_schema_has_one_migration(name: str) -> None:
+    numbers = sorted(int(path.name[:4]) for path in (ENGINES / name / "migrations").glob("*.sql"))
+    assert numbers == list(range(1, len(numbers) + 1))

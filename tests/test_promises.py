@@ -75,7 +75,7 @@ SPECIAL: Final = (
     "getitem",
 )
 RETURNED: Final = (
-    "Count", "Created", "Explanation", "HistoryEntry", "Job", "Judged", "LeasedJob", "ProcessEntry", "Stats",
+    "Count", "Created", "Explanation", "HistoryEntry", "JobPage", "Judged", "LeasedJob", "ProcessEntry", "Stats",
     "TickResult", "TriggerEntry", "TriggerView", "WorkerEntry", "WorkerHour", "WorkerView",
 )  # fmt: skip
 """Classes that are exported nowhere, but whose objects users get."""

@@ -16,7 +16,7 @@ from tests.stores import schema_of, url_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.core.job import HistoryEntry, Job
+    from everwork.core.job import HistoryEntry, StoredJob
     from everwork.engines.contract import Engine
 
 SQL_ENGINES: Final = ["sqlite", "postgres"]
@@ -52,7 +52,7 @@ def ask_server(url: str, schema: str, sql: str) -> list[Row]:
         return connection.execute(sql.encode()).fetchall()
 
 
-async def shown_by_views(engine: Engine, jobs: list[Job]) -> list[Row]:
+async def shown_by_views(engine: Engine, jobs: list[StoredJob]) -> list[Row]:
     """What the view `jobs` must show of these jobs, without the readable instants."""
     return [_row_of(job, await engine.history(job.key)) for job in jobs]
 
@@ -72,7 +72,7 @@ def _ms_of(instant: str | datetime | None) -> int | None:
     return round(moment.astimezone(UTC).timestamp() * 1_000)
 
 
-def _row_of(job: Job, history: list[HistoryEntry]) -> Row:
+def _row_of(job: StoredJob, history: list[HistoryEntry]) -> Row:
     plain = {name: getattr(job, name) for name in COLUMNS if name not in INSTANTS and hasattr(job, name)}
     last_ms = max([job.created_at_ms, job.activated_at_ms or 0, *(entry.at_ms for entry in history)])
     return {

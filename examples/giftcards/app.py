@@ -90,7 +90,7 @@ class GiftCards:
                 customer.strip(),
                 email.strip(),
             )
-            await self.app.enqueue(PERSONAL_CODE, correlation_id=correlation_id, tx=tx.connection)
+            await self.app.using(correlation_id=correlation_id, tx=tx.connection).enqueue(PERSONAL_CODE)
         return correlation_id
 
     async def card(self, correlation_id: str) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from json import JSONDecodeError, loads
+from json import JSONDecodeError
 from typing import Any
 
 from starlette.applications import Starlette
@@ -75,8 +75,8 @@ def shown(job: Job) -> dict[str, Any]:
         "attempts": job.attempts,
         "max_retries": job.max_attempts,
         "last_error": job.last_error,
-        "payload": loads(job.variables),
-        "result": None if job.result is None else loads(job.result),
+        "payload": job.variables,
+        "result": job.result,
     }
 
 

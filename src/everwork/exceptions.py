@@ -9,7 +9,9 @@ Errors say who must act:
     │   ├── WrongState            the job is in another state
     │   ├── LeaseLost             the attempt named is no longer the live one
     │   ├── NotDelivered          the job is in a local spool and has no key yet, or was set aside there
-    │   └── JobFailed             `result()` of a job that failed or was cancelled
+    │   ├── ResultNotStored       `result()` of a completed job whose result is not JSON-serializable or too large
+    │   └── JobFailed             `result()` of a job that failed
+    │       └── JobCancelled      `result()` of a job that was cancelled
     ├── NotFound                  there is no such API key, group or other object that is not a job
     │   └── NothingMatches        a filter matches nothing that could be changed
     ├── ResultTimeout             `result()` waited for the given time
@@ -76,8 +78,24 @@ class NotDelivered(JobError):
     """The job is in the local spool: it waits for the engine, or was set aside because the engine refused it."""
 
 
+class ResultNotStored(JobError):
+    """The job is completed, but what its handler returned could not be stored."""
+
+
 class JobFailed(JobError):
-    """The job whose result was requested failed or was cancelled."""
+    """The job whose result was requested failed: `error` is its last error, `state` is failed or cancelled."""
+
+    state = "failed"
+
+    def __init__(self, key: int, message: str, error: str = "") -> None:
+        super().__init__(key, message)
+        self.error = error
+
+
+class JobCancelled(JobFailed):
+    """The job whose result was requested was cancelled; `error` is the reason that was given."""
+
+    state = "cancelled"
 
 
 class NotFound(EverworkError):

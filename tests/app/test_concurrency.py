@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from everwork import Everwork, State
+from everwork import Everwork, JobContext, State
 from tests.app.waiting import DEADLINE_S, finished, until, working
 
 
@@ -55,6 +55,29 @@ async def test_threads_run_as_many_at_once_as_allowed_and_never_more(app: Everwo
         states = [(await finished(app, key)).state for key in keys]
     assert states == [State.COMPLETED] * 4 * limit
     assert most == limit
+
+
+async def test_functions_of_one_pool_share_its_slots(app: Everwork) -> None:
+    running, most, ended = 0, 0, []
+
+    async def work(ctx: JobContext) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return ctx.type
+
+    for type in ("a", "b", "c"):
+        function = app.job(type, concurrency=2)(work)
+        function.pool = "shared"
+        function.on_end = lambda attempt, _, judged: ended.append((attempt.job.key, judged.ok))
+    keys = await app.enqueue_many([(type, {}) for type in "abc" * 4])
+    async with working(app):
+        results = [(await finished(app, key)).result for key in keys]
+    assert results == list("abc" * 4)
+    assert most == 2
+    assert sorted(ended) == [(key, True) for key in keys]
 
 
 async def test_a_busy_type_does_not_hold_up_another(app: Everwork) -> None:

@@ -28,7 +28,9 @@ async def test_the_context_tells_what_the_job_was_created_with(app: Everwork, pl
         return facts(context)
 
     app.job("tell")(in_thread if plain else in_loop)
-    job = await run_one(app, "tell", tenant="acme", correlation_id="order-1", max_attempts=4, headers={"trace": [1]})
+    job = await run_one(
+        app, "tell", using={"tenant": "acme", "correlation_id": "order-1", "max_attempts": 4, "headers": {"trace": [1]}}
+    )
     assert await app.result(job.key) == {
         "key": job.key,
         "type": "tell",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import date
+from typing import Any
+
 import pytest
 
 from everwork import Everwork, JobContext
@@ -81,8 +84,43 @@ async def test_a_function_whose_schedule_is_gone_shows_none_and_a_worker_of_that
         assert [view.entry for view in await app._host.call(lambda _: fleet.triggers())] == [foreign]
 
 
+async def test_a_schedule_gives_its_arguments_as_the_annotations_say(app: Everwork, clock: VirtualClock) -> None:
+    ran: list[object] = []
+
+    @app.job("report", cron=Interval(minutes=1), cron_arguments={"day": date(2026, 11, 18)}, is_catchup=False)
+    async def report(day: date, title: str = "daily") -> None:
+        ran.append(day)
+
+    await app.run_once()
+    [seen] = await app._host.call(lambda service: Fleet(service._engine).triggers())
+    clock.advance(ms=MINUTE_MS)
+    await app.run_once()
+    assert (ran, seen.entry.is_catchup, seen.entry.variables) == ([date(2026, 11, 18)], False, '{"day":"2026-11-18"}')
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"cron": "0 9 * * *", "cron_arguments": {"day": "soon"}}, "cron_arguments.day: "),
+        ({"cron": "0 9 * * *", "cron_arguments": {"dya": 1}}, "cron_arguments.dya: the handler has no such argument"),
+        ({"cron": "0 9 * * *", "cron_arguments": [1]}, "cron_arguments: must be"),
+        ({"cron_arguments": {"day": "2026-11-18"}}, "cron_arguments: need a schedule: set cron, too"),
+        ({"cron": "0 9 * * *", "is_catchup": "no"}, "is_catchup: must be True or False, not 'no'"),
+    ],
+)
+def test_bad_arguments_of_a_schedule_are_told_at_the_declaration(
+    app: Everwork, given: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+
+        @app.job("report", **given)
+        def report(day: date) -> None: ...
+
+    assert str(refused.value).startswith(problem)
+
+
 def test_a_function_that_needs_arguments_cannot_run_by_the_clock(app: Everwork) -> None:
-    with pytest.raises(InvalidInput, match="cron: argument 'to' must have a default"):
+    with pytest.raises(InvalidInput, match="cron: argument 'to' must have a default, or be in cron_arguments"):
 
         @app.job("send", cron="0 9 * * *")
         def send(to: str) -> None: ...

@@ -39,7 +39,7 @@ async def test_what_a_call_emits_is_published_when_it_completes(app: Everwork, k
 
     app.job("work")(emit_in_loop if kind == "async" else emit)
     job = await run_one(app, "work", n=1)
-    assert (job.state, job.result) == (State.COMPLETED, '"done"')
+    assert (job.state, job.result) == (State.COMPLETED, "done")
     assert await published(app) == ['{"n":1}', '{"n":2}']
 
 

@@ -137,7 +137,7 @@ async def test_a_job_that_becomes_ready_while_others_run_begins(url: str) -> Non
             await second.wait() if first else second.set()
 
         async with working(app):
-            keys = [await app.enqueue("work", first=True), await app.enqueue("work", first=False, delay=0.05)]
+            keys = [await app.enqueue("work", first=True), await app.using(delay=0.05).enqueue("work", first=False)]
             for key in keys:
                 await asyncio.wait_for(app.result(key), DEADLINE_S)
 

@@ -35,7 +35,7 @@ class Shop:
 
     async def order(self, order: str, stage: str = CODE) -> JobKey:
         """Ask for a stage of an order: once, however often it is asked for."""
-        return await self.app.enqueue(stage, order=order, correlation_id=order, dedupe_key=f"{order}:{stage}")
+        return await self.app.using(correlation_id=order, dedupe_key=f"{order}:{stage}").enqueue(stage, order=order)
 
     async def pass_stage(self, order: str, ctx: JobContext) -> None:
         assert ctx.correlation_id == order

@@ -114,7 +114,7 @@ def test_a_handler_that_swallows_every_cancellation_is_left_behind_by_name(start
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, log
-    assert "a task does not end, it is left behind" in log
+    assert "a task does not stop, leaving it behind" in log
     assert file_app.sync.get(key).state is State.PROCESSING  # Its lease lapses.
 
 
@@ -203,7 +203,7 @@ class Odd(Enum):
 
 @pytest.mark.parametrize("jobs", [None, 5, object()])
 async def test_what_cannot_be_many_jobs_is_refused_by_name(app: Everwork, jobs: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"^jobs: must be pairs of a type and its arguments, not "):
+    with pytest.raises(InvalidInput, match=r"^jobs: must be calls, or pairs of a type and arguments, not "):
         await app.enqueue_many(jobs)
     with pytest.raises(InvalidInput, match=r"^jobs: "):
         app.sync.enqueue_many(jobs)
@@ -211,7 +211,7 @@ async def test_what_cannot_be_many_jobs_is_refused_by_name(app: Everwork, jobs: 
 
 @pytest.mark.parametrize("value", [Odd.NOTHING, [Odd.NOTHING], {"deep": (None, Odd.NOTHING)}])
 async def test_an_enumeration_member_that_is_no_number_is_refused(app: Everwork, value: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"^variables: must not contain nan"):
+    with pytest.raises(InvalidInput, match=r"^value: must not contain nan"):
         await app.enqueue("work", value=value)
 
 
@@ -235,7 +235,7 @@ async def test_a_connection_that_reads_texts_as_bytes_is_refused(tmp_path: Path)
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as own:
             own.text_factory = bytes
             with pytest.raises(InvalidInput, match=r"^tx: must have text_factory str"):
-                await app.enqueue("work", tx=own)
+                await app.using(tx=own).enqueue("work")
             assert not own.in_transaction
 
 

@@ -27,7 +27,14 @@ async def late(url: str, clock: VirtualClock) -> AsyncIterator[Engine]:
     await engine.close()
 
 
-async def test_cancel_reaches_a_running_async_handler(app: Everwork) -> None:
+def logged(caplog: pytest.LogCaptureFixture, key: int) -> list[tuple[str, str]]:
+    """Level and event of each line about a job."""
+    lines = [record for record in caplog.records if f"key={key} " in record.message]
+    return [(record.levelname, record.message.partition(": ")[0]) for record in lines]
+
+
+async def test_cancel_reaches_a_running_async_handler(app: Everwork, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "everwork")
     begun, was_cancelled = asyncio.Event(), asyncio.Event()
 
     @app.job("wait")
@@ -45,6 +52,7 @@ async def test_cancel_reaches_a_running_async_handler(app: Everwork) -> None:
         await asyncio.wait_for(was_cancelled.wait(), DEADLINE_S)
     job = await app.get(key)
     assert (job.state, job.last_error, job.result) == (State.CANCELLED, "not needed", None)
+    assert logged(caplog, key) == [("INFO", "job cancelled, stopping its handler")]
 
 
 async def test_cancel_reaches_a_running_thread_by_its_context(app: Everwork) -> None:
@@ -96,7 +104,7 @@ def waiting_here(app: Everwork, type: str) -> int:
     return len(app._workers.runtime._executor._pools[type].inbox)
 
 
-async def test_a_lost_lease_stops_the_handler(app: Everwork, late: Engine) -> None:
+async def test_a_lost_lease_stops_the_handler(app: Everwork, late: Engine, caplog: pytest.LogCaptureFixture) -> None:
     begun, was_cancelled = asyncio.Event(), asyncio.Event()
 
     @app.job("wait")
@@ -113,9 +121,13 @@ async def test_a_lost_lease_stops_the_handler(app: Everwork, late: Engine) -> No
         assert (await late.sweep("late")).lapsed == 1
         await asyncio.wait_for(was_cancelled.wait(), DEADLINE_S)
     assert [event.kind for event in await app.history(key)] == ["lapse"]
+    event = "lease expired, stopping the handler; the job is retried while attempts are left"
+    assert logged(caplog, key) == [("WARNING", event)]
 
 
-async def test_the_result_of_a_lost_lease_is_refused(app: Everwork, late: Engine) -> None:
+async def test_the_result_of_a_lost_lease_is_refused(
+    app: Everwork, late: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     begun, release = asyncio.Event(), asyncio.Event()
 
     @app.job("wait")
@@ -131,6 +143,10 @@ async def test_the_result_of_a_lost_lease_is_refused(app: Everwork, late: Engine
         release.set()
     job = await app.get(key)
     assert (job.state, job.attempts, job.result) == (State.PENDING, 1, None)
+    assert logged(caplog, key) in (
+        [("WARNING", "outcome discarded, its lease had expired")],
+        [("WARNING", "lease expired, stopping the handler; the job is retried while attempts are left")],
+    )
     assert [event.kind for event in await app.history(key)] == ["lapse"]
 
 

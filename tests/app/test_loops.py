@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import sqlite3
 import threading
 import warnings
@@ -74,7 +75,7 @@ def test_a_forked_child_may_use_an_application_that_its_parent_has_opened(sync_a
     assert in_child(act) == 0
     sync_app.sync.enqueue("email-send", by="parent")
     assert jobs_in(sync_app) == 22
-    assert sync_app.sync.get(before).variables == '{"by":"parent"}'
+    assert sync_app.sync.get(before).variables == {"by": "parent"}
     assert intact(url)
 
 
@@ -210,7 +211,7 @@ def test_whoever_closes_it_leaves_nobody_waiting_in_another_loop(sync_app: Everw
                     await asyncio.wait_for(sync_app.enqueue("email-send"), DEADLINE_S)
                     created += 1
                 except EngineUnavailable as error:
-                    assert "open" in str(error)  # noqa: PT017 - it may be raised or not
+                    assert re.search("open|closed", str(error))  # noqa: PT017 - it may be raised or not
         return created
 
     async def open_and_close() -> None:

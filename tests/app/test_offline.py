@@ -139,9 +139,9 @@ async def test_an_application_starts_while_its_store_is_away(store: Store, spool
 
 
 async def test_a_dedupe_key_holds_for_spooled_jobs(app: Everwork, store: Store) -> None:
-    first = await app.enqueue("work", number=1, dedupe_key="one")
+    first = await app.using(dedupe_key="one").enqueue("work", number=1)
     await away(store)
-    again = await app.enqueue("work", number=2, dedupe_key="one")
+    again = await app.using(dedupe_key="one").enqueue("work", number=2)
     await back(store)
     async with asyncio.timeout(AGAIN_S):
         delivered = await app.delivered(again)

@@ -83,7 +83,7 @@ async def test_a_waiting_worker_finds_new_work_after_the_server_has_come_back(ap
         assert await app.result(await app.enqueue("work", number=1)) == 1
         await killed(server)
         await back(server)
-        key = await app.enqueue("work", number=2, dedupe_key="two")
+        key = await app.using(dedupe_key="two").enqueue("work", number=2)
         assert await app.result(key) == 2
 
 
@@ -194,7 +194,7 @@ async def _is_empty(app: Everwork) -> bool:
 
 async def test_a_create_with_a_dedupe_key_waits_for_the_server(app: Everwork, server: Server) -> None:
     await killed(server)
-    creating = asyncio.ensure_future(app.enqueue("work", dedupe_key="once"))
+    creating = asyncio.ensure_future(app.using(dedupe_key="once").enqueue("work"))
     await back(server)
     key = await asyncio.wait_for(creating, AGAIN_S)
     assert (await app.get(key)).state is State.PENDING

@@ -112,7 +112,7 @@ def test_the_job_of_a_killed_process_is_back_after_its_lease(start: Start, sync_
     assert sync_app.sync.get(key).state is State.PROCESSING
     job = later(url, key)
     assert (job.state, job.attempt, job.attempts) == (State.PENDING, 1, 1)
-    assert job.last_error == "lease lapsed: worker 'program' did not report in time"
+    assert job.last_error == "lease expired: worker 'program' did not report in time"
 
 
 def test_the_job_that_kills_its_process_is_back_after_its_lease(start: Start, sync_app: Everwork, url: str) -> None:
@@ -132,7 +132,7 @@ def test_an_enqueued_job_survives_the_death_of_its_producer(url: str, sync_app: 
     """
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
-    assert sync_app.sync.get(int(done.stdout)).variables == '{"to":"a"}'
+    assert sync_app.sync.get(int(done.stdout)).variables == {"to": "a"}
 
 
 @pytest.mark.parametrize("exits", [("exit", {"plain": False}), ("exit", {"plain": True}), ("plain-exit", {})])

@@ -41,8 +41,8 @@ def test_every_coroutine_for_users_has_a_twin_with_the_same_parameters() -> None
 
 
 def test_enqueue_get_cancel_and_history(sync_app: Everwork) -> None:
-    key = sync_app.sync.enqueue("email-send", to="a", dedupe_key="x")
-    again = sync_app.sync.enqueue("email-send", to="a", dedupe_key="x")
+    key = sync_app.sync.using(dedupe_key="x").enqueue("email-send", to="a")
+    again = sync_app.sync.using(dedupe_key="x").enqueue("email-send", to="a")
     sync_app.sync.cancel(key, "not needed")
     job = sync_app.sync.get(key)
     assert (again, again.deduplicated) == (key, True)
@@ -51,13 +51,13 @@ def test_enqueue_get_cancel_and_history(sync_app: Everwork) -> None:
 
 
 def test_enqueue_many_and_explain(sync_app: Everwork) -> None:
-    keys = sync_app.sync.enqueue_many([("email-send", {"delay": 60}), ("email-send", {})])
+    keys = sync_app.sync.enqueue_many([sync_app.using(delay=60).call("email-send"), ("email-send", {})])
     assert [sync_app.sync.explain(key).reason.value for key in keys] == ["scheduled", "not asked"]
 
 
 def test_errors_reach_the_caller(sync_app: Everwork) -> None:
     with pytest.raises(InvalidInput, match=r"^priority: "):
-        sync_app.sync.enqueue("email-send", priority=1.5)
+        sync_app.sync.using(priority=1.5)  # type: ignore[arg-type]
     with pytest.raises(JobNotFound):
         sync_app.sync.get(4711)
     with pytest.raises(ResultTimeout):
@@ -97,7 +97,7 @@ def test_many_threads_may_enqueue_at_once_and_each_gets_its_own_keys(sync_app: E
     with ThreadPoolExecutor(8) as threads:
         pairs = [pair for made in threads.map(enqueue, range(8)) for pair in made]
     assert len({key for key, _ in pairs}) == 160
-    assert all(sync_app.sync.get(key).variables == f'{{"number":{number}}}' for key, number in pairs)
+    assert all(sync_app.sync.get(key).variables == {"number": number} for key, number in pairs)
 
 
 def test_many_threads_that_open_at_once_share_one_engine(sync_app: Everwork) -> None:

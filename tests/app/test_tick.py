@@ -33,7 +33,7 @@ async def test_a_tick_runs_so_many_due_jobs_in_equal_shares_and_says_how_they_en
         ran.append("broken")
         raise KeyError("figures")
 
-    await app.enqueue_many([("many", {})] * 12 + [("broken", {})] * 2 + [("many", {"delay": 60})])
+    await app.enqueue_many([app.call("many")] * 12 + [app.call("broken")] * 2 + [app.using(delay=60).call("many")])
     assert await app.run_once(max_jobs=6) == TickResult(ran=6, completed=4, retried=2)
     assert Counter(ran) == {"many": 4, "broken": 2}
     clock.advance(ms=5_000)

@@ -27,14 +27,14 @@ async def test_the_commit_completes_the_job_and_creates_the_next(app: Everwork, 
     @app.job("pay")
     async def pay(ctx: JobContext) -> None:
         async with OPENINGS[driver](url, True) as own:
-            await app.enqueue("receipt", tx=own.tx)
+            await app.using(tx=own.tx).enqueue("receipt")
             await ctx.complete({"paid": True}, tx=own.tx)
             seen.append((await app.get(ctx.key)).state)
             await own.commit()
         seen.append((await app.get(ctx.key)).state)
 
     job = await run_one(app, "pay")
-    assert (seen, job.result) == ([State.PROCESSING, State.COMPLETED], '{"paid":true}')
+    assert (seen, job.result) == ([State.PROCESSING, State.COMPLETED], {"paid": True})
     assert [event.kind for event in await app.history(job.key)] == ["complete"]
     assert (await app.get(job.key + 1)).type == "receipt"
 
@@ -48,7 +48,7 @@ async def test_after_a_rollback_the_next_attempt_completes_it(app: Everwork, url
             await _end(own, ctx.attempt)
 
     job = await run_one(app, "pay")
-    assert (job.state, job.result) == (State.COMPLETED, "2")
+    assert (job.state, job.result) == (State.COMPLETED, 2)
     assert [(event.attempt, event.kind) for event in await app.history(job.key)] == [(1, "fail"), (2, "complete")]
 
 
@@ -67,7 +67,7 @@ async def test_a_waiting_worker_finds_the_job_after_the_commit(app: Everwork, ur
 
     async with working(app):
         async with OPENINGS[driver](url, True) as own:
-            key = await app.enqueue("work", tx=own.tx)
+            key = await app.using(tx=own.tx).enqueue("work")
             await own.commit()
         assert await asyncio.wait_for(app.result(key), DEADLINE_S) == "done"
 
@@ -78,7 +78,7 @@ async def test_the_sync_twin_takes_the_transaction_of_a_synchronous_driver(
 ) -> None:
     await app.open()
     async with OPENINGS[driver](url, True) as own:
-        key = app.sync.enqueue("work", tx=own.tx)
+        key = app.sync.using(tx=own.tx).enqueue("work")
         await own.commit()
     assert (await app.get(key)).state is State.PENDING
 
@@ -90,4 +90,4 @@ async def test_the_sync_twin_refuses_the_transaction_of_an_asynchronous_driver(
     await app.open()
     async with OPENINGS[driver](url, True) as own:
         with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; await app\.enqueue"):
-            app.sync.enqueue("work", tx=own.tx)
+            app.sync.using(tx=own.tx).enqueue("work")

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from everwork import Everwork
-from everwork.core.job import Job
+from everwork import Everwork, Job, JobOptions
 from everwork.exceptions import EngineUnavailable
 
 T = TypeVar("T")
@@ -64,6 +63,11 @@ def stop_thread(app: Everwork, workers: threading.Thread) -> None:
     assert not workers.is_alive(), "the workers did not stop"
 
 
+async def trace_of(app: Everwork, key: int) -> list[str]:
+    """The lines of the traceback that is kept with the last attempt of a job."""
+    return ((await app.history(key))[-1].traceback or "").split("\n")
+
+
 @asynccontextmanager
 async def working(app: Everwork, *, shutdown_timeout: float = DEADLINE_S) -> AsyncIterator[asyncio.Task[None]]:
     """Workers that run in the test's own event loop; at the end everything they began has been settled."""
@@ -89,7 +93,7 @@ async def finished(app: Everwork, key: int) -> Job:
     return await app.get(key)
 
 
-async def run_one(app: Everwork, type: str, **arguments: Any) -> Job:
+async def run_one(app: Everwork, type: str, *, using: JobOptions | None = None, **arguments: Any) -> Job:
     """Enqueue one job, let the workers finish it, and answer how it rests."""
     async with working(app):
-        return await finished(app, await app.enqueue(type, **arguments))
+        return await finished(app, await app.using(**(using or {})).enqueue(type, arguments))

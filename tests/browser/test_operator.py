@@ -11,6 +11,7 @@ from playwright.async_api import Locator, Page, expect
 
 from everwork import Everwork, RetryPolicy
 from everwork.core.states import State
+from everwork.server.http.ui.address import SERVER
 from everwork.server.http.ui.pages import ACTIONS
 from everwork.service.access.principal import Permission
 from tests.app.waiting import working
@@ -75,6 +76,27 @@ async def test_a_failing_job_is_watched_understood_requeued_and_seen_to_complete
     assert (await whole.job(int(key))).state is State.COMPLETED
 
 
+async def test_a_dead_letter_gets_other_variables_and_what_is_typed_survives_the_updates_of_the_page(
+    operator: Visitor, whole: Whole
+) -> None:
+    job = await a_dead_letter(whole.service._engine, type="bill", variables='{"to":"ann"}')
+    page = await operator.go(f"/ui/jobs/{job.key}")
+    await page.locator("#requeue-with summary").click()
+    field = page.get_by_label("Variables, as JSON")
+    await field.fill('{"to": "ada"')
+    await a_policy(whole.service._engine, type="bill", failed_job_retry_hours=24.0)
+    await expect(page.locator("main")).to_contain_text("will be requeued automatically")
+    await expect(field).to_have_value('{"to": "ada"')
+    operator.watch.allow("status of 422")
+    await press(page, "Requeue with these variables")
+    await said(page, "variables: must be a JSON object")
+    await expect(field).to_have_value('{"to": "ada"')
+    await field.fill('{"to": "ada"}')
+    await press(page, "Requeue with these variables")
+    await said(page, "requeued with other variables")
+    assert (await whole.job(job.key)).variables == '{"to":"ada"}'
+
+
 async def test_a_type_is_paused_and_goes_on(operator: Visitor, whole: Whole) -> None:
     job = await a_pending_job(whole.service._engine, type="newsletter")
     page = await operator.go("/ui/type?name=newsletter")
@@ -133,7 +155,7 @@ OPEN = ("/ui/login", "/ui/logout", "/ui/jobs/find")
 FORM = {"type": "report", "name": "report", "act": "requeue", "scope": "all", "filter": "type=report", "sure": "yes",
         "below": "99", "priority": "1", "retries": "1", "permission": "*", "policy": "{}", "seconds": "5",
         "id": "0123456789ab", "worker": "w", "trigger": "t", "process": "p", "on": "yes",
-        "until": "1"}  # fmt: skip
+        "until": "1", "variables": "{}"}  # fmt: skip
 """Something for every field that an action asks for: nobody is refused for what he has not said."""
 ACTING = "main form[method=post]:not([action='/ui/jobs/find'])"
 
@@ -146,7 +168,7 @@ async def test_a_key_that_may_only_read_can_do_nothing(visitor: Visitor, whole: 
         await visitor.go(path)
         assert await page.locator(ACTING).count() == 0, path
     visitor.watch.allow("status of 403")
-    paths = [action.path.format(key=job.key) for action in ACTIONS if action.path not in OPEN]
+    paths = [path.format(key=job.key) for path in (SERVER.at(one.path) for one in ACTIONS) if path not in OPEN]
     assert {path: await posted(page, path, **FORM) for path in paths} == dict.fromkeys(paths, 403)
     assert (await whole.job(job.key)).state is State.FAILED
 

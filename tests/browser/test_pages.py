@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everwork.server.http.ui import pages
+from everwork.server.http.ui.address import SERVER
 from tests.browser.barriers import COLOURS, SHAPES, barriers
 from tests.browser.conftest import Visit
 from tests.browser.watching import DESKTOP, PHONE, Visitor
@@ -16,7 +17,7 @@ EMPTY = ("/ui", "/ui/types", "/ui/jobs", "/ui/dead", "/ui/workers", "/ui/trigger
 
 def test_no_page_is_left_out() -> None:
     seen = {path.partition("?")[0] for path in PAGES.values()} | {"/ui/login"}
-    shown = {page.path.partition("{")[0] for page in pages.PAGES if not page.path.endswith("/text")}
+    shown = {SERVER.at(page.path).partition("{")[0] for page in pages.PAGES if not page.path.endswith("/text")}
     assert {path.partition("{")[0] for path in seen} == shown
 
 

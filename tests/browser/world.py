@@ -43,12 +43,13 @@ STUCK: Final = "payment-charge"
 PAUSED: Final = "search-index"
 NOBODYS: Final = "data-export"
 REFUSED: Final = "ConnectionError: connection refused by db.example.org:5432"
-TRACE: Final = """RuntimeError: the layout "invoice-2024" has no field 'vat'
-Traceback (most recent call last):
+LAYOUT: Final = "RuntimeError: the layout 'invoice-2024' has no field 'vat'"
+TRACE: Final = f"""Traceback (most recent call last):
   File "shop/invoices.py", line 88, in __call__
     page = layout.fill(order)
   File "shop/layouts.py", line 31, in fill
-    raise RuntimeError(f"the layout {self.name!r} has no field {name!r}")"""
+    raise RuntimeError(f"the layout {{self.name!r}} has no field {{name!r}}")
+{LAYOUT}"""
 
 
 PAGES: Final = {
@@ -203,13 +204,16 @@ async def _a_hard_life(engine: Engine, clock: VirtualClock) -> tuple[int, int]:
     }
     new = NewJob("invoice-render", json.dumps(said), **more)
     failed, completed = [one.key for one in await engine.create([new] * 2)]
-    for error in ("TimeoutError: timed out after 60 s", REFUSED, TRACE):
+    stack = 'Stack (most recent call last):\n  File "shop/invoices.py", line 88, in __call__\n    await fonts.load()'
+    for error, trace in (("timed out after 60 s", stack), (REFUSED, None), (LAYOUT, TRACE)):
         leased = (await engine.activate([Demand("invoice-render", "accountant@web-1", 500, MINUTE_MS)])).jobs
         clock.advance(seconds=4)
         mine = {job.key: job for job in leased}
         if completed in mine and mine[completed].attempts > 1:
             await engine.settle([Complete(completed, mine.pop(completed).attempt, '{"pages": 2, "file": "4711.pdf"}')])
-        await engine.settle([Failed(job.key, job.attempt, error, backoff_ms=1_000) for job in mine.values()])
+        await engine.settle(
+            [Failed(job.key, job.attempt, error, backoff_ms=1_000, traceback=trace) for job in mine.values()]
+        )
         clock.advance(seconds=2)
     return failed, completed
 

@@ -72,7 +72,7 @@ def test_every_command_reads_the_file_that_is_named(cli: Cli, command: str) -> N
 
 
 def test_no_command_is_forgotten_above() -> None:
-    of_their_own = {"up", "serve", "worker", "tick", "copy", "spool", "version"}
+    of_their_own = {"up", "serve", "worker", "tick", "copy", "spool", "version", "init", "completion"}
     assert {command.split()[0] for command in EVERY_COMMAND} | of_their_own >= set(COMMANDS)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from everwork.engines.values import JobRecord
     from tests.cli.conftest import Cli
@@ -138,7 +138,7 @@ async def test_a_target_with_other_jobs_is_refused_and_left_as_it_is(cli: Cli, s
         assert [job.type for job in (await the_jobs(other))] == ["other"]
 
 
-async def the_jobs(engine: Engine) -> list[Job]:
+async def the_jobs(engine: Engine) -> list[StoredJob]:
     """All jobs of a small store."""
     return [record.job for record in await engine.dump(0, 1_000)]
 

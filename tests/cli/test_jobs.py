@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.core.limits import CREATE_BATCH_MAX
+from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.states import State
 from tests.cli.conftest import DEADLINE_SECONDS
-from tests.factories import a_completed_job, a_dead_letter, a_pending_job, a_processing_job, a_scheduled_job, the_job
+from tests.factories import (
+    a_completed_job,
+    a_dead_letter,
+    a_pending_job,
+    a_processing_job,
+    a_scheduled_job,
+    activated,
+    settled,
+    the_job,
+)
 
 if TYPE_CHECKING:
     from everwork.engines.contract import Engine
@@ -94,6 +104,32 @@ def test_a_file_may_be_a_pipe_and_may_repeat_dedupe_keys(cli: Cli) -> None:
 # list ---------------------------------------------------------------------------------------------
 
 
+async def test_get_shows_the_last_traceback_and_every_one_if_asked(cli: Cli, engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    await settled(engine, Failed(job.key, 1, "boom", backoff_ms=0, traceback="Traceback:\n  first \x1b[31mred"))
+    await activated(engine, job)
+    await settled(engine, Failed(job.key, 2, "boom", final=True, traceback="Traceback:\n  second"))
+    text = cli("jobs", "get", str(job.key)).out
+    assert text.endswith(
+        "\nAttempt 2 failed here:\nTraceback:\n  second\n\nattempts with a traceback: 2; --tracebacks shows all\n"
+    )
+    for command in ("jobs get", "dead show"):
+        text = cli(*command.split(), str(job.key), "--tracebacks").out
+        assert "\nAttempt 1 failed here:\nTraceback:\n  first  [31mred\n\nAttempt 2 failed here:\n" in text
+    history = cli("jobs", "get", str(job.key), "--json").json["history"]
+    assert history[1]["traceback"] == "Traceback:\n  second"
+
+
+async def test_get_of_a_completed_job_shows_no_traceback(cli: Cli, engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    await settled(engine, Failed(job.key, 1, "boom", backoff_ms=0, traceback="Traceback:\n  first"))
+    await activated(engine, job)
+    await settled(engine, Complete(job.key, 2))
+    text = cli("jobs", "get", str(job.key)).out
+    assert "Traceback:" not in text
+    assert text.endswith("\n\nattempts with a traceback: 1; --tracebacks shows all\n")
+
+
 async def test_list_shows_a_line_a_job_with_what_is_worth_knowing(cli: Cli, engine: Engine) -> None:
     await a_dead_letter(engine, error="no such\naddress")
     await a_scheduled_job(engine, type="reminder")
@@ -165,6 +201,20 @@ async def test_get_shows_the_job_its_history_and_why_it_is_not_running(cli: Cli,
         assert part in text
 
 
+async def test_get_numbers_attempts_as_the_job_counts_them_and_shows_short_delays(cli: Cli, engine: Engine) -> None:
+    job = await a_dead_letter(engine)
+    await engine.requeue([job.key])
+    await activated(engine, job)
+    await settled(engine, Release(job.key, 2))
+    await activated(engine, job)
+    await settled(engine, Failed(job.key, 3, "no answer", backoff_ms=500))
+    text = cli("jobs", "get", str(job.key)).out
+    assert "1 of 5" in text
+    rows = [row.split() for row in text.partition("ENDED BY")[2].splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["1", "failed"], ["requeued", rows[1][1]], ["1", "handed"], ["1", "failed"]]
+    assert "no answer (retry after 0.5 s)" in text
+
+
 async def test_get_with_json_has_history_and_explanation(cli: Cli, engine: Engine) -> None:
     job = await a_processing_job(engine)
     report = cli("jobs", "get", str(job.key), "--json").json
@@ -195,6 +245,26 @@ async def test_requeue_brings_a_dead_letter_back(cli: Cli, engine: Engine) -> No
         "jobs": [{"key": "1", "ok": True, "previous_state": "failed", "error": None}]
     }
     assert (await the_job(engine, dead.key)).state is State.PENDING
+
+
+async def test_requeue_gives_one_job_other_variables(cli: Cli, engine: Engine) -> None:
+    dead = await a_dead_letter(engine, variables='{"to":"ann"}')
+    refused = {
+        ("1", "2", "--var", "to=ada"): "variables: replace those of one job: give one key, not 2",
+        ("1", "--variables", "[]"): "variables: must be a JSON object, not []",
+        ("1", "--variables", "{}", "--var", "a=1"): "variables: must not be given together with var; give one of them",
+    }
+    for options, problem in refused.items():
+        answer = cli("jobs", "requeue", *options)
+        assert (answer.code, answer.err) == (2, f"everwork: {problem}\n")
+    answer = cli("jobs", "requeue", str(dead.key), "--var", "to=ada", "--var", "n=2")
+    assert answer.out == "job 1: requeued with other variables (was failed)\n"
+    assert (await the_job(engine, dead.key)).variables == '{"to":"ada","n":2}'
+    assert "arguments changed" in cli("jobs", "get", str(dead.key)).out
+    answer = cli("jobs", "requeue", str(dead.key), "--variables", "{}")
+    assert (answer.code, "cannot be requeued" in answer.err) == (1, True)
+    [entry] = cli("audit", "--json").json["entries"]
+    assert (entry["action"], entry["detail"]) == ("jobs.requeue", {"variables": "changed"})
 
 
 async def test_run_now_lets_a_scheduled_job_start(cli: Cli, engine: Engine) -> None:

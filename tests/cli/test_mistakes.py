@@ -80,7 +80,7 @@ BAD_QUESTIONS = {
 }
 BAD_URLS = {
     "an unknown scheme": ("mysql://host/db", "engine URL: unknown scheme 'mysql'; it must start with one of sqlite://"),
-    "no scheme": ("everwork.db", "engine URL: unknown scheme ''; it must start with one of sqlite://"),
+    "no scheme": ("everwork.db", "engine URL: has no scheme (a file is sqlite:///jobs.db); it must start with one of"),
     "no path": ("sqlite:///", "engine URL: must be sqlite:///relative/path.db"),
     "an unknown option": ("sqlite:///a.db?fast=1", "engine URL: unknown option 'fast'; allowed: synchronous"),
     "memory": ("sqlite:///:memory:", "engine URL: a store in memory would end with this command; name a file"),

@@ -64,7 +64,9 @@ class Greeter(AbstractWorker):
 async def test_a_tick_runs_what_is_due_says_how_it_ended_and_is_content_with_nothing(cli: Cli) -> None:
     (cli.folder / "shop.py").write_text(SHOP)
     async with Everwork(f"sqlite:///{cli.file}") as app:
-        keys = [await app.enqueue("greet", name=name, priority=at) for at, name in enumerate(["ann", "nobody", "bob"])]
+        keys = [
+            await app.using(priority=at).enqueue("greet", name=name) for at, name in enumerate(["ann", "nobody", "bob"])
+        ]
         answer = cli("tick", "shop", "--max-jobs", "2", "--log-level", "error")
         assert (answer.code, answer.out, answer.err) == (0, "2 ran: 1 completed, 1 retried\n", "")
         rest = cli("tick", "shop:app", "--json", EVERWORK_JOBS_PER_TICK="7").json

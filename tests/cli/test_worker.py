@@ -7,11 +7,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from everwork import Everwork
+from everwork import Everwork, RetryPolicy
 from tests.cli.conftest import COMMAND, DEADLINE_SECONDS
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ async def test_what_the_file_and_the_environment_say_of_types_holds_over_what_th
         await done(cli, "greet", name="ann")
         said = {one["type"]: one for one in cli("types", "list", "--json").json["types"]}
     assert cli("types", "policy", "greet", "--json").json["set"] == {
-        "max_attempts": 7,
+        **asdict(RetryPolicy(7)),
         "max_running": 3,
         "failed_job_retry_hours": 12,
     }
@@ -108,8 +109,8 @@ async def test_an_application_works_until_a_signal_without_the_server_s_packages
         out, err = process.communicate(timeout=DEADLINE_SECONDS)
     assert (process.returncode, out) == (0, "")
     assert [json.loads(line)["event"] for line in err.splitlines()] == [
-        "the application runs",
-        "the application has stopped",
+        "worker started",
+        "worker stopped",
     ]
 
 

@@ -19,8 +19,10 @@ async def test_a_worker_is_listed_and_switched(cli: Cli, engine: Engine) -> None
     await a_trigger(engine)
     await a_process(engine)
     assert cli("workers", "off", "mailer").out == "mailer: switched off\n"
-    head, row = (line.split() for line in cli("workers", "list").out.splitlines())
-    assert head == ["WORKER", "ID", "STATUS", "PROCESSES", "AT", "ONCE", "TIME-OUT", "SOURCES"]
+    live_head, live, _, head, row = (line.split() for line in cli("workers", "list").out.splitlines())
+    assert live_head == ["RUNNING", "WORKER", "KIND", "UP", "JOBS", "HEARTBEAT", "TAKES"]
+    assert (live[:2], live[3], live[-1]) == (["m1/0", "manager"], "0", "mailer")
+    assert head == ["WORKER", "ID", "STATUS", "PROCESSES", "CONCURRENCY", "TIMEOUT", "SOURCES"]
     assert row == ["mailer", WORKER_ID, "off", "1", "2", "90s", "mails"]
     assert cli("workers", "on", WORKER_ID, "--json").json == {
         "id": WORKER_ID,
@@ -37,9 +39,9 @@ async def test_processes_are_listed_and_a_worker_that_does_not_start_is_told(cli
     await a_process(engine, memory_bytes=50 * 1_048_576, broken={WORKER_ID: "startup: no such host"}, running=3)
     assert cli("workers", "list").out.splitlines()[-1] == "mailer does not start in m1/0: startup: no such host"
     row = cli("workers", "processes").out.splitlines()[1].split()
-    assert row[:5] == ["m1/0", "running", "m1", "here", "17"]
-    assert row[6:11] == ["3", "0", "0", "50", "MB"]
-    assert row[12:] == ["ago", "mailer"]
+    assert row[:6] == ["m1/0", "manager", "running", "m1", "here", "17"]
+    assert row[7:12] == ["3", "0", "0", "50", "MB"]
+    assert row[13:] == ["ago", "mailer"]
     assert [one["name"] for one in cli("workers", "processes", "--json").json["managers"]] == ["m1"]
 
 
@@ -57,7 +59,7 @@ async def test_a_trigger_is_listed_switched_and_fired(cli: Cli, engine: Engine) 
 async def test_a_process_is_asked_to_be_restarted(cli: Cli, engine: Engine) -> None:
     await a_process(engine)
     assert cli("workers", "restart", "m1/0").out == "m1/0: its manager m1 is asked to replace it\n"
-    assert cli("workers", "processes").out.splitlines()[1].split()[1] == "restarting"
+    assert cli("workers", "processes").out.splitlines()[1].split()[2] == "restarting"
 
 
 async def test_what_runs_is_listed_with_who_holds_it(cli: Cli, engine: Engine) -> None:
@@ -65,8 +67,8 @@ async def test_what_runs_is_listed_with_who_holds_it(cli: Cli, engine: Engine) -
     jobs = [await a_processing_job(engine, worker=name, type=name) for name in ("m1/0", "node-7")]
     rows = [line.split() for line in cli("workers", "running").out.splitlines()[1:]]
     assert [(row[0], row[1], *row[5:]) for row in rows] == [
-        (str(jobs[0].key), "m1/0", "yes", "m1/0"),
-        (str(jobs[1].key), "node-7", "no", "node-7"),
+        (str(jobs[0].key), "m1/0", "manager", "m1/0"),
+        (str(jobs[1].key), "node-7", "-", "node-7"),
     ]
 
 
@@ -86,9 +88,10 @@ async def test_a_trigger_shows_when_it_fires_next_and_what_it_has_made(cli: Cli,
 async def test_a_worker_is_forgotten_with_its_triggers(cli: Cli, engine: Engine) -> None:
     await a_trigger(engine)
     assert cli("workers", "forget", "mailer").out == "mailer: forgotten; 0 pending jobs cancelled\n"
-    assert cli("workers", "list").out == "no worker has been declared yet: run one by everwork worker\n"
+    none = "no workers are running: start some with everwork worker MODULE\n"
+    assert cli("workers", "list").out == none
     assert cli("triggers", "list").out == "no worker has declared a trigger yet\n"
-    assert cli("workers", "processes").out == "no process lives\n"
+    assert cli("workers", "processes").out == none
 
 
 @pytest.mark.parametrize("command", ["workers on", "workers forget", "triggers off", "triggers fire"])

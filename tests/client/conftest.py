@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everwork.client import Client
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.states import LIVE_STATES
 from tests.client.server import KEY, ServerProcess
 from tests.stores import url_of
@@ -64,7 +64,7 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def emptied(client: Client) -> None:
     """Remove every job."""
 
-    async def remove(job: Job) -> None:
+    async def remove(job: StoredJob) -> None:
         if job.state in LIVE_STATES:
             await client.cancel(job.key)
         await client.delete(job.key)

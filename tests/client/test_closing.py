@@ -41,7 +41,7 @@ async def hold(job: ActiveJob) -> None:
 async def test_whoever_waits_is_told_that_the_client_was_closed(client: Client, call: Callable[..., Any]) -> None:
     created = await client.create("a")
     task = asyncio.create_task(call(client, created.key))
-    await until(lambda: client._calls._limits)
+    await until(lambda: client._connection.calls.are_in_progress)
     await client.close()
     with pytest.raises(EngineUnavailable, match=CLOSED):
         await asyncio.wait_for(task, JOIN_S)
@@ -51,7 +51,7 @@ async def test_whoever_waits_is_told_that_the_client_was_closed(client: Client, 
 async def test_a_call_that_is_being_repeated_is_told_that_the_client_was_closed() -> None:
     client = Client(f"grpc://127.0.0.1:{a_free_port()}", key=KEY, timeout=LONG_S)
     task = asyncio.create_task(client.get(1))
-    await until(lambda: client._calls._limits)
+    await until(lambda: client._connection.calls.are_in_progress)
     await client.close()
     with pytest.raises(EngineUnavailable, match=CLOSED):
         await asyncio.wait_for(task, JOIN_S)

@@ -15,7 +15,8 @@ import pytest
 from everwork import Everwork
 from everwork.app.sync import SyncEverwork
 from everwork.client import ActiveJob, Client, SyncClient
-from everwork.core.job import HistoryEntry, Job
+from everwork.codec.job_values import Job, JobPage
+from everwork.core.job import HistoryEntry
 from everwork.core.leasing import Created, Judged
 from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats
 from everwork.core.states import State
@@ -72,7 +73,7 @@ def types_of_a_blocking_client(client: SyncClient, job: ActiveJob) -> None:
     assert_type(client.history(1), list[HistoryEntry])
     assert_type(client.explain(1), Explanation)
     assert_type(client.stats(), Stats)
-    assert_type(client.page(limit=5), Page)
+    assert_type(client.page(limit=5), JobPage)
     assert_type(client.list(type="a"), Iterator[Job])
     client.fail(job, "boom", backoff=3.5, final=True)
     client.fail(job)  # type: ignore[call-arg]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -64,7 +63,7 @@ async def lapsed(server: ServerProcess) -> None:
 async def numbers(server: ServerProcess) -> list[int]:
     """The numbers in the variables of all jobs, in the order of their keys."""
     async with Client(server.grpc_url, key=KEY) as client:
-        return [json.loads(job.variables)["number"] async for job in client.list()][::-1]
+        return [job.variables["number"] async for job in client.list()][::-1]
 
 
 async def test_jobs_go_straight_to_a_server_that_is_there(client: Client) -> None:

@@ -54,6 +54,7 @@ async def test_one_bad_outcome_of_a_call_is_named_by_its_place_and_nothing_happe
         (Failed(1, 1, "boom", backoff_ms=-1), "backoff_ms"),
         (Failed(1, 1, "boom", variables="[]"), "variables"),
         (Failed(1, 1, "boom", classes=("A", 5)), "classes"),  # type: ignore[arg-type]
+        (Failed(1, 1, "boom", traceback=["a"]), "traceback"),  # type: ignore[arg-type]
         (Retry(1, 1, "boom", delay_ms=-1), "delay_ms"),
         (Throw(1, 1, ""), "code"),
         (Throw(1, 1, "C", variables="1"), "variables"),
@@ -84,6 +85,26 @@ async def test_a_failure_by_policy_is_classified_by_the_exception_and_else_by_it
     for job, delay_ms in ((by_class, 2_000), (by_text, 60_000), (unsaid, 5_000)):
         [entry] = await client.history(job.key)
         assert (entry.retry_at_ms or 0) - entry.at_ms == delay_ms
+
+
+async def test_every_failure_takes_the_traceback_of_its_exception_along(client: Client) -> None:
+    await client.create_many([("s", {})] * 6)
+    failed, retried, rejected, thrown, given, unraised = await client.activate("s", limit=6)
+    with pytest.raises(ZeroDivisionError) as caught:
+        1 / 0  # noqa: B018 - raises
+    await client.fail(failed, caught.value)
+    await client.retry(retried, caught.value)
+    await client.reject(rejected, caught.value)
+    await client.throw(thrown, "CODE", caught.value)
+    await client.fail(given, "boom", traceback="at send\n" * 10_000)
+    await client.fail(unraised, ZeroDivisionError())
+    for job in (failed, retried, rejected, thrown):
+        [entry] = await client.history(job.key)
+        assert str(entry.traceback).startswith("Traceback (most recent call last):\n  File ")
+        assert str(entry.traceback).endswith("\nZeroDivisionError: division by zero")
+    [entry] = await client.history(given.key)
+    assert str(entry.traceback).startswith("at send\n  [71,")
+    assert (await client.history(unraised.key))[0].traceback is None
 
 
 async def test_a_stream_wants_to_know_which_attempt_has_ended(client: Client) -> None:

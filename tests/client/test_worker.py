@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from everwork import Job
 from everwork.client import ActiveJob, Client
 from everwork.client.stream_source import runtime_handlers, work_on
-from everwork.core.job import Job
 from everwork.core.outcome import Outcome
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
-from everwork.exceptions import AccessError, BadConfiguration, Fail, InvalidInput, Reject, ResultTimeout, Retry
+from everwork.exceptions import (
+    AccessError,
+    BadConfiguration,
+    Fail,
+    InvalidInput,
+    Reject,
+    ResultNotStored,
+    ResultTimeout,
+    Retry,
+)
 from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
 
@@ -95,7 +104,9 @@ async def test_what_a_handler_raises_decides(
     assert (job.last_error or "").startswith(error)
 
 
-async def test_an_exception_is_classified_as_in_a_local_worker(client: Client) -> None:
+async def test_an_exception_is_classified_as_in_a_local_worker(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     async def odd(job: ActiveJob) -> None:
         raise BrokenPipeError("odd")  # A ConnectionError: retryable, 2 s after the first attempt.
 
@@ -104,6 +115,14 @@ async def test_an_exception_is_classified_as_in_a_local_worker(client: Client) -
         await until(lambda: has_error(client, created.key))
     [entry] = await client.history(created.key)
     assert (entry.retry_at_ms or 0) - entry.at_ms == 2_000
+    [line] = [record for record in caplog.records if f"key={created.key} " in record.message]
+    assert (line.levelname, line.message.partition(": ")[0]) == (
+        "WARNING",
+        "attempt 1 of 5 failed, the server decides about a retry",
+    )
+    title, place, *_, last = str(entry.traceback).split("\n")
+    assert (title, last) == ("Traceback (most recent call last):", "BrokenPipeError: odd")
+    assert place.endswith(", in odd")
 
 
 async def test_only_what_a_worker_did_not_want_counts_for_the_breaker(server: ServerProcess, url: str) -> None:
@@ -126,13 +145,15 @@ async def test_only_what_a_worker_did_not_want_counts_for_the_breaker(server: Se
     assert counted == {"error": 1, "fail": 0, "reject": 0, "retry": 0}
 
 
-async def test_a_result_that_is_no_json_fails_the_job_for_good(client: Client) -> None:
+async def test_a_job_whose_result_is_no_json_is_completed_with_a_note(client: Client) -> None:
     async def odd(job: ActiveJob) -> object:
         return object()
 
     created = await client.create("odd")
     async with working(client, {"odd": odd}):
-        assert "the handler's result" in ((await finished(client, created.key)).last_error or "")
+        assert "everwork.result_not_stored" in (await finished(client, created.key)).result
+        with pytest.raises(ResultNotStored, match="its result could not be stored: result: must be made of JSON"):
+            await client.result(created.key)
 
 
 async def test_plain_functions_run_in_threads(client: Client) -> None:
@@ -509,7 +530,7 @@ async def test_a_stream_carries_jobs_and_every_outcome(client: Client) -> None:
         stream.throw(jobs[5], "CODE", "thrown")
     seen = [await client.get(one.key) for one in created]
     assert [job.state.label for job in seen] == ["completed", "pending", "pending", "failed", "pending", "failed"]
-    assert (seen[0].result, seen[1].variables, seen[1].retries) == ('{"ok":true}', '{"n":1,"more":1}', 2)
+    assert (seen[0].result, seen[1].variables, seen[1].retries) == ({"ok": True}, {"n": 1, "more": 1}, 2)
     assert (seen[3].rejected, seen[4].attempts, seen[5].error_code) == (True, 0, "CODE")
     assert len((await client.page(type="t")).jobs) == 1
     assert list(stream.refusals) == []

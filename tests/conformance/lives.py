@@ -22,7 +22,7 @@ from tests.factories import (
 from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
-    from everwork.core.job import HistoryEntry, Job
+    from everwork.core.job import HistoryEntry, StoredJob
     from everwork.core.outcome import Outcome
     from everwork.engines.contract import Engine
     from everwork.engines.values import JobRecord
@@ -72,7 +72,11 @@ async def _ended(engine: Engine) -> None:
 
 
 async def _failed_before(engine: Engine, clock: VirtualClock) -> None:
-    outcomes: list[Outcome] = [Failed(0, 1, "boom"), Retry(0, 1, "later", delay_ms=9_000), Release(0, 1)]
+    outcomes: list[Outcome] = [
+        Failed(0, 1, "boom", traceback="Traceback:\n  x"),
+        Retry(0, 1, "later", delay_ms=9_000),
+        Release(0, 1),
+    ]
     for outcome in outcomes:
         job = await a_processing_job(engine, type=f"{kind_of(outcome)}-once", retry=OWN_POLICY)
         await settled(engine, outcome._replace(key=job.key))
@@ -101,7 +105,7 @@ async def _copies(engine: Engine) -> None:
     await settled(engine, Complete(first.key, 1))
 
 
-async def whole(engine: Engine) -> tuple[list[tuple[Job, list[HistoryEntry]]], object]:
+async def whole(engine: Engine) -> tuple[list[tuple[StoredJob, list[HistoryEntry]]], object]:
     """Everything that anyone can see of a store's jobs."""
     jobs = [(job, await engine.history(job.key)) for job in await every_job(engine)]
     return jobs, await counted(engine)

@@ -11,7 +11,7 @@ from everwork.core.states import State
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from everwork.core.job import HistoryEntry, Job
+    from everwork.core.job import HistoryEntry, StoredJob
     from everwork.core.leasing import Judged, Verdict
     from everwork.engines.contract import Engine
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Sight(NamedTuple):
     """A job, its history and the counts of the store."""
 
-    job: Job | None
+    job: StoredJob | None
     history: list[HistoryEntry]
     counts: dict[tuple[str, str, str, State], int]
 
@@ -38,9 +38,9 @@ async def counted(engine: Engine) -> dict[tuple[str, str, str, State], int]:
     return by_place
 
 
-async def every_job(engine: Engine, wanted: JobFilter | None = None, page: int = 100) -> list[Job]:
+async def every_job(engine: Engine, wanted: JobFilter | None = None, page: int = 100) -> list[StoredJob]:
     """All jobs that match, by paging to the end."""
-    jobs: list[Job] = []
+    jobs: list[StoredJob] = []
     cursor: int | None = None
     for _ in range(1_000):
         answer = await engine.find(wanted or JobFilter(), page, cursor)

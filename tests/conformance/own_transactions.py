@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from typing import Any, Final, NamedTuple
 
+import aiosqlite
 import asyncpg
 import psycopg
+import psycopg2
 import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_async
@@ -40,11 +42,22 @@ def later(act: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 
 @asynccontextmanager
 async def _sqlite3(url: str, begin: bool) -> AsyncIterator[Own]:
-    path = url.removeprefix("sqlite:///").partition("?")[0]
-    with closing(sqlite3.connect(path, isolation_level=None)) as own:
+    with closing(sqlite3.connect(_path(url), isolation_level=None)) as own:
         if begin:
             own.execute("BEGIN IMMEDIATE")
         yield Own(own, later(own.execute), later(own.commit), later(own.rollback))
+
+
+@asynccontextmanager
+async def _aiosqlite(url: str, begin: bool) -> AsyncIterator[Own]:
+    async with aiosqlite.connect(_path(url), isolation_level=None) as own:
+        if begin:
+            await own.execute("BEGIN IMMEDIATE")
+        yield Own(own, own.execute, own.commit, own.rollback)
+
+
+def _path(url: str) -> str:
+    return url.removeprefix("sqlite:///").partition("?")[0]
 
 
 @asynccontextmanager
@@ -53,7 +66,8 @@ async def _asyncpg(url: str, begin: bool) -> AsyncIterator[Own]:
     transaction = own.transaction()
     if begin:
         await transaction.start()
-    yield Own(own, own.execute, transaction.commit, transaction.rollback)
+    run = lambda sql: own.execute(sql)  # noqa: E731, PLW0108 - looked up each time, as users do
+    yield Own(own, run, transaction.commit, transaction.rollback)
     await own.close()
 
 
@@ -73,16 +87,23 @@ async def _psycopg(url: str, begin: bool) -> AsyncIterator[Own]:
 
 
 @asynccontextmanager
+async def _psycopg2(url: str, begin: bool) -> AsyncIterator[Own]:
+    with closing(psycopg2.connect(_bare(url))) as own:
+        own.autocommit = not begin
+        yield Own(own, later(own.cursor().execute), later(own.commit), later(own.rollback))
+
+
+@asynccontextmanager
 async def _psycopg_async(url: str, begin: bool) -> AsyncIterator[Own]:
     own = await psycopg.AsyncConnection.connect(_bare(url), autocommit=not begin)
     yield Own(own, own.execute, own.commit, own.rollback)
     await own.close()
 
 
-def _sqlalchemy(make: Callable[[sqlalchemy.Engine], Any]) -> Opening:
+def _sqlalchemy(make: Callable[[sqlalchemy.Engine], Any], driver: str = "psycopg") -> Opening:
     @asynccontextmanager
     async def opened(url: str, begin: bool) -> AsyncIterator[Own]:
-        engine = sqlalchemy.create_engine(_bare(url, "psycopg"), **_isolation(begin))
+        engine = sqlalchemy.create_engine(_bare(url, driver), **_isolation(begin))
         with closing(make(engine)) as own:
             yield Own(own, lambda sql: later(own.execute)(sqlalchemy.text(sql)), later(own.commit), later(own.rollback))
         engine.dispose()
@@ -115,6 +136,7 @@ _POSTGRES: Final[dict[str, Opening]] = {
     "asyncpg": _asyncpg,
     "asyncpg-pool": _asyncpg_pool,
     "psycopg": _psycopg,
+    "psycopg2": _psycopg2,
     "psycopg-async": _psycopg_async,
     "sqlalchemy": _sqlalchemy(lambda engine: engine.connect()),
     "sqlalchemy-session": _sqlalchemy(orm.Session),
@@ -122,15 +144,25 @@ _POSTGRES: Final[dict[str, Opening]] = {
     "sqlalchemy-asyncpg-session": _sqlalchemy_async("asyncpg", sqlalchemy_async.AsyncSession),
     "sqlalchemy-psycopg-async": _sqlalchemy_async("psycopg", lambda engine: engine.connect()),
 }
-OPENINGS: Final[dict[str, Opening]] = {"sqlite3": _sqlite3, **_POSTGRES}
-SYNCHRONOUS: Final = {"sqlite3", "psycopg", "sqlalchemy", "sqlalchemy-session"}
+_SQLITE: Final[dict[str, Opening]] = {
+    "sqlite3": _sqlite3,
+    "aiosqlite": _aiosqlite,
+    "sqlalchemy-sqlite": _sqlalchemy(lambda engine: engine.connect(), "pysqlite"),
+    "sqlalchemy-sqlite-session": _sqlalchemy(orm.Session, "pysqlite"),
+    "sqlalchemy-aiosqlite": _sqlalchemy_async("aiosqlite", lambda engine: engine.connect()),
+    "sqlalchemy-aiosqlite-session": _sqlalchemy_async("aiosqlite", sqlalchemy_async.AsyncSession),
+}
+OPENINGS: Final[dict[str, Opening]] = {**_SQLITE, **_POSTGRES}
+SYNCHRONOUS: Final = {name for name in OPENINGS if "async" not in name and "aio" not in name}
 
-_BY_ENGINE: Final = {"sqlite": ["sqlite3"], "postgres": list(_POSTGRES), "redis": []}
-_POLLED: Final = _POSTGRES if EVERYTHING else {"asyncpg", "psycopg"}
+_BY_ENGINE: Final = {"sqlite": list(_SQLITE), "postgres": list(_POSTGRES), "redis": []}
+_ONE_OF_EACH: Final = {"sqlite3", "aiosqlite", "asyncpg", "psycopg"}
+SOME: Final = {*_ONE_OF_EACH, "sqlalchemy-session"}
+_OFTEN: Final = set(OPENINGS) - {"sqlalchemy-sqlite", "sqlalchemy-aiosqlite"}
 DRIVERS: Final = [
     (way, driver)
     for way in WAYS
     for driver in _BY_ENGINE[way.partition("-")[0]]
-    if not way.endswith("-poll") or driver in _POLLED
+    if EVERYTHING or driver in (_ONE_OF_EACH if "-" in way else _OFTEN)
 ]
-"""Every way to write, with every driver whose transactions it joins; without notifications, one driver of each sort."""
+"""Every way to write, with every driver whose transactions it joins; in further ways, one driver of each sort."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from everwork.codec.json import encode_policy
 from everwork.core.outcome import Failed
+from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
 from tests.conformance.failing import where_it_is_decided
 from tests.factories import a_policy, a_processing_job, activated, settled
@@ -28,9 +30,9 @@ RULES: list[dict[str, str]] = [
 ]
 
 
-async def failed(engine: Engine, error: str, **more: Any) -> tuple[State, int]:
+async def failed(engine: Engine, error: str, *, retry: str | None = None, **more: Any) -> tuple[State, int]:
     """A new job whose first attempt fails; its state then, and the delay in seconds."""
-    job = await a_processing_job(engine)
+    job = await a_processing_job(engine, retry=retry)
     after = await settled(engine, Failed(job.key, 1, error, **more))
     if after.state is State.FAILED:
         return after.state, 0
@@ -52,6 +54,40 @@ async def test_rules_of_the_type_come_before_the_built_in_ones(engine: Engine) -
     await a_policy(engine, errors=RULES)
     assert await failed(engine, "timeout of the till", classes=()) == (State.PENDING, 10)
     assert await failed(engine, "timeout", classes=()) == (State.PENDING, 2)
+
+
+CONNECTION = ("ConnectionRefusedError", "ConnectionError", "OSError")
+
+
+async def test_a_declared_delay_is_not_overridden_by_the_built_in_rules(engine: Engine) -> None:
+    await a_policy(engine, base=60)
+    assert await failed(engine, "refused", classes=CONNECTION) == (State.PENDING, 60)
+    assert await failed(engine, "invalid timeout value", classes=("ValueError",)) == (State.PENDING, 60)
+    assert await failed(engine, "429 too many requests", classes=()) == (State.PENDING, 60)
+
+
+async def test_a_job_s_own_retry_policy_is_not_overridden_by_the_built_in_rules(engine: Engine) -> None:
+    own = encode_policy(RetryPolicy(max_attempts=3))  # Its delays are declared with it: 5 s, 10 s.
+    assert await failed(engine, "refused", classes=CONNECTION, retry=own) == (State.PENDING, 5)
+    assert await failed(engine, "refused", classes=CONNECTION) == (State.PENDING, 2)
+
+
+async def test_a_declared_rule_applies_beside_a_declared_delay(engine: Engine) -> None:
+    await a_policy(engine, base=60, errors=RULES)
+    assert await failed(engine, "timeout of the till", classes=()) == (State.PENDING, 10)
+    assert await failed(engine, "timeout", classes=()) == (State.PENDING, 60)
+    assert await failed(engine, "timeout", classes=("shop.CardUnknown",)) == (State.FAILED, 0)
+
+
+async def test_a_number_of_attempts_alone_declares_no_delay(engine: Engine) -> None:
+    await a_policy(engine, max_attempts=3)
+    assert await failed(engine, "refused", classes=CONNECTION) == (State.PENDING, 2)
+
+
+async def test_a_strict_type_with_a_declared_delay_retries_what_a_rule_knows_after_that_delay(engine: Engine) -> None:
+    await a_policy(engine, base=60, strict=True)
+    assert await failed(engine, "refused", classes=CONNECTION) == (State.PENDING, 60)
+    assert await failed(engine, "boom", classes=("ValueError",)) == (State.FAILED, 0)
 
 
 async def test_a_permanent_error_is_never_tried_again(engine: Engine) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.codec.json import encode_policy
-from everwork.core.job import Job, NewJob
+from everwork.core.job import NewJob, StoredJob
 from everwork.core.leasing import Created
 from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.outcome import Complete, Failed
@@ -46,7 +46,7 @@ UNSTORABLE = '{"half a character": "\ud83e"}'
 
 async def test_a_created_job_is_pending_and_due_at_once(engine: Engine, clock: VirtualClock) -> None:
     job = await a_pending_job(engine)
-    assert job == Job(
+    assert job == StoredJob(
         key=job.key,
         type=TYPE,
         state=State.PENDING,

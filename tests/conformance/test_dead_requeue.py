@@ -32,7 +32,7 @@ from tests.factories import (
 from tests.stores import DAY_MS, HOUR_MS, SECOND_MS
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.core.outcome import Outcome
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
@@ -42,7 +42,7 @@ pytestmark = where_it_is_decided
 DAILY: dict[str, Any] = {"failed_job_retry_hours": 24.0}
 
 
-async def died_again(engine: Engine, job: Job) -> Job:
+async def died_again(engine: Engine, job: StoredJob) -> StoredJob:
     """The same job, tried once more, in vain."""
     running = await activated(engine, job)
     return await settled(engine, Failed(running.key, running.attempt, "again in vain", final=True))

@@ -70,7 +70,7 @@ async def test_a_lease_that_nobody_has_taken_back_yet_is_said_to_have_lapsed(
     clock.advance(ms=LEASE_MS)
     why = await explained(engine, job.key)
     assert why.reason is Reason.RUNNING
-    assert why.text.startswith("the lease of worker 'w7' has lapsed at ")
+    assert why.text.startswith("the lease of worker 'w7' expired at ")
 
 
 @pytest.mark.parametrize("stage", [a_completed_job, a_dead_letter, a_cancelled_job])

@@ -15,7 +15,7 @@ from tests.conformance.test_sweep import swept
 from tests.factories import LEASE_MS, TYPE, a_new_job, a_policy
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.core.outcome import Outcome
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
@@ -27,7 +27,7 @@ ALL, PER_KEY = 6, 2
 LANES = [("a", "x"), ("a", "y"), ("a", None), ("b", "x"), ("b", None)]
 
 
-def lane(job: Job) -> tuple[str, str | None]:
+def lane(job: StoredJob) -> tuple[str, str | None]:
     return job.tenant, job.limit_key
 
 
@@ -40,7 +40,7 @@ async def room(engine: Engine, now_ms: int) -> int:
     return min(sum(free), ALL - running.total())
 
 
-def some_end(chance: random.Random, job: Job) -> Outcome:
+def some_end(chance: random.Random, job: StoredJob) -> Outcome:
     key, attempt = job.key, job.attempt
     ends: list[Outcome] = [
         Complete(key, attempt),

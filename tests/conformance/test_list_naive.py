@@ -17,7 +17,7 @@ from tests.factories import a_new_job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from everwork.core.job import Job, LeasedJob
+    from everwork.core.job import LeasedJob, StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
@@ -86,7 +86,7 @@ def _ended(job: LeasedJob, chance: Random) -> Outcome:
     return chance.choice(outcomes)
 
 
-def a_filter(chance: Random, jobs: Sequence[Job]) -> JobFilter:
+def a_filter(chance: Random, jobs: Sequence[StoredJob]) -> JobFilter:
     """Some conditions; of times, those at which jobs were created."""
     instants = [chance.choice(jobs).created_at_ms + chance.randint(-1, 1) for _ in range(2)]
     return JobFilter(

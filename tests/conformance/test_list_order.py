@@ -25,7 +25,7 @@ from tests.factories import (
 from tests.stores import HOUR_MS, MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
@@ -33,7 +33,7 @@ DUE = JobFilter(order=Order.DUE)
 LATEST = JobFilter(order=Order.FAILED)
 
 
-async def pages(engine: Engine, query: JobFilter, limit: int) -> list[list[Job]]:
+async def pages(engine: Engine, query: JobFilter, limit: int) -> list[list[StoredJob]]:
     """Every page of a list."""
     found, cursor = [], None
     while True:

@@ -96,11 +96,13 @@ async def test_a_failed_attempt_is_counted_by_the_sort_of_its_failure(
     assert await counted_as(engine) == expected
 
 
-async def test_a_lapsed_lease_is_counted_as_such(engine: Engine, clock: VirtualClock) -> None:
+async def test_a_lapsed_lease_is_counted_as_such_and_has_no_run_time(engine: Engine, clock: VirtualClock) -> None:
     await a_processing_job(engine, lease_ms=SECOND_MS)
     clock.advance(ms=2 * SECOND_MS)
     await engine.sweep("s")
-    assert (await counted_as(engine))[measures.failure(measures.LAPSED)] == 1
+    assert await counted_as(engine) == {measures.wait(0): 1, measures.failure(measures.LAPSED): 1}
+    [hour] = (await engine.stats(1)).hours
+    assert (hour.retried, hour.execution_ms) == (1, 0)
 
 
 async def test_a_release_and_what_is_refused_or_repeated_are_not_measured(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from everwork.core.states import State
 from tests.factories import a_processing_job, activated, settled, the_job
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
 
 OLD: dict[str, Outcome] = {
@@ -25,7 +25,7 @@ LIVE: dict[str, Outcome] = {"reject": Reject(0, 2, "live"), "fail": Failed(0, 2,
 every_pair = pytest.mark.parametrize(("old", "live"), [(old, live) for old in OLD for live in LIVE])
 
 
-async def a_job_at_its_second_attempt(engine: Engine) -> Job:
+async def a_job_at_its_second_attempt(engine: Engine) -> StoredJob:
     first = await a_processing_job(engine)
     released = await settled(engine, Release(first.key, 1))
     return await activated(engine, released)

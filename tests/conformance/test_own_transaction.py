@@ -14,7 +14,7 @@ from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from tests.conformance.observe import counted, every_job, kinds, seen, sight
-from tests.conformance.own_transactions import DRIVERS, OPENINGS, SYNCHRONOUS
+from tests.conformance.own_transactions import DRIVERS, OPENINGS, SOME, SYNCHRONOUS
 from tests.factories import (
     TYPE,
     a_new_job,
@@ -27,7 +27,7 @@ from tests.factories import (
     the_job,
     the_state,
 )
-from tests.stores import SECOND_MS, url_of
+from tests.stores import EVERYTHING, SECOND_MS, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +41,11 @@ T = TypeVar("T")
 with_every_driver = pytest.mark.parametrize(("engine_name", "driver"), DRIVERS)
 with_synchronous_drivers = pytest.mark.parametrize(
     ("engine_name", "driver"), [pair for pair in DRIVERS if pair[1] in SYNCHRONOUS]
+)
+
+# Rules of the engine, which drivers cannot change: with one driver of each sort.
+with_some_drivers = pytest.mark.parametrize(
+    ("engine_name", "driver"), DRIVERS if EVERYTHING else [pair for pair in DRIVERS if pair[1] in SOME]
 )
 
 # Where nobody can be told, whoever waits looks by himself all the time.
@@ -114,7 +119,7 @@ async def quiet_mark(engine: Engine) -> int:
     raise AssertionError("wake-ups never end")
 
 
-@with_every_driver
+@with_some_drivers
 async def test_a_batch_is_answered_in_its_order_with_dedupe(engine: Engine, begin: Begin) -> None:
     first = await a_pending_job(engine, dedupe_key="known")
     batch = [a_new_job(dedupe_key="known"), a_new_job(dedupe_key="new"), a_new_job(dedupe_key="new"), a_new_job()]
@@ -127,7 +132,7 @@ async def test_a_batch_is_answered_in_its_order_with_dedupe(engine: Engine, begi
     assert len(await every_job(engine)) == 3
 
 
-@with_every_driver
+@with_some_drivers
 async def test_each_group_gets_its_copy(engine: Engine, begin: Begin) -> None:
     await engine.add_group(TYPE, "audit")
     async with begin() as own:
@@ -146,7 +151,7 @@ async def test_two_steps_of_one_transaction_see_each_other(engine: Engine, begin
     assert again == Created(first.key, True)
 
 
-@with_every_driver
+@with_some_drivers
 async def test_a_delay_counts_from_the_engines_now(engine: Engine, begin: Begin, clock: VirtualClock) -> None:
     async with begin() as own:
         [created] = await engine.create_in(own.tx, [a_new_job(delay_ms=SECOND_MS)])
@@ -156,7 +161,7 @@ async def test_a_delay_counts_from_the_engines_now(engine: Engine, begin: Begin,
     assert await leased_keys(engine) == [created.key]
 
 
-@with_every_driver
+@with_some_drivers
 async def test_nothing_to_create_is_nothing(engine: Engine, begin: Begin) -> None:
     async with begin() as own:
         assert await engine.create_in(own.tx, []) == []
@@ -204,7 +209,7 @@ async def test_after_a_rollback_the_attempt_may_fail_instead(engine: Engine, beg
     assert await kinds(engine, job.key) == [(1, "fail")]
 
 
-@with_every_driver
+@with_some_drivers
 async def test_events_of_a_completion_are_created_with_the_commit(engine: Engine, begin: Begin) -> None:
     job = await a_processing_job(engine)
     async with begin() as own:
@@ -214,7 +219,7 @@ async def test_events_of_a_completion_are_created_with_the_commit(engine: Engine
     assert [job.type for job in await every_job(engine)] == ["next", TYPE]
 
 
-@with_every_driver
+@with_some_drivers
 async def test_each_completion_of_a_batch_is_judged_by_itself(engine: Engine, begin: Begin) -> None:
     cancelled = await a_processing_job(engine)
     await engine.cancel([cancelled.key])
@@ -236,7 +241,7 @@ async def test_each_completion_of_a_batch_is_judged_by_itself(engine: Engine, be
     assert states == [State.CANCELLED, State.PROCESSING, State.COMPLETED]
 
 
-@with_every_driver
+@with_some_drivers
 async def test_completing_twice_in_one_transaction_is_a_repeat(engine: Engine, begin: Begin) -> None:
     job = await a_processing_job(engine)
     async with begin() as own:

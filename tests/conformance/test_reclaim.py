@@ -25,12 +25,12 @@ from tests.factories import (
 )
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 
-async def a_lapsed_job(engine: Engine, clock: VirtualClock, **fields: Any) -> Job:
+async def a_lapsed_job(engine: Engine, clock: VirtualClock, **fields: Any) -> StoredJob:
     """A job whose lease has lapsed: it waits for its next attempt, or has failed if there is none."""
     job = await a_processing_job(engine, **fields)
     clock.advance(ms=LEASE_MS)
@@ -38,7 +38,7 @@ async def a_lapsed_job(engine: Engine, clock: VirtualClock, **fields: Any) -> Jo
     return await the_job(engine, job.key)
 
 
-async def reclaimed(engine: Engine, job: Job) -> LeaseStatus:
+async def reclaimed(engine: Engine, job: StoredJob) -> LeaseStatus:
     [status] = await engine.reclaim([Lease(job.key, job.attempt)], LEASE_MS)
     return status
 

@@ -28,7 +28,7 @@ from tests.factories import (
 from tests.stores import HOUR_MS
 
 if TYPE_CHECKING:
-    from everwork.core.job import HistoryEntry, Job
+    from everwork.core.job import HistoryEntry, StoredJob
     from everwork.core.outcome import Outcome
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
@@ -38,7 +38,9 @@ WAIT_MS = 700
 LONG_MS = 100 * HOUR_MS
 
 
-async def twins(engine: Engine, clock: VirtualClock, *, lease_ms: int = LONG_MS, **fields: Any) -> tuple[Job, Job]:
+async def twins(
+    engine: Engine, clock: VirtualClock, *, lease_ms: int = LONG_MS, **fields: Any
+) -> tuple[StoredJob, StoredJob]:
     """Two jobs that waited and began together; only the lease of the first is short."""
     mine, twin = await a_pending_job(engine, **fields), await a_pending_job(engine, type=TWIN, **fields)
     clock.advance(ms=WAIT_MS)
@@ -50,12 +52,12 @@ async def lapse(engine: Engine, clock: VirtualClock, *, later_ms: int = LEASE_MS
     await engine.sweep("sweeper")
 
 
-async def reclaimed(engine: Engine, job: Job) -> LeaseStatus:
+async def reclaimed(engine: Engine, job: StoredJob) -> LeaseStatus:
     [status] = await engine.reclaim([Lease(job.key, job.attempt)], LEASE_MS)
     return status
 
 
-async def both_settled(engine: Engine, pair: tuple[Job, Job], outcome: Outcome) -> None:
+async def both_settled(engine: Engine, pair: tuple[StoredJob, StoredJob], outcome: Outcome) -> None:
     for job in pair:
         await settled(engine, outcome._replace(key=job.key, attempt=job.attempt))
 
@@ -66,13 +68,13 @@ async def statistics(engine: Engine, type: str = TYPE) -> tuple[list[Any], list[
     return hours, [(one.hour, one.name, one.jobs) for one in await engine.measures(STATISTICS_KEEP_HOURS, type)]
 
 
-async def life(engine: Engine, key: int) -> tuple[Job, list[HistoryEntry]]:
+async def life(engine: Engine, key: int) -> tuple[StoredJob, list[HistoryEntry]]:
     """A job and its history, without what tells it from its twin."""
     job = await the_job(engine, key)
     return replace(job, key=0, type="", lease_until_ms=None), await engine.history(key)
 
 
-async def assert_alike(engine: Engine, pair: tuple[Job, Job]) -> None:
+async def assert_alike(engine: Engine, pair: tuple[StoredJob, StoredJob]) -> None:
     mine, twin = pair
     assert await statistics(engine) == await statistics(engine, TWIN)
     assert await life(engine, mine.key) == await life(engine, twin.key)

@@ -36,7 +36,7 @@ from tests.stores import DAY_MS, MINUTE_MS, SECOND_MS, url_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
@@ -156,7 +156,7 @@ async def test_a_lapsed_lease_follows_the_policy_of_its_type(engine: Engine, clo
 # Groups -------------------------------------------------------------------------------------------
 
 
-async def copies_of(engine: Engine, job: Job) -> list[Job]:
+async def copies_of(engine: Engine, job: StoredJob) -> list[StoredJob]:
     """The copies that the other groups got of a job, oldest first."""
     return [other for other in reversed(await every_job(engine)) if other.copy_of == job.key]
 

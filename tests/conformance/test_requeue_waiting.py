@@ -30,12 +30,12 @@ from tests.stores import HOUR_MS, SECOND_MS
 if TYPE_CHECKING:
     from typing import Any
 
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 
-async def a_waiting_job(engine: Engine, *, backoff_ms: int = HOUR_MS, **fields: Any) -> Job:
+async def a_waiting_job(engine: Engine, *, backoff_ms: int = HOUR_MS, **fields: Any) -> StoredJob:
     """A job that has failed once and waits for its second attempt."""
     job = await a_processing_job(engine, **fields)
     return await settled(engine, Failed(job.key, job.attempt, "boom", backoff_ms=backoff_ms))

@@ -33,7 +33,7 @@ from tests.factories import (
 )
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.core.outcome import Outcome
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
@@ -43,7 +43,7 @@ pytestmark = where_it_is_decided
 OWN = encode_policy(RetryPolicy(base=2.0, factor=3.0))
 
 
-async def delays(engine: Engine, clock: VirtualClock, job: Job, outcome: Outcome) -> list[int]:
+async def delays(engine: Engine, clock: VirtualClock, job: StoredJob, outcome: Outcome) -> list[int]:
     """Let every attempt end so, each as soon as it may; the seconds in between. The job is failed in the end."""
     waited: list[int] = []
     while await leased_keys(engine) == [job.key]:

@@ -26,12 +26,12 @@ from tests.factories import (
 )
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 
-async def a_job_that_has_used(engine: Engine, attempts: int) -> Job:
+async def a_job_that_has_used(engine: Engine, attempts: int) -> StoredJob:
     """A pending job with this many counted attempts and one left."""
     job = await a_pending_job(engine, max_attempts=attempts + 1)
     for attempt in range(1, attempts + 1):

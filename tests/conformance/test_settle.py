@@ -32,7 +32,7 @@ from tests.factories import (
 from tests.stores import SECOND_MS
 
 if TYPE_CHECKING:
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
@@ -494,5 +494,5 @@ async def test_a_large_batch_of_outcomes_is_settled(engine: Engine) -> None:
     assert [state_of(job) for job in found] == [ENDS_IN[KINDS[n % 7]] for n in range(900)]
 
 
-def state_of(job: Job | None) -> State | None:
+def state_of(job: StoredJob | None) -> State | None:
     return job.state if job else None

@@ -31,7 +31,7 @@ from tests.stores import DAY_MS, HOUR_MS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
@@ -51,7 +51,7 @@ class Bench(NamedTuple):
 
     engine: Engine
     clock: VirtualClock
-    job: Job
+    job: StoredJob
 
 
 async def activate(at: Bench) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
-    from everwork.core.job import Job
+    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
@@ -131,21 +131,21 @@ async def test_closing_the_engine_lets_its_waiters_go(
 # wait_finished ------------------------------------------------------------------------------------
 
 
-async def completed(engine: Engine, job: Job) -> None:
+async def completed(engine: Engine, job: StoredJob) -> None:
     await settled(engine, Complete(job.key, 1))
 
 
-async def failed(engine: Engine, job: Job) -> None:
+async def failed(engine: Engine, job: StoredJob) -> None:
     await settled(engine, Failed(job.key, 1, "boom", final=True))
 
 
-async def cancelled(engine: Engine, job: Job) -> None:
+async def cancelled(engine: Engine, job: StoredJob) -> None:
     await engine.cancel([job.key])
 
 
 @pytest.mark.parametrize("finish", [completed, failed, cancelled])
 async def test_a_waiter_for_results_is_woken_when_a_job_is_finished(
-    engine: Engine, finish: Callable[[Engine, Job], Coroutine[Any, Any, None]]
+    engine: Engine, finish: Callable[[Engine, StoredJob], Coroutine[Any, Any, None]]
 ) -> None:
     job = await a_processing_job(engine)
     assert await woken_by(engine.wait_finished, lambda: finish(engine, job))

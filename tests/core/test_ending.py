@@ -41,7 +41,7 @@ def test_a_call_that_takes_too_long_ends_as_one_that_raised_a_timeout_error() ->
 
 def test_whoever_has_no_retry_fails_for_good_by_errors_and_time_outs() -> None:
     ends = (ending.raised(7, 2, KeyError(), is_final=True), ending.timed_out(7, 2, 1.0, is_final=True))
-    assert [isinstance(end, o.Failed) and end.final for end in ends] == [True, True]
+    assert [isinstance(end, o.Failed) and (end.final, end.retries) for end in ends] == [(True, 0), (True, 0)]
 
 
 def _raised_while_handling(signal: Exception, error: Exception) -> Exception:

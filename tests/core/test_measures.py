@@ -32,3 +32,14 @@ def test_a_percentile_lies_in_the_bucket_where_it_is_reached() -> None:
 
 def test_what_is_longer_than_every_bucket_has_a_bound_all_the_same() -> None:
     assert percentile_ms([*[0] * (BUCKETS - 1), 1], 1.0) == LONGEST_MS
+
+
+def test_a_percentile_is_no_longer_than_the_sum_of_durations_allows() -> None:
+    counts = [0] * BUCKETS
+    counts[bucket_of(8_000)] = 1
+    assert percentile_ms(counts, 0.95) == 9_750
+    assert percentile_ms(counts, 0.95, 8_000) == 8_000
+    counts[bucket_of(100)] = 100
+    assert percentile_ms(counts, 1.0, 8_000 + 100 * 51) == 8_100
+    assert percentile_ms(counts, 1.0, 0) == 5_000
+    assert percentile_ms([7, *[0] * (BUCKETS - 1)], 1.0, 0) == 1

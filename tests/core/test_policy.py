@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everwork.codec.json import decode_policy, encode_policy
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.classify import ErrorRule, Strategy
 from everwork.core.limits import ERROR_RULES_MAX, FAILED_RETRY_ROUNDS_MAX, RATE_JOBS_MAX, RUNNING_MAX
@@ -16,7 +17,7 @@ from everwork.core.policy import (
     POLICY_FIELDS,
     Rate,
     TypePolicy,
-    changed_fields,
+    declared_fields,
     fields_of,
     policy_from,
     require_breaker,
@@ -57,13 +58,13 @@ def test_a_policy_of_which_nothing_is_said_is_the_usual_one() -> None:
         None,
         False,
     )
-    assert (DEFAULT_TYPE_POLICY.failed_job_retry_ms, changed_fields(DEFAULT_TYPE_POLICY)) == (None, {})
+    assert (DEFAULT_TYPE_POLICY.failed_job_retry_ms, declared_fields(DEFAULT_TYPE_POLICY)) == (None, {})
 
 
 def test_every_field_may_be_said_and_is_told_back() -> None:
     assert set(FULL) == set(POLICY_FIELDS)
     policy = policy_from(FULL)
-    assert fields_of(policy) == changed_fields(policy) == FULL
+    assert fields_of(policy) == declared_fields(policy) == FULL
     assert policy == TypePolicy(
         retry=RetryPolicy(7, 1.5, 3.0, 60.0, 0.1),
         breaker=CircuitBreaker(4, 30.0),
@@ -82,7 +83,7 @@ def test_every_field_may_be_said_and_is_told_back() -> None:
 @given(names=st.sets(st.sampled_from([name for name in POLICY_FIELDS if name != "rate_seconds"])))
 def test_whatever_is_said_comes_back_from_what_differs(names: set[str]) -> None:
     policy = policy_from({name: FULL[name] for name in names})
-    assert policy_from(changed_fields(policy)) == policy == policy_from(fields_of(policy))
+    assert policy_from(declared_fields(policy)) == policy == policy_from(fields_of(policy))
 
 
 def test_half_a_breaker_has_the_usual_other_half() -> None:
@@ -235,3 +236,21 @@ def test_what_is_no_policy_or_breaker_is_refused() -> None:
     with pytest.raises(InvalidInput, match="CircuitBreaker or None"):
         require_breaker("breaker", 3)
     assert (require_type_policy("policy", None), require_breaker("breaker", None)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_declared"),
+    [
+        (TypePolicy(), False),
+        (TypePolicy(retry=RetryPolicy()), True),
+        (TypePolicy(retry=RetryPolicy(max_attempts=3)), True),
+        (with_retry(TypePolicy(), RetryPolicy(base=60)), True),
+        (policy_from({"max_attempts": 3}), False),
+        (policy_from({"max_running": 3, "base": None}), False),
+        *((policy_from({name: 1}), True) for name in ("base", "factor", "cap", "jitter")),
+    ],
+    ids=str,
+)
+def test_a_delay_is_declared_by_a_retry_policy_or_a_field_about_delays(policy: TypePolicy, is_declared: bool) -> None:
+    assert policy.is_delay_declared is is_declared
+    assert decode_policy(encode_policy(policy)).is_delay_declared is is_declared

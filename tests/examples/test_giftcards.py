@@ -172,7 +172,7 @@ async def test_a_stage_that_runs_again_finds_what_it_did_before(cards: GiftCards
     await cards.app.run_once()
     once = await cards.card(ordered)
     for type in (PERSONAL_CODE, CARD, EMAIL):
-        await cards.app.enqueue(type, correlation_id=ordered)
+        await cards.app.using(correlation_id=ordered).enqueue(type)
     await cards.app.run_once()
     again = await cards.card(ordered)
     assert once is not None

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from everwork.client import Client
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.states import State
 from tests.app.waiting import until
 from tests.client.server import ServerProcess
@@ -158,5 +158,5 @@ async def errors(client: Client, key: int) -> list[str | None]:
     return [entry.error for entry in await client.history(key) if entry.kind == "fail"]
 
 
-def activated_at_ms(job: Job, history: list[HistoryEntry]) -> int:
+def activated_at_ms(job: StoredJob, history: list[HistoryEntry]) -> int:
     return history[-1].activated_at_ms or job.activated_at_ms or 0

@@ -55,4 +55,4 @@ async def test_a_tool_can_call_with_nothing_but_what_reflection_tells(channel: g
         response_deserializer=GetMessageClass(method.output_type).FromString,
     )
     answer = call(request, metadata=(("x-api-key", KEY),), timeout=30)
-    assert (await client.get(answer.job_key)).variables == '{"url":"u"}'
+    assert (await client.get(answer.job_key)).variables == {"url": "u"}

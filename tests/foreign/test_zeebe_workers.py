@@ -65,7 +65,7 @@ async def test_a_failure_is_tried_again_after_its_backoff_with_its_variables(
     assert [one["retries"] for one in seen] == [3, 2]
     # pyzeebe asks only for what the task's function takes; the job has kept the rest.
     assert seen[1]["variables"] == {"tries": 1}
-    assert (await client.get(created.key)).variables == '{"bank":"b","tries":1}'
+    assert (await client.get(created.key)).variables == {"bank": "b", "tries": 1}
 
 
 async def test_a_business_error_is_a_dead_letter_with_its_code(client: Client, worker: Program, prefix: str) -> None:

@@ -17,6 +17,7 @@ from everwork import AbstractWorker, Process, ProcessManager, Reconnect, Recycle
 from everwork.manager import stores
 from everwork.manager.stores import AbstractBackend, AbstractBroker
 from everwork.testing.injection import FailTypes
+from tests.manager.lifespans import lifespan
 
 
 def sides_of(url: str, offline: str | None = None) -> tuple[AbstractBackend, AbstractBroker]:
@@ -43,6 +44,7 @@ def manager_of(url: str, settings: dict[str, Any], workers: list[str]) -> Proces
             recycle=recycle,
             reconnect=Reconnect(delays=(0.1,), give_up_after=settings.get("give_up")),
             middleware=[partial(FailTypes, settings["fail"])] if "fail" in settings else [],
+            lifespan=lifespan if "lifespan" in settings else None,
         )
         for names in workers
     ]

@@ -96,7 +96,7 @@ class Manager:
     async def stop_twice(self) -> None:
         """SIGTERM, and another one when the first has been heard."""
         self.send(signal.SIGTERM)
-        await self.logged("the manager stops")
+        await self.logged("manager stopping")
         self.send(signal.SIGTERM)
 
     def members(self) -> list[int]:
@@ -128,7 +128,7 @@ class Outside:
 
     async def job(self, key: int) -> Job:
         """The job as it stands."""
-        return await self.service.get(key)
+        return Job.of(await self.service.get(key))
 
     async def jobs(self, type: str) -> list[Job]:
         """All jobs of a type."""
@@ -136,7 +136,7 @@ class Outside:
         cursor: int | None = None
         while True:
             page = await self.service.find(JobFilter(type=type), 100, cursor)
-            jobs += page.jobs
+            jobs += map(Job.of, page.jobs)
             cursor = page.next
             if cursor is None:
                 return jobs

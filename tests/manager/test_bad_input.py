@@ -164,6 +164,9 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: Process(workers=[Echo], middleware=[lambda: Middleware.__new__(Middleware)]),
         "middleware",
     ),
+    "no lifespan": (lambda: Process(workers=[Echo], lifespan=5), "lifespan"),  # type: ignore[arg-type]
+    "a lifespan of an application": (lambda: Process(workers=[Echo], lifespan=isinstance), "lifespan"),
+    "a lifespan from nowhere": (lambda: Process(workers=[Echo], lifespan=lambda: None), "lifespan"),
     "no breaker": (lambda: WorkerSettings(title="w", breaker=3), "breaker"),  # type: ignore[arg-type]
     "no policy": (lambda: WorkerSettings(title="w", policy={"max_running": 0}), "policy"),  # type: ignore[arg-type]
     "another class": (lambda: Process(workers=[Path]), "workers"),  # type: ignore[list-item]

@@ -28,7 +28,7 @@ async def test_a_worker_that_cannot_start_is_shown_as_broken_and_tried_again_whi
     manager = await start("Echo,BrokenInit,BrokenStartup", "fragile.Fragile")
     never, later = await outside.push("broken"), await outside.push("later")
     await outside.all_are(State.COMPLETED, [await outside.push("echo"), later])
-    await manager.logged("a process has died", 3)
+    await manager.logged("process died", 3)
     await outside.all_are(State.COMPLETED, [await outside.push("echo")])
     assert (await outside.job(never)).state is State.PENDING
     fleet = Fleet(outside.service._engine)
@@ -113,6 +113,6 @@ async def test_a_process_that_there_is_no_room_for_is_started_when_there_is(
     limits = resource.prlimit(manager.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(manager.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
     os.kill(said.pids("startup", "echo")[0], signal.SIGKILL)
-    await manager.logged("a process cannot be started, it is tried again", 2)
+    await manager.logged("process could not be started, trying again", 2)
     resource.prlimit(manager.pid, resource.RLIMIT_NOFILE, limits)
     await outside.all_are(State.COMPLETED, [await outside.push("echo")])

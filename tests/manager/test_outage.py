@@ -44,7 +44,7 @@ async def test_a_manager_goes_on_by_itself_when_its_killed_store_is_back(said: S
         await said.times(1, "echo", key)
         job = await outside.job(held)
         assert (job.state, job.attempt) == (State.PROCESSING, 1)
-        assert "a process has died" not in manager.log()
+        assert "process died" not in manager.log()
         await outside.service.close()
 
 

@@ -26,4 +26,4 @@ async def test_a_process_is_replaced_after_its_number_of_jobs_while_they_go_on(
     first = said.pids("echo")[0]
     assert said.pids("echo").count(first) >= JOBS
     await said.times(2, "shutdown", "echo")
-    assert "a process has died" not in manager.log()
+    assert "process died" not in manager.log()

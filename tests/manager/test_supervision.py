@@ -71,12 +71,12 @@ async def test_a_process_that_is_told_to_stop_by_somebody_else_finishes_and_is_r
     key = await outside.push("hold", gate=str(tmp_path / "gate"))
     await said.times(1, "begin")
     os.kill(said.pids("begin")[0], signal.SIGTERM)
-    await manager.logged("a process was told to stop, not by its manager")
+    await manager.logged("process received a stop signal, not from its manager")
     (tmp_path / "gate").touch()
     await outside.all_are(State.COMPLETED, [key])
     await said.times(2, "startup", "holder")
     assert not said.lines("cancelled")
-    assert "a process has died" not in manager.log()
+    assert "process died" not in manager.log()
 
 
 @on_sqlite

@@ -108,7 +108,7 @@ async def test_a_dead_process_s_attempts_end_as_its_table_tells(process: Process
     assert ends_of(process) == [
         Release(1, 1),
         Failed(2, 1, "its process was killed"),
-        Failed(3, 1, "timed out after 10 s", final=True, classes=TIMEOUT_CLASSES),
+        Failed(3, 1, "timed out after 10 s", retries=0, final=True, classes=TIMEOUT_CLASSES),
         Failed(4, 1, "its process was killed before its outcome was stored"),
     ]
 
@@ -119,7 +119,7 @@ async def test_attempts_that_a_stop_has_cut_off_go_back_but_for_those_past_their
     a_call(process, now)
     process.ledger.end(a_call(process, now))
     process.cancel()
-    late = Failed(1, 1, "timed out after 10 s", final=True, classes=TIMEOUT_CLASSES)
+    late = Failed(1, 1, "timed out after 10 s", retries=0, final=True, classes=TIMEOUT_CLASSES)
     assert ends_of(process) == [late, Release(2, 1), Release(3, 1)]
 
 

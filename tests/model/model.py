@@ -219,20 +219,23 @@ class Model:
                 job.error_code = outcome.code
                 self.fail(job, outcome.error, final=True)
 
-    def fail(self, job: ModelJob, error: str, delay_ms: int | None = None, *, final: bool = False) -> None:
+    def fail(
+        self, job: ModelJob, error: str, delay_ms: int | None = None, *, final: bool = False, is_lapse: bool = False
+    ) -> None:
         job.last_error = error
         if final or job.attempts >= job.max_attempts:
-            job.counted = self.count(job, "failed")
+            job.counted = self.count(job, "failed", is_lapse=is_lapse)
             self.finish(job, State.FAILED)
             return
-        job.counted = self.count(job, "retried")
+        job.counted = self.count(job, "retried", is_lapse=is_lapse)
         job.state = State.PENDING
         job.run_at_ms = self.now_ms + (min(5_000 * 2 ** (job.attempts - 1), 300_000) if delay_ms is None else delay_ms)
 
-    def count(self, job: ModelJob, ended_as: str) -> Counter[Statistic]:
-        """Add an attempt that ends to the statistics; returns what was added."""
+    def count(self, job: ModelJob, ended_as: str, *, is_lapse: bool = False) -> Counter[Statistic]:
+        """Add an attempt that ends to the statistics; returns what was added. How long a lapsed one ran is unknown."""
         activated_ms, worker = job.activated_at_ms or 0, job.worker or ""
-        sums = {ended_as: 1, "execution_ms": self.now_ms - activated_ms, "wait_ms": activated_ms - job.run_at_ms}
+        ran_ms = 0 if is_lapse else self.now_ms - activated_ms
+        sums = {ended_as: 1, "execution_ms": ran_ms, "wait_ms": activated_ms - job.run_at_ms}
         added = Counter({(self.now_ms // HOUR_MS, job.new.type, worker, name): n for name, n in sums.items()})
         self.statistics.update(added)
         return added
@@ -289,6 +292,12 @@ class Model:
         job.last_error, job.error_code, job.rejected = None, None, False
         return Verdict.ACCEPTED
 
+    def requeue_with(self, key: int, variables: str | None) -> Verdict:
+        verdict = self.requeue_waiting(key)
+        if verdict is Verdict.ACCEPTED and variables is not None:
+            self.jobs[key].new = self.jobs[key].new._replace(variables=variables)
+        return verdict
+
     def requeue_waiting(self, key: int) -> Verdict:
         job = self.jobs[key]
         if job.state is not State.PENDING:
@@ -344,7 +353,7 @@ class Model:
         for job in lapsed:
             job.history.append((job.attempt, "lapse"))
             job.before_lapse = job.last_error, job.run_at_ms, job.attempts
-            self.fail(job, f"lease lapsed: worker '{job.worker}' did not report in time")
+            self.fail(job, f"lease expired: worker '{job.worker}' did not report in time", is_lapse=True)
         expired = [job for job in self.jobs.values() if job.is_expired(self.now_ms)]
         for job in expired:
             self.expire(job)

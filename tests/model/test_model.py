@@ -30,7 +30,7 @@ from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, at
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from everwork.core.job import Job, LeasedJob
+    from everwork.core.job import LeasedJob, StoredJob
     from everwork.core.leasing import Activation, Judged
     from everwork.engines.contract import Engine
 
@@ -117,7 +117,7 @@ class EngineBesideModel(RuleBasedStateMachine):
         self.model = Model(self.clock.now_ms)
         self.ever: list[int] = []
         self.creates = 0
-        self.seen: dict[int, Job] = {}
+        self.seen: dict[int, StoredJob] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="everwork-model-", dir=MEMORY if MEMORY.is_dir() else None))
         self.runner = asyncio.Runner()
         self.engine: Engine = self.run(open_store(self.engine_name, self.folder, self.clock))
@@ -218,11 +218,11 @@ class EngineBesideModel(RuleBasedStateMachine):
         [answer] = self.run(getattr(self.engine, name)([key]))
         self.compare_verdict(key, answer, getattr(self.model, name))
 
-    @rule(pick=picks)
-    def requeue_waiting(self, pick: int) -> None:
+    @rule(pick=picks, variables=st.sampled_from([None, '{"other":1}', "{}"]))
+    def requeue_waiting(self, pick: int, variables: str | None) -> None:
         key = self.key(pick)
-        [answer] = self.run(self.engine.requeue([key], waiting=True))
-        self.compare_verdict(key, answer, self.model.requeue_waiting)
+        [answer] = self.run(self.engine.requeue([key], waiting=True, variables=variables))
+        self.compare_verdict(key, answer, lambda key: self.model.requeue_with(key, variables))
 
     @rule(name=st.sampled_from(["reschedule", "set_priority", "set_retries"]), pick=picks, number=st.integers(0, 4))
     def adjust(self, name: str, pick: int, number: int) -> None:

@@ -96,7 +96,7 @@ async def test_workers_work_behind_a_pooler(pooled: str) -> None:
     async with app, working(app):
         keys = await app.enqueue_many([("double", {"number": n}) for n in range(20)])
         jobs = [await finished(app, key) for key in keys]
-    assert [job.result for job in jobs] == [f'{{"doubled":{2 * n}}}' for n in range(20)]
+    assert [job.result for job in jobs] == [{"doubled": 2 * n} for n in range(20)]
 
 
 async def test_a_failed_attempt_is_decided_and_written_behind_a_pooler(pooled: str) -> None:

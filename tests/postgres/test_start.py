@@ -174,7 +174,7 @@ async def test_a_password_that_is_wrong_in_the_middle_of_work_is_in_no_log(
             admin.execute("ALTER ROLE guarded PASSWORD 'another'")
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'guarded'")
             async with asyncio.timeout(10):
-                while "cannot hear wake-ups" not in caplog.text:
+                while "cannot receive notifications" not in caplog.text:
                     with pytest.raises(EngineError):
                         await engine.create([a_new_job()])
         admin.execute(f"ALTER ROLE guarded PASSWORD '{SECRET}'".encode())
@@ -329,7 +329,7 @@ async def test_a_nul_inside_variables_and_results_comes_back_as_it_was(url: str)
 
 async def test_half_a_character_inside_variables_is_refused(url: str) -> None:
     async with Everwork(url) as app:
-        with pytest.raises(InvalidInput, match=r"^variables: "):
+        with pytest.raises(InvalidInput, match=r"^text: "):
             await app.enqueue("t", text="\ud800")
 
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 import uvloop
 
-from everwork.core.job import Job, NewJob
+from everwork.core.job import NewJob, StoredJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.queries import JobFilter
@@ -69,7 +69,7 @@ def said(**kwargs: Any) -> dict[str, str]:
     return {"payload": json.dumps({"kwargs": kwargs})}
 
 
-async def jobs_of(engine: RedisEngine, source: str, jobs: int) -> list[Job]:
+async def jobs_of(engine: RedisEngine, source: str, jobs: int) -> list[StoredJob]:
     """The jobs of a type, oldest first, once there are as many."""
 
     async def are_there() -> bool:

@@ -33,6 +33,8 @@ async def test_an_error_is_logged_with_process_manager_worker_call_and_traceback
         assert len(line["worker"]) == 16
         assert line["time"].endswith("Z")
         assert line["exception"].endswith("ValueError: again")
+    first = str((await outside.ends(key)).traceback).split("\n")
+    assert (first[1].endswith(", in __call__"), first[-1]) == (True, "ValueError: again")
 
 
 async def test_every_line_of_a_worker_process_names_it_and_its_manager(start: Start, outside: Outside) -> None:

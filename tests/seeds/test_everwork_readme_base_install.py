@@ -17,8 +17,13 @@ from tests.stores import url_of
 
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BROUGHT_BY_USERS: Final = frozenset({"psycopg", "pytest", "pytest-asyncio", "sqlalchemy"})
-"""Whose transactions we join, and the runner that our fixtures extend: they are loaded by users first."""
+BROUGHT_BY_USERS: Final = frozenset(
+    (
+        *("psycopg", "psycopg2-binary", "pytest", "pytest-asyncio", "sqlalchemy"),
+        *("asgiref", "click", "django", "django-tasks", "flask"),
+    )
+)
+"""Whose transactions we join, the runner that our fixtures extend, and frameworks: they are loaded by users first."""
 OPTIONAL: Final = frozenset(
     (
         *("asyncpg", "redis", "sqlite3"),

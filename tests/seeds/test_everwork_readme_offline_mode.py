@@ -68,7 +68,7 @@ async def test_a_shop_goes_on_while_its_store_is_away_and_all_of_it_is_killed(
         job = await outside.job(held)
         assert (job.state, job.attempt) == (State.COMPLETED, 1)
         assert [order.variables for order in reversed(await outside.jobs("echo"))] == [
-            f'{{"text":"order-{n}"}}' for n in range(3)
+            {"text": f"order-{n}"} for n in range(3)
         ]
         await outside.service.close()
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +80,7 @@ class Program:
 async def numbers(server: ServerProcess) -> list[int]:
     """The numbers of all jobs, in the order of their keys."""
     async with Client(server.grpc_url, key=KEY) as client:
-        return [json.loads(job.variables)["number"] async for job in client.list()][::-1]
+        return [job.variables["number"] async for job in client.list()][::-1]
 
 
 async def test_jobs_of_a_producer_that_was_killed_are_delivered_by_the_next_one(

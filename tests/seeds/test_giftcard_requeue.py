@@ -10,7 +10,7 @@ import pytest
 
 from everwork import Everwork
 from everwork.client import Client
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.outcome import Failed
 from everwork.core.states import State
 from everwork.engines.open import open_engine
@@ -58,7 +58,7 @@ async def by_grpc(url: str, folder: Path, key: int, resets: bool) -> None:
 DOORS: Final = [by_command, by_rest, by_app, by_client, by_grpc]
 
 
-async def through(door: Door, folder: Path, *, resets: bool, is_dead: bool = False) -> tuple[Job, Job]:
+async def through(door: Door, folder: Path, *, resets: bool, is_dead: bool = False) -> tuple[StoredJob, StoredJob]:
     """A job that waits an hour for its retry, or is dead, before and after it went through a door."""
     url = url_of("sqlite", folder)
     engine = open_engine(url)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from everwork.core.job import Job, NewJob
+from everwork.core.job import NewJob, StoredJob
 from everwork.proto import work_pb2 as pb
 from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings
@@ -35,7 +35,7 @@ class Whole:
         created = await self.service.create([NewJob(**{"type": TYPE, **fields})] * jobs)
         return [one.key for one in created]
 
-    async def job(self, key: int) -> Job:
+    async def job(self, key: int) -> StoredJob:
         """A job as it stands."""
         return await self.service.get(key)
 

@@ -64,6 +64,7 @@ READS: dict[str, Act] = {
     "workers": lambda admin: admin.workers(),
     "triggers": lambda admin: admin.triggers(),
     "processes": lambda admin: admin.processes(),
+    "left_out": lambda admin: admin.left_out(),
     "managers": lambda admin: admin.managers(),
     "running": lambda admin: admin.running(),
     "trigger": lambda admin: admin.trigger("nightly-report"),
@@ -344,6 +345,17 @@ async def test_deleted_jobs_and_bulk_requeues_are_written_down(admins: Admins) -
     with pytest.raises(JobNotFound):
         await worker.delete(done.key)
     assert len(await admins.entries()) == 2
+
+
+async def test_a_requeue_with_other_arguments_has_its_own_entry_without_their_values(admins: Admins) -> None:
+    first, second = await a_dead_letter(admins.engine), await a_dead_letter(admins.engine)
+    worker = admins.jobs_of(Permission.JOBS)
+    await worker.requeue(first.key)
+    await worker.requeue(second.key, variables={"card": "4111"})
+    assert await admins.entries() == [
+        ("jobs.requeue", str(first.key), {}),
+        ("jobs.requeue", str(second.key), {"variables": "changed"}),
+    ]
 
 
 async def test_a_bulk_requeue_that_breaks_off_is_written_down_as_far_as_it_went(

@@ -30,7 +30,7 @@ from everwork.codec.proto_requests import (
     new_job_of,
 )
 from everwork.core.instants import utc_text
-from everwork.core.job import HistoryEntry, Job, Kind, LeasedJob, NewJob
+from everwork.core.job import HistoryEntry, Kind, LeasedJob, NewJob, StoredJob
 from everwork.core.limits import DEFAULT_TENANT, INSTANT_MS_MAX, KEY_MAX, PRIORITY_MAX, PRIORITY_MIN
 from everwork.core.outcome import label_of
 from everwork.core.queries import Count, Explanation, JobFilter, Order, Reason, Stats, WorkerHour
@@ -42,7 +42,7 @@ UNHURRIED: Final = settings(deadline=None, max_examples=50, suppress_health_chec
 """On a busy machine an example may take its time."""
 WORKER: Final = "the worker"
 PLAIN_LEASED: Final = LeasedJob(1, 1, 1, 3, "a", "", "a", 0, "{}", None, 0, 0, 0, None, None, None, None)
-PLAIN_JOB: Final = Job(key=1, type="a", state=State.PENDING)
+PLAIN_JOB: Final = StoredJob(key=1, type="a", state=State.PENDING)
 LEASED_MESSAGES: Final = MessageFields(LeasedJob, pb.Job)
 NEW_MESSAGES: Final = MessageFields(NewJob, pb.NewJob)
 
@@ -156,8 +156,8 @@ def test_a_new_job_is_written_and_read_as_declared(job: NewJob) -> None:
 
 
 @UNHURRIED
-@given(any_of(Job))
-def test_a_job_is_written_and_read_as_declared(job: Job) -> None:
+@given(any_of(StoredJob))
+def test_a_job_is_written_and_read_as_declared(job: StoredJob) -> None:
     assert job_of(job_message(job)) == job
     assert job_report(job) == declared_report(job)
     assert list(job_report(job)) == list(declared_report(job))
@@ -258,7 +258,7 @@ def _other(field: Field) -> object:
 
 
 def test_a_declaration_is_read_with_what_json_calls_a_field() -> None:
-    found = {field.name: field for field in fields_of(Job)}
+    found = {field.name: field for field in fields_of(StoredJob)}
     assert found["key"] == Field("key", "key", int, Kind.KEY, is_optional=False)
     assert found["copy_of"] == Field("copy_of", "copy_of", int, Kind.KEY, is_optional=True)
     assert found["lease_until_ms"] == Field("lease_until_ms", "deadline", int, Kind.INSTANT, is_optional=True)

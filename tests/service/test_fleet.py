@@ -20,7 +20,8 @@ from everwork.service.fleet.entries import (
     WorkerEntry,
     own_source,
 )
-from everwork.service.fleet.fleet import FLEET_TTL_MS, Fleet, function_id
+from everwork.service.fleet.fleet import Fleet, function_id
+from everwork.service.fleet.live import FLEET_TTL_MS
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.factories import a_new_job, a_pending_job, asked, the_job, the_state

@@ -12,7 +12,8 @@ from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
-from everwork.service.fleet.fleet import FLEET_TTL_MS, RESTART_TTL_MS, Fleet
+from everwork.service.fleet.fleet import RESTART_TTL_MS, Fleet
+from everwork.service.fleet.live import FLEET_TTL_MS
 from everwork.service.fleet.running import running_jobs
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
@@ -71,15 +72,16 @@ async def test_what_runs_is_told_with_its_process_or_as_held_by_another(engine: 
     ours = await a_processing_job(engine, worker="p1", tenant="acme")
     await a_pending_job(engine)
 
-    found = await running_jobs(engine, {"p1"}, 10)
+    found = await running_jobs(engine, {"p1": ProcessEntry(name="p1")}, 10)
 
     assert [(job.key, job.worker, job.process, job.activated_at_ms) for job in found.jobs] == [
         (foreign.key, "node-7", None, START_MS),
         (ours.key, "p1", "p1", START_MS + 10),
     ]
+    assert [job.kind for job in found.jobs] == [None, "manager"]
     assert (found.jobs[1].tenant, found.jobs[1].lease_until_ms) == ("acme", ours.lease_until_ms)
     assert (found.others, found.is_cut) == ({"node-7": 1}, False)
-    assert (await running_jobs(engine, {"p1"}, 1)).is_cut
+    assert (await running_jobs(engine, {}, 1)).is_cut
 
 
 async def test_a_trigger_is_served_while_its_manager_or_application_lives(

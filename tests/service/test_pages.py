@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.queries import JobFilter, Order, cursor_at
 from everwork.core.states import State
 from everwork.engines.portions import PageBuilder
@@ -10,8 +10,8 @@ from everwork.engines.portions import PageBuilder
 QUERY = JobFilter(order=Order.DUE)
 
 
-def a_job(key: int, run_at_ms: int) -> Job:
-    return Job(key=key, type="t", state=State.PENDING, run_at_ms=run_at_ms)
+def a_job(key: int, run_at_ms: int) -> StoredJob:
+    return StoredJob(key=key, type="t", state=State.PENDING, run_at_ms=run_at_ms)
 
 
 def test_a_job_that_was_rescheduled_while_a_page_was_read_is_not_on_it() -> None:

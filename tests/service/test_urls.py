@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everwork.codec.urls import require_encoded, shown_url
+from everwork import PostgresBackend
+from everwork.codec.urls import require_encoded, shown_url, store_name
 from everwork.engines.open import open_engine
 from everwork.exceptions import BadConfiguration
 
@@ -64,3 +65,29 @@ def test_a_password_that_is_not_encoded_is_refused_and_not_shown(scheme: str, re
 )
 def test_what_is_written_as_it_should_be_is_taken(url: str) -> None:
     require_encoded(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("postgres://ann@db/jobs", "postgresql://ann@db/jobs"),
+        ("postgresql+asyncpg://ann@db/jobs?schema=a", "postgresql://ann@db/jobs?schema=a"),
+        ("POSTGRESQL+psycopg://ann@db/jobs", "postgresql://ann@db/jobs"),
+        ("postgresql+psycopg2://ann@db/jobs", "postgresql://ann@db/jobs"),
+        ("postgresql+asyncpg://ann@db/jobs?ssl=require", "postgresql://ann@db/jobs?sslmode=require"),
+        ("sqlite+aiosqlite:///a@b.db", "sqlite:///a@b.db"),
+        ("sqlite+pysqlite:////tmp/jobs.db", "sqlite:////tmp/jobs.db"),
+        ("redis+socket:///run/a@b.sock", "redis+unix:///run/a@b.sock"),
+    ],
+)
+def test_a_url_copied_from_sqlalchemy_or_celery_is_the_same_store(url: str, known: str) -> None:
+    assert (open_engine(url)._url, store_name(url)) == (open_engine(known)._url, store_name(known))  # type: ignore[attr-defined]
+
+
+def test_a_driver_that_nobody_knows_is_refused_and_a_password_beside_one_is_not_shown() -> None:
+    with pytest.raises(BadConfiguration, match=r"unknown scheme 'postgresql\+other'; it must start with one of"):
+        open_engine("postgresql+other://ann:s3cret@db/jobs")
+    assert shown_url("postgresql+asyncpg://ann:s3cret@db/jobs") == "postgresql+asyncpg://ann:***@db/jobs"
+    assert PostgresBackend("postgresql+psycopg://ann:s3cret@db/jobs").url.startswith("postgresql+psycopg:")
+    with pytest.raises(BadConfiguration, match=r"must start with postgresql://, not with 'sqlite\+aiosqlite'$"):
+        PostgresBackend("sqlite+aiosqlite:///jobs.db")

@@ -41,6 +41,7 @@ JOBS = some.builds(
     retry=some.none() | JSON,
     extra=some.none() | JSON,
 )
+TRACEBACK = some.none() | TEXT
 ENDED = {"key": NUMBER, "attempt": NUMBER}
 OUTCOMES = some.one_of(
     some.builds(
@@ -56,11 +57,12 @@ OUTCOMES = some.one_of(
         variables=some.none() | JSON,
         classes=some.none() | some.lists(TEXT, max_size=3).map(lambda names: (*names,)),
         is_counted=some.booleans(),
+        traceback=TRACEBACK,
     ),
-    some.builds(Reject, **ENDED, error=TEXT),
-    some.builds(Retry, **ENDED, error=TEXT, delay_ms=some.none() | NUMBER),
+    some.builds(Reject, **ENDED, error=TEXT, traceback=TRACEBACK),
+    some.builds(Retry, **ENDED, error=TEXT, delay_ms=some.none() | NUMBER, traceback=TRACEBACK),
     some.builds(Release, **ENDED),
-    some.builds(Throw, **ENDED, code=TEXT, error=TEXT, variables=some.none() | JSON),
+    some.builds(Throw, **ENDED, code=TEXT, error=TEXT, variables=some.none() | JSON, traceback=TRACEBACK),
 )
 
 
@@ -73,6 +75,10 @@ def test_every_job_comes_back_as_it_was(job: NewJob) -> None:
 def test_every_outcome_comes_back_as_it_was(outcome: Outcome) -> None:
     back = outcome_from(outcome_text(outcome))
     assert (type(back), back) == (type(outcome), outcome)
+
+
+def test_a_failure_without_a_traceback_is_written_as_earlier_versions_read_it() -> None:
+    assert "traceback" not in outcome_text(Failed(1, 1, "boom"))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ INSERT INTO ew_job (key, queue, lane, priority, run_at_ms, created_at_ms, max_at
   SELECT value, 1, {LANE}, 0, {START_MS}, {START_MS}, 2, '{{}}' FROM json_each('[1, 2, 3, 4, 5]');
 INSERT INTO ew_leased VALUES (1, 1, {LANE}, 0, {START_MS}, 1, 1, 2, {START_MS}, {START_MS + HOUR_MS}, 'w0');
 INSERT INTO ew_finished VALUES (1, 4, 2, 2, 2, 2, {START_MS}, {START_MS}, 'w0', 'fail', 'boom', NULL);
-INSERT INTO ew_history VALUES (2, 2, 0, 'fail', {START_MS}, 'w0', 'boom', {START_MS}, NULL);
+INSERT INTO ew_history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)
+  VALUES (2, 2, 0, 'fail', {START_MS}, 'w0', 'boom', {START_MS}, NULL);
 INSERT INTO ew_ready SELECT 1, {LANE}, 0, {START_MS}, value, 0, 0, 2 FROM json_each('[3, 4, 5]');
 INSERT INTO ew_tally SELECT 1, '<default>', key + 1, value FROM json_each('[3, 1, 0, 1]');
 """
@@ -61,8 +62,9 @@ async def old(file: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) 
 async def test_jobs_of_an_old_store_run_by_the_policy_that_it_holds(old: SqliteEngine, clock: VirtualClock) -> None:
     schema = await old.schema()
     assert schema.stored == schema.newest
-    await settled(old, Failed(RUNNING, 1, "boom"))
+    await settled(old, Failed(RUNNING, 1, "boom", traceback="here"))
     assert (await the_job(old, RUNNING)).run_at_ms == clock.now_ms + 7 * SECOND_MS
+    assert [(await old.history(key))[0].traceback for key in (DEAD, RUNNING)] == [None, "here"]
     assert await leased_keys(old) == WAITING
     await old.settle([Complete(key, 1) for key in WAITING])
     assert [await the_state(old, key) for key in WAITING] == [State.COMPLETED] * 3

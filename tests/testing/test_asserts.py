@@ -14,7 +14,7 @@ from tests.testing.applications import World
 
 async def test_enqueued_jobs_are_found_by_some_of_their_arguments(app: Everwork) -> None:
     async with rehearse(app) as stage:
-        await app.enqueue("post", variables={"to": "a@b.c", "count": 3})
+        await app.enqueue("post", {"to": "a@b.c", "count": 3})
         await app.enqueue("post", to="d@e.f")
         assert [job.key for job in stage.assert_enqueued("post", to="a@b.c")] == [1]
         stage.assert_enqueued("post", count=2)
@@ -35,7 +35,7 @@ async def test_arguments_are_found_as_they_were_given_whatever_json_makes_of_the
 @pytest.mark.parametrize(
     ("type", "asked", "told"),
     [
-        ("post", {"to": "x"}, r"a job of type 'post' with {'to': 'x'}; there are:\n  1 pending: {\"to\":\"a@b.c\"}"),
+        ("post", {"to": "x"}, r"a job of type 'post' with {'to': 'x'}; there are:\n  1 pending: {'to': 'a@b.c'}"),
         ("post", {"count": 2}, "expected 2 jobs of type 'post'; found 1; there are:"),
         ("letter-send", {}, "there is none; jobs were created of post"),
     ],

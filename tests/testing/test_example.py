@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FILES = ("giftcards.py", "test_giftcards.py", "test_async.py", "test_unittest.py")
+FILES = ("giftcards.py", "test_giftcards.py", "test_async.py", "test_unittest.py", "test_stock.py")
 
 
 def test_the_example_of_the_manual_passes(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_example_of_the_manual_passes(tmp_path: Path) -> None:
     _install_entry_points(tmp_path)
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", *_plugins_of_others())]
     ran = _python(tmp_path, "-m", "pytest", "-q", "--rootdir=.", *without)
-    assert "7 passed" in ran.stdout, ran.stdout
+    assert "8 passed" in ran.stdout, ran.stdout
     assert not (tmp_path / "shop.db").exists()
 
 

@@ -70,7 +70,7 @@ async def test_an_engine_that_is_away_refuses_to_create(app: Everwork) -> None:
         with pytest.raises(EngineUnavailable):
             await app.enqueue("letter-send", order=7)
         # With a dedupe key nobody can create it twice, so it is tried again.
-        key = await app.enqueue("letter-send", order=7, dedupe_key="letter:7")
+        key = await app.using(dedupe_key="letter:7").enqueue("letter-send", order=7)
         assert [job.key for job in stage.assert_enqueued("letter-send")] == [key]
 
 

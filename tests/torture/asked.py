@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.states import FINISHED_STATES
 from tests.torture.history import Call
 from tests.torture.reported import Report, ReportKey, flat
@@ -18,7 +18,7 @@ def check_creates(
     calls: Sequence[Call], reports: Mapping[ReportKey, list[Report]], final: FinalState, verdict: Verdict
 ) -> None:
     """V1, V2: what was acknowledged is there and finished, and nothing else is."""
-    by_name: dict[str, list[Job]] = defaultdict(list)
+    by_name: dict[str, list[StoredJob]] = defaultdict(list)
     for job in final.jobs.values():
         if fired_point(job) is None:
             by_name[variables_of(job)["r"]].append(job)
@@ -53,7 +53,7 @@ def _is_new(answer: object) -> bool:
     return isinstance(answer, list) and not answer[1]
 
 
-def check_request(name: str, answers: list[Any], jobs: list[Job], final: FinalState, verdict: Verdict) -> None:
+def check_request(name: str, answers: list[Any], jobs: list[StoredJob], final: FinalState, verdict: Verdict) -> None:
     for key, _ in (one for one in answers if isinstance(one, list)):
         if key < 0 and not jobs:
             verdict.violation("V1", f"'{name}' was kept in a spool and is missing")
@@ -77,7 +77,7 @@ def check_copies(final: FinalState, verdict: Verdict) -> None:
         verdict.violation("V2", f"job {first} has a copy for group '{group}', which nobody registered")
 
 
-def check_whole_batches(calls: Iterable[Call], by_name: Mapping[str, list[Job]], verdict: Verdict) -> None:
+def check_whole_batches(calls: Iterable[Call], by_name: Mapping[str, list[StoredJob]], verdict: Verdict) -> None:
     for call in calls:
         if call.name == "create" and call.status == "unknown":
             there = Counter(item["r"] in by_name for item in call.items if item["dedupe"] is None)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.states import FINISHED_STATES, State
 from tests.torture import asked, deaths, leases, limited, reported, spooled
 from tests.torture.history import Histories
@@ -50,7 +50,7 @@ def check(histories: Histories, final: FinalState) -> Verdict:
 # The life of a job --------------------------------------------------------------------------------
 
 
-def _check_life(job: Job, events: Sequence[HistoryEntry], verdict: Verdict) -> None:
+def _check_life(job: StoredJob, events: Sequence[HistoryEntry], verdict: Verdict) -> None:
     """V4 to V8 of one job: its own history must be a way through the table of transitions, and lead to its state."""
     attempts_seen: set[int] = set()
     counted, last_end_ms, finished = 0, 0, False
@@ -79,7 +79,7 @@ def _check_life(job: Job, events: Sequence[HistoryEntry], verdict: Verdict) -> N
     _check_end_of_life(job, state, attempts_seen, counted, verdict)
 
 
-def _check_end_of_life(job: Job, state: State, attempts_seen: set[int], counted: int, verdict: Verdict) -> None:
+def _check_end_of_life(job: StoredJob, state: State, attempts_seen: set[int], counted: int, verdict: Verdict) -> None:
     if job.state not in FINISHED_STATES:
         return  # V1 has it already, and its last attempt has not ended yet.
     if state is not job.state:

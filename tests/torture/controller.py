@@ -10,7 +10,7 @@ from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.codec.json import encode_policy
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.outcome import Complete
@@ -141,7 +141,7 @@ async def _finish(last: LoggedEngine) -> None:
 
 async def read_final_state(engine: Engine) -> FinalState:
     """Everything that the engine shows, read through its contract."""
-    jobs: dict[int, Job] = {}
+    jobs: dict[int, StoredJob] = {}
     cursor: int | None = None
     while True:
         page = await engine.find(JobFilter(), LIST_LIMIT_MAX, cursor)

@@ -11,17 +11,17 @@ from typing import Any, Final
 _EXPECTED: Final = frozenset(
     {
         "a call hangs",
-        "a process is killed",
-        "the parent process has gone: this process stops",
-        "the attempts of a dead process are left to their leases",
-        "outcomes are lost with the engine, their leases lapse",
+        "killing process",
+        "the parent process is gone, this process stops",
+        "jobs of a dead process are retried when their leases expire",
+        "outcomes could not be stored, their jobs are retried when their leases expire",
         "the engine is unavailable, trying again",
-        "cannot hear wake-ups, polling meanwhile",
+        "cannot receive notifications, polling instead",
         "could not notify other processes",
         "the inbox cannot be read, trying again",
     }
 )
-_DIED: Final = ("a process has died", "was killed by SIGKILL")
+_DIED: Final = ("process died, starting another", "was killed by SIGKILL")
 _TRACEBACK: Final = re.compile(r"^Traceback.*\n(?:[^{\n].*\n)*", re.MULTILINE)
 _CUT_OFF: Final = "EOFError: Ran out of input"
 """A process whose manager was killed while it told it what to do."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from tests.torture.history import Call, Histories
 from tests.torture.verdict import OK, FinalState, Verdict, answered, fired_point, variables_of
 
@@ -148,7 +148,7 @@ def _first_told(group: Sequence[Report]) -> dict[str, int]:
     return told
 
 
-def _check_completion(job: Job, stands: bool, group: Sequence[Report], names: set[str], verdict: Verdict) -> None:
+def _check_completion(job: StoredJob, stands: bool, group: Sequence[Report], names: set[str], verdict: Verdict) -> None:
     """G8: result and emitted events are there exactly when the completion is."""
     for report in group:
         mine = stands and job.result == report.item["result"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.job import HistoryEntry, NewJob, StoredJob
 from everwork.core.queries import Count, WorkerHour
 from everwork.core.states import State
 from tests.torture import plan
@@ -29,7 +29,7 @@ class SmallRun:
         self.settle(1, 1, "fail", "accepted")
         self.leased(1, 2, until=2_500)
         self.settle(1, 2, "complete", "accepted", result='"1@2"')
-        self.job = Job(
+        self.job = StoredJob(
             key=1, type=plan.WORK, state=State.COMPLETED, variables='{"r": "a"}', attempt=2, attempts=2, max_attempts=4,
             result='"1@2"',
         )  # fmt: skip
@@ -38,7 +38,7 @@ class SmallRun:
             HistoryEntry(2, "complete", 2_100, activated_at_ms=2_000),
         ]
         self.counts = [Count("<default>", plan.WORK, "", State.COMPLETED, 1)]
-        self.others: list[Job] = []
+        self.others: list[StoredJob] = []
         self.spooled: list[Spooled] = []
         self.stops: list[tuple[int, int]] = []
         self.lapses_counted = 0
@@ -345,7 +345,7 @@ def test_more_jobs_of_a_limit_key_at_once_than_allowed_are_v16() -> None:
     def found(ends_ms: int) -> set[str]:
         keys = range(1, plan.LIMITS.max_running_per_key + 2)
         calls = [Call("w", "settle", [], 0, 0, "ok", 0, [], [[key, 1, 1, 4, 0]], answered_t=key * 10) for key in keys]
-        job = Job(key=1, type=plan.LIMITED, state=State.COMPLETED, variables="{}", limit_key="a")
+        job = StoredJob(key=1, type=plan.LIMITED, state=State.COMPLETED, variables="{}", limit_key="a")
         events = {key: [HistoryEntry(1, "complete", key * 10 + ends_ms, activated_at_ms=key * 10)] for key in keys}
         verdict = Verdict()
         check_limits(calls, FinalState({key: replace(job, key=key) for key in keys}, events), verdict)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.states import State
 from everwork.engines.values import TriggerMark
 from tests.torture.asked import check_schedules
@@ -23,7 +23,9 @@ DIED_MS = 10_000
 def after_points(points: Iterable[int], *answers: list[int | None], due_ms: int = 0) -> set[str]:
     """What is said of a trigger of 100 ms that began at 1,000 and stands at 1,300."""
     jobs = {
-        key: Job(key=key, type="ticks", state=State.COMPLETED, variables="{}", dedupe_key=f"trigger:w:t:{point_ms}")
+        key: StoredJob(
+            key=key, type="ticks", state=State.COMPLETED, variables="{}", dedupe_key=f"trigger:w:t:{point_ms}"
+        )
         for key, point_ms in enumerate(points)
     }
     calls = [Call("manager-5.0000", "fire", [["w/t", 1_100]], 0, 0, "ok", 1, answer) for answer in answers]
@@ -89,8 +91,8 @@ def test_a_manager_that_was_struck_itself_is_excused() -> None:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        ({"level": "error", "event": "a process has died", "how": "was killed by SIGKILL"}, True),
-        ({"level": "error", "event": "a process has died", "how": "ended with exit code 1"}, False),
+        ({"level": "error", "event": "process died, starting another", "how": "was killed by SIGKILL"}, True),
+        ({"level": "error", "event": "process died, starting another", "how": "ended with exit code 1"}, False),
         ({"level": "error", "event": "Task exception was never retrieved"}, False),
         ({"level": "warning", "event": "attempt 1 of 5 failed, retrying in 1 s", "outcome": "retried"}, True),
         ({"level": "error", "event": "gave up after 5 attempts", "outcome": "failed"}, True),

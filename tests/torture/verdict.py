@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.queries import Count, WorkerHour
 from everwork.engines.values import TriggerMark
 from tests.torture.history import Call
@@ -70,7 +70,7 @@ class Ticking(NamedTuple):
 class FinalState:
     """What the engine shows after healing and draining."""
 
-    jobs: dict[int, Job]
+    jobs: dict[int, StoredJob]
     events: dict[int, list[HistoryEntry]]
     counts: list[Count] = field(default_factory=list)
     hours: list[WorkerHour] = field(default_factory=list)
@@ -116,7 +116,7 @@ def answered(call: Call) -> Iterable[tuple[Any, Any]]:
     return zip(call.items, call.answers if call.status == "ok" else [call.status] * len(call.items), strict=True)
 
 
-def fired_point(job: Job) -> tuple[str, int] | None:
+def fired_point(job: StoredJob) -> tuple[str, int] | None:
     """The trigger, by its name in the store, and the time point that a job was fired for; None: it was not."""
     if job.dedupe_key is None or not job.dedupe_key.startswith("trigger:"):
         return None
@@ -124,6 +124,6 @@ def fired_point(job: Job) -> tuple[str, int] | None:
     return f"{worker_id}/{trigger_id}", int(point_ms)
 
 
-def variables_of(job: Job) -> dict[str, Any]:
+def variables_of(job: StoredJob) -> dict[str, Any]:
     variables: dict[str, Any] = json.loads(job.variables)
     return variables

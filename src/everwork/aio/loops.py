@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import wraps
+from types import FrameType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from everwork.aio.retrying import backoff_delays, engine_outage
@@ -73,7 +75,7 @@ class BackgroundLoop:
                 seconds = min(seconds, next(delays))
             except Exception:
                 self.errors += 1
-                log.exception("a background loop failed and goes on", loop=self._name, errors=self.errors)
+                log.exception("background loop failed, continuing", loop=self._name, errors=self.errors)
             if not again:
                 await self._sleep(seconds)
 
@@ -224,3 +226,23 @@ def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Cal
 
     call.__qualname__ = f"Sync{method.__qualname__}"
     return call
+
+
+def warn_if_loop_runs(facade: str, instead: str) -> bool:
+    """Warn of a blocking call that holds up the event loop of its thread; whether there is one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    log.warning(
+        "a blocking call holds up the running event loop", call=facade, instead=f"await {instead}...", at=_caller()
+    )
+    return True
+
+
+def _caller() -> str:
+    """The file and line of the user's code that called."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - as the warnings of Python do
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("everwork."):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -64,7 +64,7 @@ class Runners(Generic[T]):
         """A runner has ended, which none should before `close`: log it, and let another one continue."""
         self.tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a runner broke down", worker=self._owner, exc_info=task.exception())
+            log.error("runner failed, starting another", worker=self._owner, exc_info=task.exception())
         if not self.is_closed:
             self.wake()
 

@@ -1,57 +1,64 @@
-"""Everwork for people who prefer functions: declare jobs, enqueue them, run them."""
+"""The application: declare job functions, enqueue jobs, run workers."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from weakref import WeakSet
 
 from everwork.aio import forks
 from everwork.app.engine_host import EngineHost
-from everwork.app.function import JobFunction, JobKey
+from everwork.app.enqueuer import Door, Enqueuer
+from everwork.app.function import Declare, JobFunction
+from everwork.app.handle import AnyHandle, JobKey
 from everwork.app.tick import TickResult
 from everwork.app.workers import Workers
+from everwork.codec.filters import JobFilters, filter_of
+from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job
 from everwork.codec.json import decode, require_object
-from everwork.codec.new_job import new_job
+from everwork.codec.values import require_stored
 from everwork.core import checks
 from everwork.core.breaker import BreakerStatus, CircuitBreaker
-from everwork.core.job import HistoryEntry, Job, NewJob
-from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT
+from everwork.core.job import HistoryEntry
+from everwork.core.limits import EXECUTION_SECONDS_DEFAULT, LEASE_MS_DEFAULT, LIST_LIMIT_DEFAULT
 from everwork.core.policy import TypePolicy
-from everwork.core.queries import Explanation
+from everwork.core.queries import CURSOR_MAX, Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
-from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.exceptions import BadConfiguration
+from everwork.runtime.dependencies.process import lifespan_plan
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.runtime import WorkerName
-from everwork.runtime.shutdown import SHUTDOWN_SECONDS, on_stop_signals, run_loop
-from everwork.service.policies import attempts_in_code
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS, on_stop_signals, require_no_loop, run_loop
 from everwork.service.service import JobService
 from everwork.spool.settings import Spool
 from everwork.spool.waiting import delivered_within
 
 if TYPE_CHECKING:
     from everwork.app.settings import Cron, Interval
+    from everwork.app.sync import SyncEverwork
     from everwork.app.tick_route import TickRoute
+    from everwork.app.web_lifespan import Lifespan
+    from everwork.server.http.mounted import Auth, MountedDashboard
     from everwork.service.jobs import Jobs
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
-OPTIONS = frozenset(inspect.signature(new_job).parameters) - {"type", "extra"}
-"""The options of `enqueue`; every other name is an argument of the handler."""
 
+class Everwork(Enqueuer):
+    """An application: an engine, given by its URL, and the job functions that run on it.
 
-class Everwork:
-    """An application: its engine by URL, its job functions, and the ways to use them.
+    Every coroutine can be awaited in any event loop; `sync` has a blocking version of each. The engine is opened on
+    first use and runs in its own thread.
 
-    Every coroutine may be awaited in any event loop; `sync` has a blocking version of each for code without one. The
-    engine is opened at the first use and runs in a thread of its own. `middleware` wraps every call of a handler, the
-    first outermost. `offline`, the path of a local file or a `Spool`, turns offline mode on: jobs and outcomes are kept
-    there while the engine is unavailable, and delivered when it is back.
+    `middleware` wraps every call of a handler, the first outermost. `offline`, the path of a local file or a `Spool`,
+    enables offline mode: jobs and outcomes are kept there while the engine is unavailable and delivered once it is
+    back. `lifespan`, a function with `@asynccontextmanager` that takes the application or no argument, is entered once
+    per worker process before its first job, and exits after its last one; `ctx.state` is the value that it yields.
     """
 
     def __init__(
@@ -62,16 +69,31 @@ class Everwork:
         clock: Clock | None = None,
         middleware: Sequence[Middleware] = (),
         offline: str | Spool | None = None,
+        lifespan: Callable[..., Any] | None = None,
     ) -> None:
         from everwork.app.sync import SyncEverwork  # noqa: PLC0415 - its methods are made from this class's
 
         self._name = WorkerName(worker)
         checked = require_middleware("middleware", middleware)
-        self.functions: dict[str, JobFunction[..., Any]] = {}
+        self.functions: dict[str, JobFunction[..., Any, ..., Any]] = {}
         self._host = EngineHost(url, self._name, clock, self.functions, offline)
-        self._workers = Workers(self._host, self._name, self.functions, checked, lease_ms=LEASE_MS_DEFAULT)
-        self.sync = SyncEverwork(self, self._host, self._checked_many, self._workers.stop_and_wait_blocking)
+        self._workers = Workers(
+            self._host,
+            self._name,
+            self.functions,
+            checked,
+            lease_ms=LEASE_MS_DEFAULT,
+            lifespan=lifespan_plan(lifespan, self),
+        )
+        super().__init__(Door(self, self._host, self.functions), {})
+        self._sync = SyncEverwork(self, self._door, self._workers.stop_and_wait_blocking)
+        self._dashboards: WeakSet[MountedDashboard] = WeakSet()
         forks.reset_in_child(self, Everwork._reset_after_fork)
+
+    @property
+    def sync(self) -> SyncEverwork:
+        """A blocking version of every call, for synchronous code."""
+        return self._sync
 
     # Declare ------------------------------------------------------------------------------------
 
@@ -83,86 +105,48 @@ class Everwork:
         concurrency: int = 1,
         timeout: float = EXECUTION_SECONDS_DEFAULT,
         cron: str | Cron | Interval | None = None,
+        cron_arguments: Mapping[str, Any] | None = None,
+        is_catchup: bool = True,
         breaker: CircuitBreaker | None = None,
         policy: TypePolicy | None = None,
         middleware: Sequence[Middleware] = (),
-    ) -> Callable[[Callable[P, R]], JobFunction[P, R]]:
+    ) -> Declare:
         """Declare a function as the handler of a type.
 
-        `retry` None: a failure is final at once; not given: the policy stored for the type holds. `concurrency`: how
-        many run at the same time in one process. `timeout`: seconds that one attempt may take. `cron`: a cron
-        expression, a `Cron` or an `Interval`; while the workers of any process run, each of its time points creates
-        one job. `breaker`: a row of failures stops the whole type for a while. `policy`: limits, retention and the
-        rest. `middleware`: wraps each call, inside of the application's. Plain functions run in
-        threads.
-        """
+        The function's parameters are the job's arguments. `enqueue` validates them by their annotations and stores them
+        as JSON, and the handler receives the same values. Plain functions run in threads.
 
-        def declare(function: Callable[P, R]) -> JobFunction[P, R]:
-            declared = JobFunction(
-                function, type, retry=retry, concurrency=concurrency, timeout=timeout, enqueue=self.enqueue, cron=cron,
-                breaker=breaker, policy=policy, middleware=middleware,
+        `retry`: None turns retries off; if it is not given, the policy stored for the type applies. `concurrency`: how
+        many jobs run concurrently in one process. `timeout`: time limit of one attempt, in seconds. `cron`: a cron
+        expression, a `Cron` or an `Interval`; each time point creates one job with `cron_arguments`, no matter how many
+        workers run. Missed time points are caught up, unless `is_catchup` is False. `breaker`: pauses the type after a
+        series of failures. `policy`: limits, retention, error rules. `middleware`: wraps each call, inside the
+        application's middleware.
+
+        docs/defaults.md lists all defaults.
+        """
+        if not isinstance(type, str):
+            name = getattr(type, "__name__", "send")
+            raise BadConfiguration(f'@app.job must name the type of its jobs: write @app.job("{name}")')
+
+        def declare(function: Callable[..., Any]) -> JobFunction[..., Any, ..., Any]:
+            declared = JobFunction[..., Any, ..., Any](
+                function, type, self._door, retry=retry, concurrency=concurrency, timeout=timeout, cron=cron,
+                cron_arguments=cron_arguments, is_catchup=is_catchup, breaker=breaker, policy=policy,
+                middleware=middleware,
             )  # fmt: skip
             if type in self.functions:
-                raise BadConfiguration(f"type '{type}' has a handler already: {self.functions[type].__name__}")
+                raise BadConfiguration(f"type '{type}' already has a handler: {self.functions[type].__name__}")
             self.functions[type] = declared
             return declared
 
-        return declare
-
-    # Enqueue ------------------------------------------------------------------------------------
-
-    async def enqueue(self, type: str, /, *, tx: object = None, **arguments: Any) -> JobKey:
-        """Create a job, durably, and return its key.
-
-        Arguments are the handler's, and these options: `delay` (seconds) or `run_at` (a datetime with time zone),
-        `priority`, `tenant`, `dedupe_key`, `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`,
-        `max_attempts`, `retry`. `variables={...}` passes arguments whose names are options. With `tx`, a connection
-        to the same store, the job is created inside the caller's own transaction.
-        """
-        return (await self._create([self._checked(type, arguments)], tx))[0]
-
-    async def enqueue_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]], *, tx: object = None) -> list[JobKey]:
-        """Create many jobs, all or none: pairs of a type and what `enqueue` takes by name."""
-        return await self._create(self._checked_many(jobs), tx)
-
-    async def _create(self, jobs: list[NewJob], tx: object) -> list[JobKey]:
-        created = await (self._host.create(jobs) if tx is None else self._host.create_in(tx, jobs))
-        return [JobKey.of(one) for one in created]
-
-    def _checked_many(self, jobs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[NewJob]:
-        """Jobs ready to be created; the first that is wrong is named by its index."""
-        checked = []
-        if not isinstance(jobs, Iterable):
-            raise InvalidInput("jobs", f"must be pairs of a type and its arguments, not {checks.shown(jobs)}")
-        for at, item in enumerate(jobs):
-            try:
-                type, arguments = item
-                checked.append(self._checked(type, dict(arguments)))
-            except InvalidInput as error:
-                raise InvalidInput(f"jobs[{at}].{error.field}", error.problem) from None
-            except (TypeError, ValueError):
-                raise InvalidInput(f"jobs[{at}]", "must be a pair: a type and a mapping of its arguments") from None
-        return checked
-
-    def _checked(self, type: object, arguments: dict[str, Any]) -> NewJob:
-        """One job ready to be created: options taken apart, arguments compared with the handler's."""
-        options = {name: arguments.pop(name) for name in OPTIONS & arguments.keys()}
-        if "variables" in options:
-            arguments = {**require_object("variables", options.pop("variables")), **arguments}
-        function = self.functions.get(type) if isinstance(type, str) else None
-        if function is not None:
-            function.arguments.check_names(arguments)
-            attempts = attempts_in_code(function.type, function.policy_said)
-            if attempts is not None and "retry" not in options:
-                # The declared policy holds immediately, also before it is stored.
-                options.setdefault("max_attempts", attempts)
-        return new_job(type, arguments, **options)  # type: ignore[arg-type]
+        return cast("Declare", declare)  # It keeps the types of the function.
 
     # Query --------------------------------------------------------------------------------------
 
     async def get(self, key: int) -> Job:
         """A job in its current state."""
-        return await self._on_job(key, lambda jobs, key: jobs.get(key))
+        return Job.of(await self._on_job(key, lambda jobs, key: jobs.get(key)))
 
     async def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
@@ -173,26 +157,30 @@ class Everwork:
         return await self._on_job(key, lambda jobs, key: jobs.explain(key))
 
     async def breaker(self, type: str) -> BreakerStatus:
-        """The circuit breaker of a type, as it is for the whole fleet now."""
+        """The current circuit breaker of a type, shared by all workers."""
         return await self._host.call(lambda service: service.breaker(type))
 
     async def result(self, key: int, timeout: float | None = None) -> Any:
         """Wait for a job to finish and return its result.
 
-        Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` when `timeout` seconds have passed.
+        For a handle, the result is converted to the function's return type. Raises `JobFailed` if the job failed,
+        `JobCancelled` if it was cancelled, and `ResultTimeout` after `timeout` seconds.
         """
+        load = key.load if isinstance(key, AnyHandle) else None
         if isinstance(key, JobKey) and key.is_spooled:
             began = time.monotonic()
             key = await self.delivered(key, timeout)
             timeout = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         text = await self._host.call(lambda service: service.result(key, timeout))
-        return None if text is None else decode(text)
+        value = None if text is None else decode(text)
+        require_stored(key, value)
+        return value if load is None or value is None else load(value)
 
     async def delivered(self, key: int, timeout: float | None = None) -> JobKey:
         """Wait until a spooled job is delivered, and return its key in the engine.
 
-        Raises `NotDelivered` if the engine has refused it, `ResultTimeout` when `timeout` seconds have passed. The key
-        of any other job is returned as it is.
+        Raises `NotDelivered` if the engine refused it, and `ResultTimeout` after `timeout` seconds. The key of any
+        other job is returned unchanged.
         """
         if not isinstance(key, JobKey) or not key.is_spooled:
             return JobKey(checks.job_key(key))
@@ -203,38 +191,72 @@ class Everwork:
         """Cancel a job, pending or running."""
         await self._on_job(key, lambda jobs, key: jobs.cancel(key, reason))
 
-    async def requeue(self, key: int) -> None:
-        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0."""
-        await self._on_job(key, lambda jobs, key: jobs.requeue(key))
+    async def requeue(self, key: int, arguments: Mapping[str, Any] | None = None) -> None:
+        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0.
+
+        `arguments` replace all of the job's own; they are checked as by `enqueue` if its function is declared here.
+        """
+        given = None if arguments is None else {**require_object("arguments", arguments)}
+        if given is not None and (function := self.functions.get((await self.get(key)).type)) is not None:
+            given = function.arguments.dump(given)
+        await self._on_job(key, lambda jobs, key: jobs.requeue(key, variables=given))
 
     async def run_now(self, key: int, *, reset: bool = False) -> None:
         """Run a pending job now; `reset` also resets attempts and last error, and accepts dead letters."""
         await self._on_job(key, lambda jobs, key: jobs.run_now(key, reset=reset))
+
+    def list(self, **wanted: Unpack[JobFilters]) -> AsyncIterator[Job]:
+        """Every matching job, newest first; see `page`."""
+        return every_job(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
+
+    async def page(
+        self, cursor: int | None = None, /, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Unpack[JobFilters]
+    ) -> JobPage:
+        """One page of matching jobs, and the cursor of the next.
+
+        Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `created_after`,
+        `created_before`, `error_text`, `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest
+        `run_at` first; `failed`, which lists failed jobs, the latest failure first.
+        """
+        from everwork.service.jobs import in_process  # noqa: PLC0415 - most applications only create jobs
+
+        filter_ = filter_of(wanted)
+        if cursor is not None:
+            checks.whole_number("cursor", cursor, 1, CURSOR_MAX)
+        found = await self._host.call(lambda service: in_process(service).find(filter_, limit, cursor))
+        return JobPage([Job.of(one) for one in found.jobs], found.next)
 
     async def _on_job(self, key: int, use: Callable[[Jobs, int], Coroutine[Any, Any, R]]) -> R:
         from everwork.service.jobs import in_process  # noqa: PLC0415 - most applications only create jobs
 
         if isinstance(key, JobKey) and key.is_spooled:
             key = (await self._host.delivered(key.spool_id, wait=False)).key
-        return await self._host.call(lambda service: use(in_process(service), key))
+        plain = int(key) if isinstance(key, JobKey) else key
+        return await self._host.call(lambda service: use(in_process(service), plain))
 
     # Run ----------------------------------------------------------------------------------------
 
-    def run(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
-        """Run the workers until SIGINT or SIGTERM; a second signal cancels what still runs."""
-        run_loop(self._run_with_signals(self.work(shutdown_timeout=shutdown_timeout)))
+    def run(self, *, types: Iterable[str] | None = None, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
+        """Run the workers until SIGINT or SIGTERM; a second signal cancels running jobs.
 
-    def work(self, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> Coroutine[Any, Any, None]:
-        """Run the workers in the running event loop until `stop()`."""
-        return self._workers.work(shutdown_timeout)
+        `types`: run only functions of these types; patterns such as `mail-*` are allowed.
+        """
+        require_no_loop("app.run()", "await app.work()")
+        run_loop(self._run_with_signals(self.work(types=types, shutdown_timeout=shutdown_timeout)))
+
+    def work(
+        self, *, types: Iterable[str] | None = None, shutdown_timeout: float = SHUTDOWN_SECONDS
+    ) -> Coroutine[Any, Any, None]:
+        """Run the workers in the current event loop until `stop()`; `types` as in `run`."""
+        return self._workers.work(shutdown_timeout, types)
 
     def run_once(
         self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS
     ) -> Coroutine[Any, Any, TickResult]:
-        """A tick: sweep, fire due triggers, run up to `max_jobs` jobs that are due, and return what was done.
+        """Run a tick: sweep, fire due triggers, run up to `max_jobs` due jobs, and return what was done.
 
-        The default is EVERWORK_JOBS_PER_TICK, or 10. The types take equal shares. `stop()` lets it end
-        early; cancelling it releases what runs.
+        The default is EVERWORK_JOBS_PER_TICK, or 10. The types take equal shares. `stop()` ends it early; cancelling it
+        hands running jobs back.
         """
         return self._workers.tick(max_jobs, shutdown_timeout)
 
@@ -248,8 +270,47 @@ class Everwork:
 
         return TickRoute(self.run_once, self.close, secret=secret, public=public, max_jobs=max_jobs)
 
+    # Within a web application ---------------------------------------------------------------------
+
+    def lifespan(
+        self, *, work: bool = False, inner: Lifespan | None = None, shutdown_timeout: float = SHUTDOWN_SECONDS
+    ) -> Lifespan:
+        """A `lifespan` for FastAPI and Starlette: opens this application at startup and closes it at shutdown.
+
+        `work=True` also runs the workers in the web process; if they crash, the crash is logged and they are restarted.
+        `inner`: your own lifespan, entered after this application is opened and exited before it is closed, so that
+        handlers can use what it opens.
+        """
+        from everwork.app.web_lifespan import make_lifespan, working  # noqa: PLC0415 - for web applications only
+
+        def workers() -> AbstractAsyncContextManager[None]:
+            # On a stage, the test runs the jobs.
+            return nullcontext() if self._host.is_borrowed else working(self._workers, shutdown_timeout)
+
+        async def opened() -> None:
+            await self.open()
+            for dashboard in () if self._host.is_borrowed else tuple(self._dashboards):
+                await dashboard.open()
+
+        return make_lifespan(opened, self.close, workers if work else None, inner)
+
+    def dashboard(
+        self, *, auth: Auth | None = None, public: bool = False, masked_variables: Sequence[str] = ()
+    ) -> MountedDashboard:
+        """The dashboard as an ASGI application: `api.mount("/jobs", app.dashboard(auth=...))`.
+
+        `auth` is a function or coroutine function that takes the request and returns an `Access`, None (no access), or
+        a response such as a redirect. Without `auth`, visitors log in with an API key of the store. `public=True` gives
+        everyone access. `masked_variables`: names of values to mask, in addition to the default ones.
+        """
+        from everwork.server.http.mounted import MountedDashboard  # noqa: PLC0415 - for web applications only
+
+        made = MountedDashboard(self._host, self.close, auth=auth, public=public, masked=masked_variables)
+        self._dashboards.add(made)
+        return made
+
     def stop(self) -> None:
-        """Stop the workers: finish what runs, begin nothing. The second call cancels what runs."""
+        """Stop the workers: running jobs finish, no new ones start. A second call cancels running jobs."""
         self._workers.stop()
 
     async def _run_with_signals(self, work: Coroutine[Any, Any, None]) -> None:
@@ -259,14 +320,20 @@ class Everwork:
         finally:
             await self.close()
 
+    # Test ---------------------------------------------------------------------------------------
+
+    def overrides(self, replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> AbstractContextManager[None]:
+        """Replace dependencies inside a `with` block: `with app.overrides({get_session: lambda: fake}):`."""
+        return self._workers.overrides.replaced(replacements)
+
     # Open and close ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the engine, if that has not happened yet."""
+        """Open the engine, if it is not open yet."""
         await self._host.open_in_loop()
 
     async def close(self) -> None:
-        """Stop the workers of this application, if they run, and close the engine. It can be opened again."""
+        """Stop the workers, if they are running, and close the engine. It can be opened again."""
         await self._workers.stop_and_wait()
         await asyncio.to_thread(self._host.close)
 
@@ -281,7 +348,7 @@ class Everwork:
 
     @property
     def worker(self) -> str:
-        """The name under which jobs are leased; unless one was given, every process has its own, forks too."""
+        """The name under which jobs are leased; by default unique for each process, including forks."""
         return self._name.text
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from everwork.aio.batcher import CLOSED
+from everwork.aio.loops import warn_if_loop_runs
 from everwork.app.function import JobFunction
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
@@ -34,7 +35,7 @@ class EngineHost:
         url: str,
         name: WorkerName,
         clock: Clock | None,
-        functions: Mapping[str, JobFunction[..., Any]],
+        functions: Mapping[str, JobFunction[..., Any, ..., Any]],
         offline: str | Spool | None = None,
     ) -> None:
         # A bad URL is reported here, not at the first job.
@@ -44,10 +45,13 @@ class EngineHost:
         self._name = name
         self._functions = functions
         self._is_borrowed = False
+        self._before_use: Callable[[], None] | None = None
+        self._has_warned = False
         self._reset()
 
     def _reset(self) -> None:
         self._portal: Portal[JobService] | None = None
+        self._opened_engine: Engine | None = None
         self._guard = threading.Lock()
         self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
 
@@ -57,18 +61,27 @@ class EngineHost:
         self._reset()
         return of_parent
 
-    def borrow(self, engine: Engine) -> Callable[[], None]:
-        """Use an engine that the caller sweeps and closes; returns a function that restores the former one."""
+    def borrow(self, engine: Engine, before_use: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Use an engine that the caller sweeps and closes; returns a function that restores the former one.
+
+        `before_use` is called before each use of the engine, in the caller's thread.
+        """
         before = (self._engine, self.transactions, self._portal, self._loop_engines, self._is_borrowed)
         self._engine, self.transactions, self._is_borrowed = engine, TransactionStore(engine), True
+        self._before_use = before_use
         self._reset()
 
         def restore() -> None:
-            self._is_borrowed = False
+            self._is_borrowed, self._before_use = False, None
             self.close()
             self._engine, self.transactions, self._portal, self._loop_engines, self._is_borrowed = before
 
         return restore
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether a test has moved the application to another store."""
+        return self._is_borrowed
 
     async def open_in_loop(self) -> None:
         """Open the engine for an application that will also be closed in the running loop."""
@@ -86,6 +99,11 @@ class EngineHost:
 
     def open_blocking(self) -> None:
         """Open the engine, from a thread without event loop."""
+        self._has_warned = self._has_warned or warn_if_loop_runs("app.sync", "app")
+        self.open_unwarned()
+
+    def open_unwarned(self) -> None:
+        """The same for a store that opens in a moment, also from a thread with an event loop."""
         if not self._is_open:
             self._opening().result()
 
@@ -134,11 +152,11 @@ class EngineHost:
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction. Opening the engine here could wait for this very transaction."""
-        return await self._engine.create_in(tx, jobs)
+        return await self._known_engine().create_in(tx, jobs)
 
     def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """The same in the calling thread."""
-        return run_without_suspending(self._engine.create_in(tx, jobs), "await app.enqueue(..., tx=...)")
+        return run_without_suspending(self._known_engine().create_in(tx, jobs), "await app.enqueue(..., tx=...)")
 
     async def prepare(self, service: JobService) -> None:
         """Store the policies that this application declares."""
@@ -163,6 +181,8 @@ class EngineHost:
         """The engine's thread while it is open."""
         if self._portal is None:
             raise BadConfiguration("the application is not open: use `async with app`")
+        if self._before_use is not None:
+            self._before_use()
         return self._portal
 
     @property
@@ -170,6 +190,8 @@ class EngineHost:
         """The engine's thread for a caller that has just opened it; another may have closed it since."""
         if self._portal is None:
             raise EngineUnavailable(CLOSED)
+        if self._before_use is not None:
+            self._before_use()
         return self._portal
 
     @property
@@ -185,7 +207,12 @@ class EngineHost:
             return self._portal.open(self.prepare)
 
     def _make_service(self) -> JobService:
-        return JobService(self._engine.fresh(), self._name.process, offline=self._offline)
+        self._opened_engine = engine = self._engine.fresh()
+        return JobService(engine, self._name.process, offline=self._offline)
+
+    def _known_engine(self) -> Engine:
+        """The engine that is open, if there is one: it knows its store, and refuses a connection to another."""
+        return self._opened_engine or self._engine
 
 
 CLOSE_SECONDS = 5.0

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
+from everwork.app.enqueuer import Door, FunctionEnqueuer
+from everwork.app.options import Options
+from everwork.codec.json import require_object
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
-from everwork.core.leasing import Created
 from everwork.core.limits import CONCURRENCY_MAX, LEASE_MS_MAX
 from everwork.core.policy import TypePolicy, require_breaker, require_type_policy
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy, require_policy
 from everwork.exceptions import BadConfiguration, InvalidInput
-from everwork.runtime.handler import Arguments, Handler, QueueKey
+from everwork.runtime.context import JobContext
+from everwork.runtime.dependencies.process import ProcessScope
+from everwork.runtime.handler import Arguments, Handler, OnEnd, QueueKey, result_values
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.service.policies import fields_in_code, retry_in_code
 
@@ -21,62 +26,35 @@ if TYPE_CHECKING:
     from everwork.app.function_triggers import FunctionTrigger
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
-class JobKey(int):
-    """A job's key; `deduplicated` says that the job existed already.
+class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
+    """A function with `@app.job`: `enqueue` creates a job that a worker runs; calling it runs the function directly.
 
-    `is_spooled`: the engine is unavailable, and the job waits in the local spool under its `spool_id`; the number is
-    negative and names no job. `await app.delivered(key)` returns the real key.
+    `P` and `R` are the arguments and the result of a job, `Q` and `T` those of the function itself, which may take a
+    `JobContext` first and return a coroutine.
     """
 
-    deduplicated: bool = False
-    spool_id: str = ""
-
-    @property
-    def is_spooled(self) -> bool:
-        """Whether the job waits in the local spool."""
-        return bool(self.spool_id)
-
-    @classmethod
-    def of(cls, created: Created) -> JobKey:
-        """The key of a created job."""
-        key = cls(created.key)
-        if created.deduplicated:
-            key.deduplicated = True
-        if created.spool_id:
-            key.spool_id = created.spool_id
-        return key
-
-
-class Enqueue(Protocol):
-    """How an application enqueues one job."""
-
-    def __call__(self, type: str, /, **arguments: Any) -> Awaitable[JobKey]:
-        """Create a job of this type."""
-        ...
-
-
-class JobFunction(Generic[P, R]):
-    """What `@app.job` makes of a function. Calling it calls the function; `enqueue` lets a worker call it."""
-
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all settings of a type
         self,
-        function: Callable[P, R],
+        function: Callable[Q, T],
         type: str,
+        door: Door,
         *,
         retry: RetryPolicy | None,
         concurrency: int,
         timeout: float,
-        enqueue: Enqueue,
         cron: object = None,
+        cron_arguments: Mapping[str, Any] | None = None,
+        is_catchup: bool = True,
         breaker: CircuitBreaker | None = None,
         policy: TypePolicy | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
-        if not callable(function):
-            raise BadConfiguration(f"@app.job({type!r}) must stand above a function, not {checks.shown(function)}")
+        _require_function(function, type)
         self.function = function
         self.type = checks.name("type", type)
         retry, policy = require_policy("retry", retry), require_type_policy("policy", policy)
@@ -86,36 +64,56 @@ class JobFunction(Generic[P, R]):
         self.timeout = checks.number("timeout", timeout, 0.001, LEASE_MS_MAX / 1000)
         self.middleware = require_middleware("middleware", middleware)
         self.arguments = Arguments(function)
+        self.result_values = result_values(function)
+        self.load = None if self.result_values is None else partial(self.result_values.load, "result")
+        """Reads a stored result as the annotation says; None: as JSON has it."""
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
         )
-        self.trigger = None if cron is None else self._scheduled(cron)
-        self._enqueue = enqueue
+        self.trigger = self._scheduled(cron, cron_arguments, is_catchup)
+        self.pool = self.type
+        """Functions of one pool share its slots: as many run at the same time as one of them allows."""
+        self.on_end: OnEnd | None = None
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", type)
+        super().__init__(door, self, Options(type, {}))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself, here and now."""
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> T:
+        """Call the function directly."""
         return self.function(*args, **kwargs)
 
-    async def enqueue(self, **arguments: Any) -> JobKey:
-        """Create a job of this function; takes its arguments, and the options of `Everwork.enqueue`."""
-        return await self._enqueue(self.type, **arguments)
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = f": write {self.__dict__.get('__name__')}{_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"a job function has no attribute {name!r}{hint}")
 
-    def _scheduled(self, cron: object) -> FunctionTrigger:
+    def __repr__(self) -> str:
+        return f"<JobFunction {self.__name__} of type {self.type!r}>"
+
+    def _scheduled(self, cron: object, given: Mapping[str, Any] | None, is_catchup: object) -> FunctionTrigger | None:
+        if not isinstance(is_catchup, bool):
+            raise InvalidInput("is_catchup", f"must be True or False, not {checks.shown(is_catchup)}")
+        if cron is None:
+            if given is not None:
+                raise InvalidInput("cron_arguments", "need a schedule: set cron, too")
+            return None
         # Loaded only by functions with a schedule.
         from everwork.app.function_triggers import function_trigger  # noqa: PLC0415
 
+        arguments = {**require_object("cron_arguments", given or {})}
         try:
-            self.arguments.check_names({})
+            arguments = self.arguments.dump(arguments)
         except InvalidInput as error:
-            raise InvalidInput("cron", f"argument '{error.field}' must have a default: a schedule gives none") from None
-        return function_trigger(self.type, cron, self.retry)
+            if error.field in arguments:
+                raise InvalidInput(f"cron_arguments.{error.field}", error.problem) from None
+            raise InvalidInput(
+                "cron", f"argument '{error.field}' must have a default, or be in cron_arguments"
+            ) from None
+        return function_trigger(self.type, cron, self.retry, arguments=arguments, is_catchup=is_catchup)
 
-    def handler(self, around: tuple[Middleware, ...] = ()) -> Handler:
+    def handler(self, around: tuple[Middleware, ...] = (), process: ProcessScope | None = None) -> Handler:
         """The function as the runtime sees it, with the application's middleware around its own."""
         return Handler(
-            name=self.type,
+            name=self.pool,
             queues=(QueueKey(self.type),),
             function=self.function,
             arguments=self.arguments,
@@ -125,4 +123,53 @@ class JobFunction(Generic[P, R]):
             timeout=self.timeout,
             can_emit=self.arguments.collector_name is not None,
             middleware=(*around, *self.middleware),
+            result=self.result_values,
+            process=process,
+            on_end=self.on_end,
         )
+
+
+_INSTEAD: Final = {
+    "delay": ".enqueue(...)",
+    "apply_async": ".using(delay=...).enqueue(...)",
+    "send": ".enqueue(...)",
+    "send_with_options": ".using(...).enqueue(...)",
+    "defer": ".enqueue(...)",
+    "configure": ".using(...)",
+    "kiq": ".enqueue(...)",
+    "s": ".call(...)",
+    "signature": ".call(...)",
+}
+"""What other queues call it."""
+_NO_METHOD = "is a method: @app.job takes a function; for a class, use AbstractWorker"
+_NO_GENERATOR = "is a generator: a handler returns its result and must not yield"
+
+
+def _require_function(function: object, type: object) -> None:
+    if not callable(function):
+        raise BadConfiguration(f"@app.job({type!r}) must decorate a function, not {checks.shown(function)}")
+    if inspect.isclass(function):
+        raise BadConfiguration(f"@app.job({type!r}) must decorate a function, not class '{function.__name__}'")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadConfiguration(f"'{getattr(function, '__name__', type)}' {_NO_GENERATOR}")
+    if inspect.isfunction(function) and next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
+        raise BadConfiguration(f"'{function.__name__}' {_NO_METHOD}")
+
+
+class Declare(Protocol):
+    """The decorator that `app.job` returns: it keeps the function's own types."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, R, Concatenate[JobContext, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], R], /
+    ) -> JobFunction[P, R, Concatenate[JobContext, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, R, P, R]: ...

@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -25,6 +26,7 @@ from pydantic import (
 
 from everwork.codec.json import encode_object
 from everwork.core.breaker import CircuitBreaker
+from everwork.core.checks import shown
 from everwork.core.limits import (
     CONCURRENCY_MAX,
     DELAY_MS_MAX,
@@ -36,6 +38,7 @@ from everwork.core.limits import (
 )
 from everwork.core.policy import TypePolicy
 from everwork.core.retry import RetryPolicy
+from everwork.exceptions import InvalidInput
 from everwork.service.policies import retry_in_code
 
 INTERVAL_MS_MIN: Final = 100
@@ -120,6 +123,19 @@ class Cron(_Settings):
     def zone(self) -> ZoneInfo:
         """The time zone itself."""
         return ZoneInfo(self.timezone or "UTC")
+
+
+def schedule_from(field: str, given: object, timezone: str | None = None) -> Cron | Interval:
+    """A checked schedule: a cron expression, in this time zone, or a `Cron` or `Interval`."""
+    if isinstance(given, Cron | Interval):
+        return given
+    if not isinstance(given, str):
+        raise InvalidInput(field, f"must be a cron expression, a Cron or an Interval, not {shown(given)}")
+    try:
+        return Cron(expression=given, timezone=timezone)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise InvalidInput(field, problem.removeprefix("Value error, ")) from None
 
 
 class Trigger(_Settings):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,8 @@ from everwork.core import checks
 from everwork.core.limits import LIST_LIMIT_MAX, TICK_JOBS_DEFAULT, TICK_JOBS_MAX
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
-from everwork.runtime.budget import Budget
+from everwork.runtime.capacity import Budget
+from everwork.runtime.dependencies.process import ProcessScope
 from everwork.runtime.portal import Use
 from everwork.runtime.runtime import Runtime
 from everwork.runtime.shutdown import StopSignal
@@ -43,9 +45,15 @@ class TickResult:
 class TickRunner:
     """The ticks of one application; several may run concurrently."""
 
-    def __init__(self, host: EngineHost, make: Callable[[StopSignal, Budget], Runtime]) -> None:
+    def __init__(
+        self,
+        host: EngineHost,
+        make: Callable[[StopSignal, ProcessScope, Budget], Runtime],
+        enter: Callable[[StopSignal, float], AbstractAsyncContextManager[ProcessScope | None]],
+    ) -> None:
         self._host = host
         self._make = make
+        self._enter = enter
         self.runtimes: set[Runtime] = set()
         self._stops: set[StopSignal] = set()
 
@@ -56,13 +64,18 @@ class TickRunner:
         try:
             if await stopped.comes_before(self._host.call(prepare)):
                 return TickResult()
-            return await self._run(stopped, jobs_max, shutdown_timeout)
+            async with self._enter(stopped, shutdown_timeout) as process:
+                if process is None:
+                    return TickResult()
+                return await self._run(stopped, process, jobs_max, shutdown_timeout)
         finally:
             self._stops.discard(stopped)
 
-    async def _run(self, stopped: StopSignal, jobs_max: int, shutdown_timeout: float) -> TickResult:
+    async def _run(
+        self, stopped: StopSignal, process: ProcessScope, jobs_max: int, shutdown_timeout: float
+    ) -> TickResult:
         budget = Budget(jobs_max)
-        runtime = self._make(stopped, budget)
+        runtime = self._make(stopped, process, budget)
         self.runtimes.add(runtime)
         try:
             await runtime.run(shutdown_timeout)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -12,9 +15,13 @@ from weakref import WeakSet
 from everwork.aio.retrying import backoff_delays, bounded_delays
 from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction
+from everwork.app.registration import registered
 from everwork.app.tick import TickResult, TickRunner, jobs_per_tick
-from everwork.exceptions import BadConfiguration
-from everwork.runtime.budget import Budget
+from everwork.core.checks import shown
+from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.runtime.capacity import Budget
+from everwork.runtime.dependencies.plan import Overrides, Plan
+from everwork.runtime.dependencies.process import ProcessScope, ProcessScopes
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.handler import Handler
 from everwork.runtime.job_log import JobLog
@@ -25,6 +32,8 @@ from everwork.service.service import JobService
 
 if TYPE_CHECKING:
     from everwork.app.function_triggers import FunctionTrigger
+
+Functions = Mapping[str, JobFunction[..., Any, ..., Any]]
 
 
 class StopRequest:
@@ -40,16 +49,20 @@ class Workers:
         self,
         host: EngineHost,
         name: WorkerName,
-        functions: Mapping[str, JobFunction[..., Any]],
+        functions: Functions,
         middleware: tuple[Middleware, ...],
         *,
         lease_ms: int,
+        lifespan: Plan | None = None,
     ) -> None:
         self._host = host
         self._name = name
         self._functions = functions
         self._middleware = middleware
         self._lease_ms = lease_ms
+        self._lifespan = lifespan
+        self.overrides = Overrides()
+        self._wrappers: dict[str, Callable[[Handler], Callable[..., Any]]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -58,19 +71,21 @@ class Workers:
         self.runtime: Runtime | None = None
         self._stopped: StopSignal | None = None
         self._stop_requests: WeakSet[StopRequest] = WeakSet()
-        self._ticks = TickRunner(self._host, self._new_runtime)
+        self.scopes = ProcessScopes(self._lifespan, self.overrides)
+        self._ended: set[Future[None]] = set()
+        self._ticks = TickRunner(self._host, self._new_tick_runtime, self.process)
 
     def reset_after_fork(self) -> object:
         """In a forked child: none run. Returns what belongs to the parent."""
-        of_parent = (self.runtime, self._stopped, self._stop_requests, self._ticks)
+        of_parent = (self.runtime, self._stopped, self._stop_requests, self._ticks, self.scopes, self._ended)
         self._reset()
         return of_parent
 
     # Run ----------------------------------------------------------------------------------------
 
-    def work(self, shutdown_timeout: float) -> Coroutine[Any, Any, None]:
-        """Run until `stop()`, which counts from now on."""
-        return self._work(self._stop_request(), shutdown_timeout)
+    def work(self, shutdown_timeout: float, types: Iterable[str] | None = None) -> Coroutine[Any, Any, None]:
+        """Run all functions, or those of these types, until `stop()`, which counts from now on."""
+        return self._work(self._stop_request(), shutdown_timeout, types)
 
     def tick(self, max_jobs: int | None, shutdown_timeout: float) -> Coroutine[Any, Any, TickResult]:
         """Run one tick; `stop()` counts from now on."""
@@ -81,8 +96,9 @@ class Workers:
         self._stop_requests.add(request)
         return request
 
-    async def _work(self, request: StopRequest, shutdown_timeout: float) -> None:
-        self._require_work()
+    async def _work(self, request: StopRequest, shutdown_timeout: float, types: Iterable[str] | None) -> None:
+        self.require_work()
+        functions = chosen(self._functions, types)
         self.is_working = True
         self._stopped = stopped = StopSignal()
         self._stop_requests.discard(request)
@@ -92,23 +108,41 @@ class Workers:
             # Opening may have to wait for another program; a stop does not wait with it.
             if await stopped.comes_before(self._host.call(self._prepare)):
                 return
-            self.runtime = self._new_runtime(stopped)
-            with self._firing():
-                await self.runtime.run(shutdown_timeout)
+            async with self.process(stopped, shutdown_timeout) as process:
+                if process is None:
+                    return
+                handlers = self.handlers(process, functions)
+                self.runtime = runtime = self._new_runtime(stopped, handlers)
+                is_registered = registered(self._host.portal, self._name, runtime, handlers, stopped.soft.is_set)
+                async with is_registered, self._firing(functions):
+                    await runtime.run(shutdown_timeout)
         finally:
             self.is_working, self.runtime, self._stopped = False, None, None
 
     async def _tick(self, request: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
         jobs_max = jobs_per_tick(max_jobs)
-        self._require_work()
+        self.require_work()
         self._stop_requests.discard(request)
         return TickResult() if request.is_requested else await self._ticks.run(self._upkeep, jobs_max, shutdown_timeout)
 
-    def _require_work(self) -> None:
+    def require_work(self) -> None:
+        """Refuse to start without functions, or a second time."""
         if not self._functions:
             raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
         if self.is_working:
             raise BadConfiguration("the workers of this application run already")
+
+    @asynccontextmanager
+    async def process(self, stopped: StopSignal, close_seconds: float) -> AsyncIterator[ProcessScope | None]:
+        """Enter the lifespan, before the first job, and leave it after the last; None if a stop came first."""
+        ended: Future[None] = Future()
+        self._ended.add(ended)
+        try:
+            async with self.scopes.entered(stopped, close_seconds) as process:
+                yield process
+        finally:
+            self._ended.discard(ended)
+            ended.set_result(None)
 
     async def _prepare(self, service: JobService) -> None:
         await service.connected()
@@ -120,23 +154,44 @@ class Workers:
         await self._prepare(service)
         await service.run_upkeep([one.scheduled for one in self.triggers])
 
-    def _firing(self) -> AbstractContextManager[None]:
-        if not self.triggers:
+    def _firing(self, functions: Functions) -> AbstractAsyncContextManager[None]:
+        triggers = [function.trigger for function in functions.values() if function.trigger is not None]
+        if not triggers:
             return nullcontext()
         from everwork.app.function_triggers import firing  # noqa: PLC0415 - loaded only with schedules
 
-        return firing(self._host.portal, self.triggers)
+        return firing(self._host.portal, triggers)
 
     @property
     def triggers(self) -> list[FunctionTrigger]:
         """The triggers of functions that have a schedule."""
         return [function.trigger for function in self._functions.values() if function.trigger is not None]
 
-    def handlers(self) -> list[Handler]:
-        """The handlers of all functions."""
-        return [function.handler(self._middleware) for function in self._functions.values()]
+    def handlers(self, process: ProcessScope, functions: Functions | None = None) -> list[Handler]:
+        """The handlers of these functions, or of all; those of one pool share a handler."""
+        pools: dict[str, Handler] = {}
+        for function in (functions or self._functions).values():
+            one = self._wrapped(function.handler(self._middleware, process))
+            first = pools.get(one.name)
+            pools[one.name] = one if first is None else replace(first, queues=(*first.queues, *one.queues))
+        return list(pools.values())
 
-    def _new_runtime(self, stopped: StopSignal, budget: Budget | None = None) -> Runtime:
+    def wrap_calls(self, framework: str, wrap: Callable[[Handler], Callable[..., Any]]) -> None:
+        """Call another function in place of every handler's own: inside of all middleware, in its thread.
+
+        It takes the place of an earlier one of the same framework.
+        """
+        self._wrappers[framework] = wrap
+
+    def _wrapped(self, handler: Handler) -> Handler:
+        for wrap in self._wrappers.values():
+            handler = replace(handler, function=wrap(handler))
+        return handler
+
+    def _new_tick_runtime(self, stopped: StopSignal, process: ProcessScope, budget: Budget) -> Runtime:
+        return self._new_runtime(stopped, self.handlers(process), budget)
+
+    def _new_runtime(self, stopped: StopSignal, handlers: Sequence[Handler], budget: Budget | None = None) -> Runtime:
         portal, job_log = self._host.portal, JobLog(self._name.process)
         # A tick may run next to another one under the same name.
         owns_name = self._name.is_unique and self.is_working and not self._ticks.is_live
@@ -155,7 +210,7 @@ class Workers:
             portal,
             stopped,
             self._host.transactions,
-            handlers=self.handlers(),
+            handlers=handlers,
         )
 
     # Stop ---------------------------------------------------------------------------------------
@@ -168,28 +223,55 @@ class Workers:
             self._stopped.request()
         self._ticks.stop()
 
+    def release_running(self, seconds: float) -> None:
+        """Release what runs without waiting for its handlers, which go on: for a process that ends right after this.
+
+        From a thread of its own, also while a handler blocks its loop; waits up to `seconds` until that is stored.
+        """
+        if (runtime := self.runtime) is not None:
+            runtime.release_running()
+            with suppress(TimeoutError):
+                runtime.fetched.result(seconds)
+
     async def stop_and_wait(self) -> None:
         """Stop, if any run, and wait for their end."""
-        runtimes = self.runtimes
-        if any(runtime.is_runner(asyncio.current_task()) for runtime in runtimes):
+        if any(runtime.is_runner(asyncio.current_task()) for runtime in self.runtimes):
             raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
-        if runtimes:
+        if self.scopes.is_current:
+            raise BadConfiguration("close: the lifespan cannot close its own application; call app.stop() instead")
+        ended = list(self._ended)
+        if ended:
             self.stop()
-        for runtime in runtimes:
-            await asyncio.shield(asyncio.wrap_future(runtime.ended))
+        for one in ended:
+            await asyncio.shield(asyncio.wrap_future(one))
 
     def stop_and_wait_blocking(self) -> None:
         """The same from a thread that may wait for them."""
-        runtimes = self.runtimes
-        if any(runtime.is_in_its_thread for runtime in runtimes):
+        if any(runtime.is_in_its_thread for runtime in self.runtimes):
             raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
-        if runtimes:
+        ended = list(self._ended)
+        if ended:
             self.stop()
-        for runtime in runtimes:
-            runtime.ended.result()
+        for one in ended:
+            one.result()
 
     @property
     def runtimes(self) -> list[Runtime]:
         """Every runtime that runs handlers now."""
         ticks = list(self._ticks.runtimes)
         return ticks if self.runtime is None else [self.runtime, *ticks]
+
+
+def chosen(functions: Functions, types: Iterable[str] | None) -> Functions:
+    """The functions of these types; a type may be a pattern such as `mail-*`."""
+    if types is None:
+        return functions
+    found: set[str] = set()
+    for type in types:
+        matching = {one for one in functions if one == type or fnmatchcase(one, type)}
+        if not matching:
+            raise InvalidInput("types", f"no function matches {shown(type)}; known: {', '.join(sorted(functions))}")
+        found |= matching
+    if not found:
+        raise InvalidInput("types", "must name at least one")
+    return {type: function for type, function in functions.items() if type in found}

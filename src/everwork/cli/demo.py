@@ -21,10 +21,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from everwork import Call, Everwork, Middleware, RetryPolicy
-from everwork.cli.output import Column, one_line, state_text, table, write
-from everwork.codec.urls import shown_url
-from everwork.core.job import Job
+from everwork import Call, Everwork, JobCall, Middleware, RetryPolicy
+from everwork.cli.output import Column, command_name, one_line, state_text, table, write
+from everwork.codec.urls import engine_url, shown_url
+from everwork.core.job import StoredJob
 from everwork.core.queries import Count
 from everwork.core.states import State
 from everwork.engines.sqlite.store_url import StoreUrl
@@ -131,22 +131,22 @@ class Traffic:
         tick = 0
         while not stop.is_set():
             tick += 1
-            jobs = list(_jobs(tick))
+            jobs = list(_jobs(self._app, tick))
             await self._app.enqueue_many(jobs)
             self.created += len(jobs)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), TICK_SECONDS)
 
 
-def _jobs(tick: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _jobs(app: Everwork, tick: int) -> Iterator[JobCall[Any]]:
     for number in (2 * tick - 1, 2 * tick):
-        yield "email-send", {"number": number, "to": f"user{number}@example.org"}
-    yield "payment-charge", {"number": tick, "cents": 100 * (tick % 50) + 99}
+        yield app.call("email-send", number=number, to=f"user{number}@example.org")
+    yield app.call("payment-charge", number=tick, cents=100 * (tick % 50) + 99)
     if tick % 2 == 0:
-        yield "report-build", {"number": tick // 2}
+        yield app.call("report-build", number=tick // 2)
     if tick % 4 == 0:
-        # An option and not an argument: the reminder starts some seconds later.
-        yield "reminder-send", {"number": tick // 4, "delay": 3 + tick // 4 % 5}
+        # The reminder starts some seconds later.
+        yield app.using(delay=3 + tick // 4 % 5).call("reminder-send", number=tick // 4)
 
 
 STATES: Final = [state.label for state in State]
@@ -161,7 +161,7 @@ class Snapshot:
 
     seconds: float
     counts: Sequence[Count]
-    dead: Sequence[Job]
+    dead: Sequence[StoredJob]
     created: int
     is_stopping: bool = False
 
@@ -307,12 +307,13 @@ class Screen:
         return table([Column("TYPE"), *(Column(state.upper(), whole=True, right=True) for state in STATES)], rows)
 
     def _advice(self, snapshot: Snapshot) -> list[Text]:
+        name = command_name()
         key = snapshot.dead[0].key if snapshot.dead else "KEY"
         return [
             *(Text(line, no_wrap=True, overflow="ellipsis") for line in self._greeting),
             Text("In another terminal:", style="dim"),
             Text(f"  export EVERWORK_ENGINE={shlex.quote(absolute_url(self._url))}", overflow="fold"),
-            Text(f"  everwork jobs get {key}; everwork jobs requeue {key}; everwork stats", no_wrap=True),
+            Text(f"  {name} jobs get {key}; {name} jobs requeue {key}; {name} stats", no_wrap=True),
         ]
 
 
@@ -327,6 +328,7 @@ def view_for(url: str, types: Sequence[str], journal: Journal, *, as_json: bool)
 
 def absolute_url(url: str) -> str:
     """The URL with an absolute path, valid in any directory."""
+    url = engine_url(url)
     store_url = StoreUrl.from_url(url) if urlsplit(url).scheme == "sqlite" else None
     return shown_url(url) if store_url is None or store_url.in_memory else f"sqlite:///{quote(store_url.path)}"
 
@@ -359,7 +361,7 @@ def _entry_line(entry: Entry) -> Text:
     return text.append(one_line(entry.text), style="green" if entry.is_good else "yellow")
 
 
-def _dead(jobs: Sequence[Job], lines: int) -> list[Text]:
+def _dead(jobs: Sequence[StoredJob], lines: int) -> list[Text]:
     shown = [
         Text.assemble(
             f"  {job.key:>6}  {job.type:<14}  ",

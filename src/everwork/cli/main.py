@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from everwork.cli.options import with_config
-from everwork.cli.output import OutputClosed, write_stderr
+from everwork.cli.output import OutputClosed, write, write_stderr
 from everwork.exceptions import EverworkError, JobError, NotFound
 
 OK: Final = 0
@@ -26,6 +26,7 @@ OUTPUT_CLOSED: Final = 141
 COMMANDS: Final = {
     name: f"{name}.app"
     for name in (
+        "init",
         "up",
         "serve",
         "login",
@@ -46,9 +47,16 @@ COMMANDS: Final = {
         "migrate",
         "copy",
         "bench",
+        "completion",
         "version",
     )
-} | {"tick": "worker.tick_app", "groups": "types.groups_app"}
+} | {
+    "tick": "worker.tick_app",
+    "groups": "types.groups_app",
+    "init": "setup.init_app",
+    "completion": "setup.completion_app",
+    "version": "setup.version_app",
+}
 """Command and its place in a module, which is loaded when the command is called: that keeps the start quick."""
 
 UsageError: Final[Any] = typer.BadParameter.__base__
@@ -76,14 +84,29 @@ class Commands(TyperGroup):
 app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode="rich")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from everwork.cli.commands.setup import installed_versions, version_text  # noqa: PLC0415 - loaded on demand
+
+        write(version_text(installed_versions()))
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="Show the versions and exit.", callback=_print_version, is_eager=True),
+]
+
+
 @app.callback(invoke_without_command=True)
-def overview(ctx: typer.Context) -> None:
+def overview(ctx: typer.Context, version: Version = False) -> None:  # noqa: ARG001 - its callback acts
     """Everwork: a durable job engine.
 
     Commands act on the engine that --engine, EVERWORK_ENGINE or the settings file (everwork.toml) names; the default is
     sqlite:///everwork.db.
 
     [bold]Try:[/bold]
+    everwork init shop
     everwork up --demo
     everwork worker app:manager
     everwork jobs create email-send --var to=ann@example.org

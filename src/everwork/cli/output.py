@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -33,6 +37,17 @@ class Column(NamedTuple):
 def write_stderr(message: str) -> None:
     """One line on standard error."""
     print(f"everwork: {one_line(message)}", file=sys.stderr)
+
+
+def command_name() -> str:
+    """How to type this command here: `everwork`, or its path if the shell would not find it."""
+    called = Path(sys.argv[0])
+    if called.name != "everwork" or len(called.parts) == 1:
+        return "everwork"
+    found = shutil.which("everwork")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "everwork"
+    return shlex.quote(os.path.relpath(called) if called.absolute().is_relative_to(Path.cwd()) else str(called))
 
 
 def write(text: str) -> None:
@@ -110,3 +125,8 @@ def span(milliseconds: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def delay_text(milliseconds: int) -> str:
+    """The delay before a retry: 0.5 s, 59 s, 3m, 5h, 2d."""
+    return f"{milliseconds / 1000:g} s" if milliseconds < 60_000 else span(milliseconds)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import sys
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from everwork.cli.commands.login import dashboard_url, new_link, site_url
-from everwork.cli.output import write, write_json
+from everwork.cli.output import command_name, write, write_json
 from everwork.cli.session import local_caller
 from everwork.codec.urls import shown_url
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, EverworkError
 from everwork.runtime.shutdown import on_stop_signals
 from everwork.server.server import Ports, Server
-from everwork.server.settings import Settings
+from everwork.server.settings import Settings, engine_url
 from everwork.service.access.api_key import KeyState
 from everwork.service.access.keys import host_clock
 from everwork.service.admin import Admin
@@ -133,10 +136,19 @@ def lines(running: RunningServer) -> list[str]:
         f"  REST  {scheme}://{host}:{ports.http}/docs",
     ]
     if running.new_key is not None:
-        shown.append(f"  key   {running.new_key}  (shown this once; more by everwork keys create)")
+        shown.append(f"  key   {running.new_key}  (shown this once; more by {_command(settings, 'keys create')})")
     if not settings.has_auth:
         shown.append("  keys are not asked for: every program on this host may call")
     return shown
+
+
+def _command(settings: Settings, words: str) -> str:
+    """A command that works on the same engine when it is typed as it is shown; a password is not repeated."""
+    with suppress(EverworkError):
+        if engine_url(None, os.environ, None) == settings.engine:
+            return f"{command_name()} {words}"
+    url = shown_url(settings.engine)
+    return f"{command_name()} {words} --engine {shlex.quote(url) if url == settings.engine else '...'}"
 
 
 def _durability_text(running: RunningServer) -> str:
@@ -147,7 +159,7 @@ def _durability_text(running: RunningServer) -> str:
 
 def _dashboard_text(running: RunningServer) -> str:
     if running.login_url is not None:
-        return f"{running.login_url}  (opens once; another by everwork login)"
+        return f"{running.login_url}  (opens once; another by {_command(running.server.settings, 'login')})"
     return running.dashboard
 
 

@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from everwork.cli.output import Column, one_line, span, state_text, table
+from everwork.cli.output import Column, command_name, delay_text, one_line, span, state_text, table
 from everwork.codec.fields import TEXTS
 from everwork.core.instants import utc_text
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob, attempt_numbers
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import label_of
 from everwork.core.queries import Explanation
@@ -43,7 +43,11 @@ HISTORY_COLUMNS = (
 )
 
 
-def job_table(jobs: Sequence[Job], now_ms: int) -> Table:
+_WITHOUT_ATTEMPT = ("requeue", "cancel", "expire")
+"""Events of a job, which end no attempt unless one was running."""
+
+
+def job_table(jobs: Sequence[StoredJob], now_ms: int) -> Table:
     """One line a job."""
     return table(
         JOB_COLUMNS,
@@ -61,7 +65,7 @@ def job_table(jobs: Sequence[Job], now_ms: int) -> Table:
     )
 
 
-def note(job: Job, now_ms: int) -> str:
+def note(job: StoredJob, now_ms: int) -> str:
     """The most important facts of a job in a few words."""
     parts = []
     if job.state is State.PENDING and job.run_at_ms > now_ms:
@@ -74,18 +78,18 @@ def note(job: Job, now_ms: int) -> str:
 
 
 def job_page(
-    job: Job, history: Sequence[HistoryEntry], explanation: Explanation, *, now_ms: int, engine: str
+    job: StoredJob, history: Sequence[HistoryEntry], explanation: Explanation, *, now_ms: int, engine: str, every: bool
 ) -> list[RenderableType]:
-    """Everything about one job."""
+    """Everything about one job; of its tracebacks the last one, or every one."""
     title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
     title.append_text(state_text(job.state.label))
     page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]
     page.append(Text.assemble(("Why? ", "bold"), one_line(explanation.text)))
     if job.state is State.FAILED:
-        page.append(Text(f"     bring it back with: everwork jobs requeue {job.key}{engine}", style="dim"))
+        page.append(Text(f"     bring it back with: {command_name()} jobs requeue {job.key}{engine}", style="dim"))
     if history:
-        page += ["", table(HISTORY_COLUMNS, [_history_row(event) for event in history])]
-    return page
+        page += ["", table(HISTORY_COLUMNS, _history_rows(job, history))]
+    return page + _tracebacks(job, history, every=every)
 
 
 def stats_page(report: dict[str, Any], hours: int) -> list[RenderableType]:
@@ -115,7 +119,7 @@ def _count(state: str, jobs: int) -> Text:
     return state_text(state, f"{jobs:,}") if jobs else Text("-", style="dim")
 
 
-def _fields(job: Job, now_ms: int) -> Table:
+def _fields(job: StoredJob, now_ms: int) -> Table:
     shown: list[tuple[str, str | int | None]] = [
         ("tenant", None if job.tenant == DEFAULT_TENANT else job.tenant),
         ("group", job.group or None),
@@ -141,11 +145,29 @@ def _fields(job: Job, now_ms: int) -> Table:
     return grid
 
 
-def _history_row(event: HistoryEntry) -> tuple[str, ...]:
+def _history_rows(job: StoredJob, history: Sequence[HistoryEntry]) -> list[tuple[str, ...]]:
+    return [_history_row(number, event) for number, event in zip(attempt_numbers(job, history), history, strict=True)]
+
+
+def _history_row(number: int, event: HistoryEntry) -> tuple[str, ...]:
     took = "" if event.activated_at_ms is None else f"{event.at_ms - event.activated_at_ms:,} ms"
-    retried = "" if event.retry_at_ms is None else f" (again after {span(event.retry_at_ms - event.at_ms)})"
+    retried = "" if event.retry_at_ms is None else f" (retry after {delay_text(event.retry_at_ms - event.at_ms)})"
     at = utc_text(event.at_ms)[11:]
-    return str(event.attempt), label_of(event.kind), at, took, one_line(event.error or "")[:NOTE_CHARS_MAX] + retried
+    shown = "" if event.kind in _WITHOUT_ATTEMPT and event.activated_at_ms is None else str(number)
+    return shown, label_of(event.kind), at, took, one_line(event.error or "")[:NOTE_CHARS_MAX] + retried
+
+
+def _tracebacks(job: StoredJob, history: Sequence[HistoryEntry], *, every: bool) -> list[RenderableType]:
+    """The traceback of the last failure, unless the job was completed since; or those of all attempts."""
+    numbered = zip(attempt_numbers(job, history), history, strict=True)
+    traced = [(number, event.traceback) for number, event in numbered if event.traceback]
+    wanted = traced if every else traced[-1:] if job.state is not State.COMPLETED else []
+    page: list[RenderableType] = []
+    for attempt, traceback in wanted:
+        page += ["", Text(f"Attempt {attempt} failed here:", style="bold"), Text(_clean(traceback), overflow="fold")]
+    if len(traced) > len(wanted):
+        page += ["", Text(f"attempts with a traceback: {len(traced)}; --tracebacks shows all", style="dim")]
+    return page
 
 
 def _when(instant_ms: int | None, now_ms: int) -> str | None:

@@ -58,11 +58,15 @@ class UserCode:
         self._target = target
         self._folder = folder
         self._names = DEFAULT_NAMES if target.name is None else (target.name,)
+        self.found = target
+        """What was found: the module, and the name in it."""
+        self._module: ModuleType | None = None
 
     def load(self) -> Loaded:
         """Import the module and return what the target names."""
-        module = self._import_module()
+        self._module = module = self._import_module()
         target, found = self._look_up(module)
+        self.found = target
         if isinstance(found, ProcessManager | Everwork):
             return found
         if not isinstance(found, FunctionType | MethodType):
@@ -88,6 +92,19 @@ class UserCode:
                 "it must return a ProcessManager or an Everwork application, without running it"
             )
         return made
+
+    def others(self, program: ProcessManager | Everwork) -> list[str]:
+        """The other programs of the module, if the target did not name one: `module:name` of each."""
+        if self._target.name is not None or self._module is None:
+            return []
+        found = {
+            id(value): f"{self._module.__name__}:{name}"
+            for name, value in vars(self._module).items()
+            if isinstance(value, ProcessManager | Everwork) and value is not program
+            # An application without functions only creates jobs.
+            if isinstance(value, ProcessManager) or value.functions
+        }
+        return list(found.values())
 
     def _import_module(self) -> ModuleType:
         sys.path.insert(0, str(self._folder))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from everwork.aio.loops import LoopLock
-from everwork.aio.retrying import retrying
 from everwork.client import requests
 from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
-from everwork.client.transport import Calls, closed, require_own, transport_to
+from everwork.client.transport import Connection, transport_to
+from everwork.codec.filters import JobFilters, filter_of
+from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job
 from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
+from everwork.codec.values import require_stored
 from everwork.core import checks
-from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.job import HistoryEntry, NewJob
 from everwork.core.leasing import Created, Judged, Spooled, accepted
 from everwork.core.limits import (
     ATTEMPTS_MAX,
@@ -35,17 +35,15 @@ from everwork.core.limits import (
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome
-from everwork.core.queries import CURSOR_MAX, BulkChange, Explanation, Page, Stats
+from everwork.core.queries import CURSOR_MAX, BulkChange, Explanation, Stats
 from everwork.core.states import State
-from everwork.exceptions import EngineBusy, EngineUnavailable, InvalidInput
+from everwork.exceptions import InvalidInput
 
 if TYPE_CHECKING:
     from everwork.client.stream import Stream
     from everwork.client.stream_source import Handler
-    from everwork.client.transport import Transport, Verbs
+    from everwork.client.transport import Transport
     from everwork.spool.settings import Spool
-
-T = TypeVar("T")
 
 TIMEOUT_SECONDS: Final = 30.0
 LEASE_SECONDS: Final = LEASE_MS_DEFAULT / 1000
@@ -72,14 +70,12 @@ class Client:
         """With `offline`, new jobs and outcomes go to that spool while the server or its engine is unavailable."""
         self._url = url
         self._is_offline = offline is not None
-        self._timeout = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
+        seconds = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
         self.transport = transport_to(url, key, Tls(tls, tls_certificate, tls_key), offline)
-        self._calls = Calls()
-        self.streams: set[Stream] = set()
+        self._connection = Connection(self.transport, seconds)
+        self._call = self._connection.call
+        self.streams: set[Stream] = self._connection.streams
         """The open streams."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
-        self._opening = LoopLock()
 
     # Create -------------------------------------------------------------------------------------
 
@@ -156,16 +152,17 @@ class Client:
         variables: Mapping[str, Any] | None = None,
         by_policy: bool = False,
         strict: bool = False,
+        traceback: str | None = None,
     ) -> None:
         """The attempt failed: retried by the policy, or `retries` more times, `backoff` seconds from now.
 
         `variables` are merged into the job's own for the next attempt. `by_policy`: the error, an exception or a text,
-        is classified, and the rules of its type decide whether and when it is retried. `strict`: the same, and an
-        error that no rule matches is permanent.
+        is classified, and the rules of its type decide. `strict`: the same, and an error that no rule matches is
+        permanent. `traceback`: by default that of the error, if it was raised.
         """
         outcome = requests.failed(
             job, attempt, error, retries=retries, backoff=backoff, final=final, variables=variables,
-            by_policy=by_policy, strict=strict,
+            by_policy=by_policy, strict=strict, traceback=traceback,
         )  # fmt: skip
         await self._end(outcome, "failed")
 
@@ -224,14 +221,14 @@ class Client:
         checks.text("reason", reason, ERROR_CHARS_MAX)
         return await self._call(lambda jobs: jobs.cancel(number, reason))
 
-    async def requeue(self, key: int | str) -> State:
-        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0."""
+    async def requeue(self, key: int | str, variables: Mapping[str, Any] | None = None) -> State:
+        """Requeue a dead letter, or a job waiting for a retry: due now, attempts 0; `variables` replace its own."""
         number = checks.job_key(key)
-        return await self._call(lambda jobs: jobs.requeue(number))
+        return await self._call(lambda jobs: jobs.requeue(number, variables=variables))
 
-    async def requeue_matching(self, /, *, all: bool = False, **wanted: Any) -> BulkChange:
+    async def requeue_matching(self, /, *, all: bool = False, **wanted: Unpack[JobFilters]) -> BulkChange:
         """Requeue every dead letter that matches, with the filters of `list`; without any, `all` must be given."""
-        filter_ = requests.filter_of(wanted)
+        filter_ = filter_of(wanted)
         return await self._call(lambda jobs: jobs.requeue_matching(filter_, all=bool(all)))
 
     async def set_retries(self, key: int | str, retries: int) -> int:
@@ -270,7 +267,7 @@ class Client:
     async def get(self, key: int | str) -> Job:
         """Return a job with everything that is known of it."""
         number = checks.job_key(key)
-        return await self._call(lambda jobs: jobs.get(number), safe=True)
+        return Job.of(await self._call(lambda jobs: jobs.get(number), safe=True))
 
     async def history(self, key: int | str) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
@@ -290,36 +287,34 @@ class Client:
     async def result(self, key: int | str, wait: float = TIMEOUT_SECONDS) -> Any:
         """Wait for a job to finish, up to `wait` seconds, and return its result.
 
-        Raises `JobFailed` if it failed or was cancelled, `ResultTimeout` if it takes longer.
+        Raises `JobFailed` if it failed, `JobCancelled` if it was cancelled, `ResultTimeout` if it takes longer.
         """
         number = checks.job_key(key)
         requests.seconds("wait", wait)
         text = await self._call(lambda jobs: jobs.result(number, wait), safe=True, more_seconds=wait)
-        return None if text is None else decode(text)
+        value = None if text is None else decode(text)
+        require_stored(number, value)
+        return value
 
-    async def page(self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Any) -> Page:
+    async def page(
+        self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Unpack[JobFilters]
+    ) -> JobPage:
         """One page of matching jobs, and the cursor of the next; see `list`."""
-        filter_ = requests.filter_of(wanted)
+        filter_ = filter_of(wanted)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         if cursor is not None:
             checks.whole_number("cursor", cursor, 1, CURSOR_MAX)
-        return await self._call(lambda jobs: jobs.find(filter_, limit, cursor), safe=True)
+        found = await self._call(lambda jobs: jobs.find(filter_, limit, cursor), safe=True)
+        return JobPage([Job.of(one) for one in found.jobs], found.next)
 
-    async def list(self, **wanted: Any) -> AsyncIterator[Job]:
+    def list(self, **wanted: Unpack[JobFilters]) -> AsyncIterator[Job]:
         """Every matching job, newest first.
 
         Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `created_after`,
         `created_before`, `error_text`, `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest
         `run_at` first; `failed`, which lists failed jobs, the latest failure first.
         """
-        cursor: int | None = None
-        while True:
-            page = await self.page(cursor, limit=LIST_LIMIT_MAX // 4, **wanted)
-            for job in page.jobs:
-                yield job
-            cursor = page.next
-            if cursor is None:
-                return
+        return every_job(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
 
     # Lifecycle ----------------------------------------------------------------------------------
 
@@ -344,35 +339,16 @@ class Client:
         from everwork.client.stream_source import runtime_handlers, work_on  # noqa: PLC0415
 
         checked = runtime_handlers(handlers, concurrency)
-        async with self._calls.within():
+        async with self._connection.calls.within():
             await work_on(self.stream(worker=worker, lease=lease), checked, stop or asyncio.Event())
 
     async def open(self) -> Transport:
         """Open the transport, unless it is open already."""
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            async with self._opening.here():
-                if self._loop is None:
-                    await self.transport.open()
-                    self._loop, self._process = loop, os.getpid()
-        require_own(self._process, self._loop)
-        return self.transport
+        return await self._connection.open()
 
     async def close(self) -> None:
         """Close it: calls in progress raise `EngineUnavailable`. It can be opened again."""
-        if self._process not in (0, os.getpid()):
-            return
-        calls, self._calls = self._calls, Calls()
-        was_open, self._loop = self._loop is not None, None
-        calls.abort()
-        async with self._opening.here():  # Callers that come meanwhile wait, and open it again.
-            was_open, self._loop = was_open or self._loop is not None, None
-            try:
-                await calls.wait_ended()
-                await asyncio.gather(*(stream.break_off(closed()) for stream in self.streams))
-            finally:
-                if was_open:
-                    await self.transport.close()
+        await self._connection.close()
 
     async def __aenter__(self) -> Client:
         await self.open()
@@ -385,15 +361,3 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client({shown_url(self._url)!r})"
-
-    # Inside -------------------------------------------------------------------------------------
-
-    async def _call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
-        """Make one call within its time; a call that is safe to repeat is retried while the server is unavailable."""
-        async with self._calls.within(self._timeout + more_seconds) as deadline:
-            transport = await self.open()
-            if not safe:
-                return await call(transport.jobs(deadline))
-            return await retrying(
-                lambda: call(transport.jobs(deadline)), on=(EngineUnavailable, EngineBusy), until=deadline
-            )

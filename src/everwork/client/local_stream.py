@@ -12,6 +12,8 @@ from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, JobError, TooManyRequests
+from everwork.service.fleet.clients import type_name
+from everwork.service.verb import IN_PROCESS
 
 if TYPE_CHECKING:
     from everwork.client.client import Client
@@ -37,16 +39,35 @@ class LocalStream(Stream):
         self._is_settled.set()
         self._keeping: set[asyncio.Task[bool]] = set()
         self._feeds: dict[CreditKey, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self.ended_jobs = 0
+        """How many outcomes it has reported."""
         self._outage = engine_outage(f"stream of worker '{self.worker}'")
+
+    @property
+    def poller_key(self) -> tuple[str, str]:
+        """As the service sees it: a caller in process, and the worker's name."""
+        return IN_PROCESS.principal.id, self.worker
+
+    @property
+    def types(self) -> list[str]:
+        """The types that it has granted credits for."""
+        return [type_name(key.type, key.group) for key in self._feeds]
+
+    @property
+    def running(self) -> int:
+        """How many jobs it holds."""
+        return len(self._held)
 
     def _granted(self, key: CreditKey, credits: int) -> None:  # noqa: ARG002 - they have been counted
         if key not in self._feeds:
             more = asyncio.Event()
             self._feeds[key] = (asyncio.get_running_loop().create_task(self._feed(key, more)), more)
+            self._transport.service.clients.note_change()
         self._feeds[key][1].set()
 
     def _send(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
+        self.ended_jobs += 1
         if not self._is_settled.is_set():
             self._keep([outcome])
         self._wakeup.set()
@@ -58,6 +79,8 @@ class LocalStream(Stream):
         self._wakeup.set()
 
     async def _run(self) -> None:
+        clients = self._transport.service.clients
+        clients.add(self)
         tasks = [asyncio.ensure_future(self._send_heartbeats()), asyncio.ensure_future(self._keep_unanswered())]
         try:
             while not (self._is_draining and not (self._held or self._outcomes)):
@@ -66,6 +89,7 @@ class LocalStream(Stream):
                 while self._outcomes:
                     await self._settle_batch()
         finally:
+            clients.remove(self)
             self._drained()
             for task in tasks:
                 task.cancel()
@@ -156,7 +180,7 @@ class LocalStream(Stream):
                 continue
             for lease, status in zip(leases, statuses, strict=True):
                 if status is not LeaseStatus.HELD:
-                    self._lost(lease.key, lease.attempt)
+                    self._lost(lease.key, lease.attempt, is_cancelled=status is LeaseStatus.CANCELLED)
 
     async def _statuses(self, leases: list[Lease], *, is_heartbeat: bool) -> list[LeaseStatus]:
         service = self._transport.service

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
@@ -14,7 +14,7 @@ from everwork.client.address import Address
 from everwork.client.errors import error_of
 from everwork.codec import proto_replies as replies
 from everwork.codec import proto_requests as requests
-from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.job import HistoryEntry, NewJob, StoredJob
 from everwork.core.leasing import Created, Demand, Judged, Spooled, Stamp
 from everwork.core.outcome import Outcome
 from everwork.core.queries import BulkChange, Explanation, JobFilter, Page, Stats, cursor_parts
@@ -165,8 +165,8 @@ class RemoteJobs:
     async def cancel(self, key: int, reason: str = "") -> State:
         return await self._change(self._calls.Cancel, pb.CancelRequest(key=key, reason=reason))
 
-    async def requeue(self, key: int) -> State:
-        return await self._change(self._calls.Requeue, pb.JobRequest(key=key))
+    async def requeue(self, key: int, *, variables: Mapping[str, Any] | None = None) -> State:
+        return await self._change(self._calls.Requeue, requests.requeue_message(key, variables))
 
     async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
         request = pb.RequeueMatchingRequest(filter=requests.filter_message(filter_), all=all)
@@ -192,7 +192,7 @@ class RemoteJobs:
 
     # Questions ----------------------------------------------------------------------------------
 
-    async def get(self, key: int) -> Job:
+    async def get(self, key: int) -> StoredJob:
         return replies.job_of(await self._request(self._calls.Get, pb.JobRequest(key=key), key))
 
     async def history(self, key: int) -> list[HistoryEntry]:
@@ -224,7 +224,7 @@ class RemoteJobs:
             return reply.result.decode() if reply.HasField("result") else None
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        jobs: list[Job] = []
+        jobs: list[StoredJob] = []
         while True:  # The server cuts pages that would be too large for one message.
             instant_ms, key = cursor_parts(cursor or 0)
             filter_message = requests.filter_message(filter_)

@@ -300,14 +300,14 @@ class RemoteStream(Stream):
             self._outage.over()
             self._is_welcomed = True
             for loss in message.welcome.lost:
-                self._lost(loss.lease.key, loss.lease.attempt)
+                self._lost(loss.lease.key, loss.lease.attempt, is_cancelled=loss.cancelled)
             self._wakeup.set()
         if message.jobs:
             self._received([ActiveJob(job) for job in message.jobs])
         if message.settled > self._judged:
             self._settled(message)
         for loss in message.losses:
-            self._lost(loss.lease.key, loss.lease.attempt)
+            self._lost(loss.lease.key, loss.lease.attempt, is_cancelled=loss.cancelled)
         if message.closing:
             self._is_server_closing = True
             self._wakeup.set()

@@ -6,12 +6,12 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, assert_never
 
 from everwork.client.job import Attempt, lease_of
+from everwork.codec.filters import names
 from everwork.codec.json import decode_json, decode_object, encode, encode_object
-from everwork.codec.new_job import instant, new_job, search_text
+from everwork.codec.new_job import new_job
 from everwork.core import checks
 from everwork.core import outcome as o
 from everwork.core.classify import class_names
@@ -28,10 +28,9 @@ from everwork.core.limits import (
     PAYLOAD_BYTES_MAX,
     SETTLE_BATCH_MAX,
 )
-from everwork.core.queries import JobFilter, Order, order_named
-from everwork.core.states import State
-from everwork.core.texts import error_text
+from everwork.core.texts import error_text, traceback_text
 from everwork.exceptions import InvalidInput
+from everwork.runtime.stacks import traceback_of
 
 JobInput = NewJob | tuple[str, Mapping[str, Any]]
 """A job to be created: as `new_job` makes it, or a type and its variables."""
@@ -51,7 +50,7 @@ def job_from(type: str, variables: Mapping[str, Any] | None, options: Mapping[st
         if not unknown:
             raise
         allowed = ", ".join(sorted(_OPTIONS))
-        raise InvalidInput(unknown[0], f"is no option of a job; allowed are {allowed}") from error
+        raise InvalidInput(unknown[0], f"is not an option of a job; allowed are {allowed}") from error
 
 
 _OPTIONS = frozenset(new_job.__kwdefaults__ or ())
@@ -88,7 +87,7 @@ def demand_from(
         checks.whole_number("limit", limit, 1, ACTIVATE_MAX),
         lease_ms(lease),
         checks.text("group", group, NAME_CHARS_MAX),
-        _names("tenants", tenants),
+        names("tenants", tenants),
     )
 
 
@@ -100,49 +99,6 @@ def lease_ms(seconds: float) -> int:
 def seconds(field: str, value: float) -> float:
     """A duration."""
     return checks.number(field, value, 0, DELAY_MS_MAX / 1000)
-
-
-def filter_from(  # noqa: PLR0913 - the filters of a list
-    *,
-    type: str | None = None,
-    group: str | None = None,
-    state: State | str | Iterable[State | str] = (),
-    tenants: Iterable[str] = (),
-    worker: str | None = None,
-    correlation_id: str | None = None,
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
-    error_text: str | None = None,
-    due: bool = False,
-    order: Order | str = Order.NEWEST,
-) -> JobFilter:
-    """Which jobs a list shows."""
-    states = [state] if isinstance(state, str | State) else list(state)
-    return JobFilter(
-        type=None if type is None else checks.name("type", type),
-        group=None if group is None else checks.text("group", group, NAME_CHARS_MAX),
-        states=frozenset(checks.state(one) for one in states),
-        tenants=_names("tenants", tenants),
-        worker=None if worker is None else checks.name("worker", worker),
-        correlation_id=None if correlation_id is None else checks.name("correlation_id", correlation_id),
-        created_after_ms=None if created_after is None else instant("created_after", created_after),
-        created_before_ms=None if created_before is None else instant("created_before", created_before),
-        error_text=None if error_text is None else search_text("error_text", error_text),
-        due=bool(due),
-        order=order_named(order),
-    )
-
-
-def filter_of(wanted: Mapping[str, Any]) -> JobFilter:
-    """The same from filters by name; an unknown one is refused."""
-    known = filter_from.__kwdefaults__ or {}
-    for name in sorted(set(wanted) - set(known)):
-        raise InvalidInput(name, f"is no filter; allowed are {', '.join(sorted(known))}")
-    return filter_from(**wanted)
-
-
-def _names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(checks.name(field, name) for name in ([names] if isinstance(names, str) else names))
 
 
 # Outcomes -------------------------------------------------------------------------------------------
@@ -166,6 +122,7 @@ def failed(
     variables: Mapping[str, Any] | None = None,
     by_policy: bool = False,
     strict: bool = False,
+    traceback: str | None = None,
 ) -> o.Failed:
     """The attempt failed."""
     key, number = lease_of(job, attempt)
@@ -174,8 +131,9 @@ def failed(
         raise InvalidInput(rule, "must not be given together with retries, backoff or final")
     left = None if retries is None else checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
     failed = o.Failed(
-        key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables)
-    )
+        key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables),
+        traceback=_traceback_of(error) if traceback is None else _traceback_text(traceback),
+    )  # fmt: skip
     return failed._replace(classes=_classes(error), strict=bool(strict)) if by_policy or strict else failed
 
 
@@ -185,12 +143,12 @@ def _classes(error: object) -> tuple[str, ...]:
 
 def retried(job: Attempt, attempt: int, error: object, delay: float | None) -> o.Retry:
     """The worker requests another attempt."""
-    return o.Retry(*lease_of(job, attempt), error_text(error), _delay_ms("delay", delay))
+    return o.Retry(*lease_of(job, attempt), error_text(error), _delay_ms("delay", delay), _traceback_of(error))
 
 
 def rejected(job: Attempt, attempt: int, error: object) -> o.Reject:
     """The job is invalid."""
-    return o.Reject(*lease_of(job, attempt), error_text(error))
+    return o.Reject(*lease_of(job, attempt), error_text(error), _traceback_of(error))
 
 
 def released(job: Attempt, attempt: int) -> o.Release:
@@ -200,7 +158,8 @@ def released(job: Attempt, attempt: int) -> o.Release:
 
 def thrown(job: Attempt, attempt: int, code: str, error: object, variables: Mapping[str, Any] | None) -> o.Throw:
     """A business error with a code."""
-    return o.Throw(*lease_of(job, attempt), checks.name("code", code), error_text(error), _json(variables))
+    name, text, traceback = checks.name("code", code), error_text(error), _traceback_of(error)
+    return o.Throw(*lease_of(job, attempt), name, text, _json(variables), traceback)
 
 
 def outcomes_from(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
@@ -223,6 +182,8 @@ def checked(outcome: o.Outcome) -> o.Outcome:
         kinds = "Complete, Fail, Retry, Reject, Release or Throw"
         raise InvalidInput("kind", f"must be {kinds}, not {checks.shown(outcome)}")
     named = outcome._replace(key=checks.job_key(outcome.key), attempt=checks.attempt(outcome.attempt))
+    if not isinstance(named, o.Complete | o.Release):
+        named = named._replace(traceback=_traceback_text(named.traceback))
     match named:
         case o.Complete():
             return named._replace(result=_json_text(named.result), events=tuple(jobs_from(named.events, "events")))
@@ -253,6 +214,17 @@ def _optional_number(field: str, number: int | None, number_max: int) -> None:
 def _require_names(field: str, names: object) -> None:
     if names is not None and not (isinstance(names, tuple) and all(isinstance(one, str) for one in names)):
         raise InvalidInput(field, f"must be a tuple of names, or None, not {checks.shown(names)}")
+
+
+def _traceback_of(error: object) -> str | None:
+    """The traceback of an exception that was raised."""
+    return traceback_of(error) if isinstance(error, BaseException) and error.__traceback__ is not None else None
+
+
+def _traceback_text(text: object) -> str | None:
+    if text is not None and not isinstance(text, str):
+        raise InvalidInput("traceback", f"must be a string or None, not {checks.shown(text)}")
+    return traceback_text(text) if text else None
 
 
 def _json_text(text: str | None) -> str | None:

@@ -56,8 +56,8 @@ class Stream(ABC):
         self._lease_ms = lease_ms
         self.refusals: deque[Refused] = deque(maxlen=REFUSALS_KEPT)
         """Outcomes that were not accepted, the last thousand of them."""
-        self.on_loss: Callable[[ActiveJob], None] = lambda _: None
-        """Called for each job whose lease was lost: its handler should stop."""
+        self.on_loss: Callable[[ActiveJob, bool], None] = lambda _job, _is_cancelled: None
+        """Called for each job whose lease was lost, and whether it was cancelled: its handler should stop."""
         self._held: dict[int, ActiveJob] = {}
         self._credits: dict[tuple[str, str], int] = {}
         self._credit_keys: dict[tuple[str, str], CreditKey] = {}
@@ -94,11 +94,12 @@ class Stream(ABC):
         variables: Mapping[str, Any] | None = None,
         by_policy: bool = False,
         strict: bool = False,
+        traceback: str | None = None,
     ) -> None:
         """The attempt failed; the options are those of `Client.fail`."""
         outcome = requests.failed(
             job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables,
-            by_policy=by_policy, strict=strict,
+            by_policy=by_policy, strict=strict, traceback=traceback,
         )  # fmt: skip
         self.put(outcome)
 
@@ -171,7 +172,7 @@ class Stream(ABC):
             return
         _, unfinished = await asyncio.wait([self._task], timeout=seconds)
         if unfinished:
-            log.warning("a stream was closed before its last outcomes were judged", worker=self.worker)
+            log.warning("stream closed before its last outcomes were confirmed", worker=self.worker)
             self._task.cancel()
             await asyncio.wait([self._task])
 
@@ -234,12 +235,12 @@ class Stream(ABC):
         self._inbox.append(jobs)
         self._wake()
 
-    def _lost(self, key: int, attempt: int) -> None:
+    def _lost(self, key: int, attempt: int, *, is_cancelled: bool) -> None:
         job = self._held.get(key)
         if job is not None and job.attempt == attempt:
             del self._held[key]
             job.is_lost = True
-            self.on_loss(job)
+            self.on_loss(job, is_cancelled)
             if self._is_draining:
                 self._drained()  # It may have been the last.
 
@@ -249,7 +250,7 @@ class Stream(ABC):
         if self._refused_total & (self._refused_total - 1) == 0:  # Logged at powers of two, however many there are.
             times = self._refused_total
             facts = {"worker": self.worker, "key": refused.key, "attempt": refused.attempt}
-            log.warning("an outcome was refused", **facts, why=refused.message, times=times)
+            log.warning("outcome discarded by the server", **facts, why=refused.message, times=times)
 
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():

@@ -35,7 +35,7 @@ PREFETCH_MAX: Final = 2_000
 
 async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyncio.Event) -> None:
     """Work until `stop` is set; then finish running jobs and release those that have not started."""
-    job_log = JobLog(stream.worker, only_errors=True)
+    job_log = JobLog(stream.worker, is_remote=True)
     make_source = functools.partial(StreamSource, stream, job_log=job_log)
     async with stream:
         runtime = Runtime(make_source, CurrentLoop(), StopSignal(stop), None, handlers=handlers)
@@ -144,9 +144,11 @@ class StreamSource:
         for attempt, outcome, is_free in reports:
             job: Any = attempt.job  # An `ActiveJob`, as it was delivered.
             delivered.pop(job, None)
-            if outcome is not None and not isinstance(outcome, Complete | Release):
-                self._job_log.failed(attempt, outcome, None)  # Only the server knows what follows.
             if outcome is not None and not job.is_lost:
+                if not isinstance(outcome, Complete | Release):
+                    self._job_log.failed(attempt, outcome, None)  # Only the server knows what follows.
+                elif self._job_log.shows_all:
+                    self._job_log.ended(attempt, outcome)
                 put(outcome)
             if is_free:
                 freed[attempt.handler] = freed.get(attempt.handler, 0) + 1
@@ -165,6 +167,10 @@ class StreamSource:
             self._is_stopping = True
             self._stream.drain()
         self._note_idle()
+
+    def release_running(self) -> None:
+        """The server releases what a stream that ends has not reported."""
+        self.abandon()
 
     def abandon(self) -> None:
         """Stop waiting for running handlers; their jobs are released when the stream closes."""
@@ -187,10 +193,10 @@ class StreamSource:
             window.outstanding += credits
             self._stream.grant(window.handler.name, credits)
 
-    def _stop_lost(self, job: ActiveJob) -> None:
+    def _stop_lost(self, job: ActiveJob, is_cancelled: bool) -> None:
         attempt = self._delivered.get(job)
         if attempt is not None:
-            self._stop(attempt, Stop.LOST)
+            self._stop(attempt, Stop.CANCELLED if is_cancelled else Stop.LOST)
 
     async def _stop_all(self) -> None:
         """After the stream broke: stop running handlers, and wait for them."""

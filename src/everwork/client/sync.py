@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
-from everwork.aio.loops import blocking, new_loop
+from everwork.aio.loops import blocking, new_loop, warn_if_loop_runs
 from everwork.client.client import LEASE_SECONDS, TIMEOUT_SECONDS, Client
 from everwork.client.transport import closed
-from everwork.core.job import Job
-from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.codec.filters import JobFilters
+from everwork.codec.job_values import PAGE_JOBS, Job, every_job_blocking
 from everwork.exceptions import BadConfiguration, EverworkError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class SyncClient:
         self._process = os.getpid()
         self._waiting: set[concurrent.futures.Future[Any]] = set()
         self._stops: set[Callable[[], object]] = set()
+        self._has_warned = False
 
     create = blocking(Client.create)
     create_many = blocking(Client.create_many)
@@ -87,14 +88,9 @@ class SyncClient:
     result = blocking(Client.result)
     page = blocking(Client.page)
 
-    def list(self, **wanted: Any) -> Iterator[Job]:
+    def list(self, **wanted: Unpack[JobFilters]) -> Iterator[Job]:
         """Every matching job, newest first."""
-        page = self.page(limit=LIST_LIMIT_MAX // 4, **wanted)
-        while True:
-            yield from page.jobs
-            if page.next is None:
-                return
-            page = self.page(page.next, limit=LIST_LIMIT_MAX // 4, **wanted)
+        return every_job_blocking(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
 
     # Lifecycle ----------------------------------------------------------------------------------
 
@@ -162,6 +158,7 @@ class SyncClient:
     # Inside -------------------------------------------------------------------------------------
 
     def _run(self, use: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        self._has_warned = self._has_warned or warn_if_loop_runs("SyncClient", "Client(...)")
         future = self._start(use)
         try:
             return future.result()

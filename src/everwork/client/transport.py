@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from everwork.aio.loops import LoopLock
+from everwork.aio.retrying import retrying
 from everwork.client.address import Tls, is_remote, server_address
-from everwork.exceptions import BadConfiguration, CallTimeout, EngineUnavailable, EverworkError
+from everwork.exceptions import BadConfiguration, CallTimeout, EngineBusy, EngineUnavailable, EverworkError
 
 if TYPE_CHECKING:
     from everwork.client.local import LocalJobs, LocalTransport
     from everwork.client.remote import RemoteJobs, RemoteTransport
+    from everwork.client.stream import Stream
     from everwork.spool.settings import Spool
 
     Transport = LocalTransport | RemoteTransport
     Verbs = LocalJobs | RemoteJobs
     """A verb can be called only if both have it, with parameters that fit."""
+
+T = TypeVar("T")
 
 
 def transport_to(url: str, key: str | None, tls: Tls, spool: str | Spool | None = None) -> Transport:
@@ -36,7 +41,58 @@ def transport_to(url: str, key: str | None, tls: Tls, spool: str | Spool | None 
     return LocalTransport(url, spool)
 
 
-def require_own(process: int, loop: asyncio.AbstractEventLoop | None) -> None:
+class Connection:
+    """A client's transport, opened and used by one event loop of one process, and the calls on it."""
+
+    def __init__(self, transport: Transport, timeout: float) -> None:
+        self.transport = transport
+        self.calls = Calls()
+        self.streams: set[Stream] = set()
+        """The open streams."""
+        self._timeout = timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+        self._opening = LoopLock()
+
+    async def call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
+        """Make one call within its time; a call that is safe to repeat is retried while the server is unavailable."""
+        async with self.calls.within(self._timeout + more_seconds) as deadline:
+            transport = await self.open()
+            if not safe:
+                return await call(transport.jobs(deadline))
+            return await retrying(
+                lambda: call(transport.jobs(deadline)), on=(EngineUnavailable, EngineBusy), until=deadline
+            )
+
+    async def open(self) -> Transport:
+        """Open the transport, unless it is open already."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            async with self._opening.here():
+                if self._loop is None:
+                    await self.transport.open()
+                    self._loop, self._process = loop, os.getpid()
+        _require_own(self._process, self._loop)
+        return self.transport
+
+    async def close(self) -> None:
+        """Close it: calls in progress raise `EngineUnavailable`. It can be opened again."""
+        if self._process not in (0, os.getpid()):
+            return
+        calls, self.calls = self.calls, Calls()
+        was_open, self._loop = self._loop is not None, None
+        calls.abort()
+        async with self._opening.here():  # Callers that come meanwhile wait, and open it again.
+            was_open, self._loop = was_open or self._loop is not None, None
+            try:
+                await calls.wait_ended()
+                await asyncio.gather(*(stream.break_off(closed()) for stream in self.streams))
+            finally:
+                if was_open:
+                    await self.transport.close()
+
+
+def _require_own(process: int, loop: asyncio.AbstractEventLoop | None) -> None:
     """Refuse a client that was opened in another process or event loop than the running one."""
     if process != os.getpid():
         raise BadConfiguration("client: it was opened before a fork; a child process needs a client of its own")
@@ -80,6 +136,11 @@ class Calls:
             if not self._limits:
                 self._all_done.set()
 
+    @property
+    def are_in_progress(self) -> bool:
+        """Whether there are any."""
+        return bool(self._limits)
+
     def abort(self) -> None:
         """Make every call raise that the client was closed."""
         self._is_aborted = True
@@ -90,7 +151,7 @@ class Calls:
 
     async def wait_ended(self) -> None:
         """Wait until every call has ended."""
-        if self._limits:
+        if self.are_in_progress:
             self._all_done.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_done.wait(), END_SECONDS)

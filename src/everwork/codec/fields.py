@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
-from everwork.core.job import Called, Job, Kind
+from everwork.core.job import Called, Kind, StoredJob
 from everwork.core.queries import Reason
 from everwork.core.states import State
 
@@ -48,7 +48,7 @@ def _field(name: str, hint: Any) -> Field:
     return Field(name, json, get_args(one)[0] if marks else one, kind, is_optional)
 
 
-JOB: Final = fields_of(Job)
+JOB: Final = fields_of(StoredJob)
 TEXTS: Final = tuple(field.name for field in JOB if field.type is str and field.kind is None and field.is_optional)
 """Optional text fields of a job, whose values come from users."""
 JSON_TEXTS: Final = tuple(field.name for field in JOB if field.kind is Kind.JSON)

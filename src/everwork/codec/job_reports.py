@@ -10,7 +10,7 @@ from typing import Any
 
 from everwork.codec.json import decode
 from everwork.core.instants import utc_text, utc_text_or_none
-from everwork.core.job import HistoryEntry, Job, LeasedJob
+from everwork.core.job import HistoryEntry, LeasedJob, StoredJob
 from everwork.core.outcome import label_of
 from everwork.core.queries import Explanation
 from everwork.core.retry import remaining_retries
@@ -18,7 +18,7 @@ from everwork.core.states import State
 
 
 def job_report(
-    job: Job, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
+    job: StoredJob, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
 ) -> dict[str, Any]:
     """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes its JSON texts.
 
@@ -109,6 +109,7 @@ def _event_report(event: HistoryEntry) -> dict[str, Any]:
         "error": event.error,
         "activated_at": utc_text_or_none(event.activated_at_ms),
         "retry_at": utc_text_or_none(event.retry_at_ms),
+        "traceback": event.traceback,
     }
 
 

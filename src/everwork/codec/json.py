@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
@@ -15,7 +15,14 @@ import orjson
 
 from everwork.core.checks import shown
 from everwork.core.limits import JSON_DEPTH_MAX
-from everwork.core.policy import DEFAULT_TYPE_POLICY, POLICY_FIELDS, TypePolicy, changed_fields, policy_from, with_retry
+from everwork.core.policy import (
+    DEFAULT_TYPE_POLICY,
+    POLICY_FIELDS,
+    TypePolicy,
+    declared_fields,
+    policy_from,
+    with_retry,
+)
 from everwork.core.retry import RetryPolicy
 from everwork.exceptions import InvalidInput
 from everwork.logs import get_logger
@@ -39,9 +46,9 @@ def require_object(field: str, value: object) -> Mapping[str, Any]:
 def encode(field: str, value: object, bytes_max: int) -> str:
     """Any JSON value as text."""
     try:
-        raw = orjson.dumps(value)
+        raw = orjson.dumps(value, _json_form)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(field, f"must be made of JSON values: {error}") from None
+        raise InvalidInput(field, f"must be made of JSON values: {error.__cause__ or error}") from None
     if len(raw) > bytes_max:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(raw):,}")
     if b"null" in raw:
@@ -49,6 +56,38 @@ def encode(field: str, value: object, bytes_max: int) -> str:
     if raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX:
         _refuse_deep(field, orjson.loads(raw))
     return raw.decode()
+
+
+def _json_form(value: object) -> object:
+    """The JSON form of a value that JSON has not, such as a Decimal, a set or a model."""
+    form = any_value().dump_python(value, mode="json", by_alias=True)
+    for secret in _secrets(any_value().dump_python(value)) if _ASTERISKS in str(form) else ():
+        raise ValueError(MASKED.format(type(secret).__name__))
+    return form
+
+
+MASKED: Final = "a {} would be stored as asterisks; pass its get_secret_value(), or only the name of the secret"
+_ASTERISKS: Final = "*" * 10
+"""What pydantic writes for a secret."""
+
+
+def _secrets(value: object) -> Iterator[object]:
+    if hasattr(value, "get_secret_value"):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _secrets(inner)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            yield from _secrets(inner)
+
+
+@lru_cache(maxsize=1)
+def any_value() -> Any:
+    """Writes any value that pydantic knows."""
+    from pydantic import TypeAdapter  # noqa: PLC0415 - few values need it
+
+    return TypeAdapter(Any)
 
 
 def decode(text: str) -> Any:
@@ -71,7 +110,7 @@ def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
 
 def encode_policy(policy: TypePolicy | RetryPolicy) -> str:
     """A policy as it is stored: a type's, or the retry policy of one job."""
-    return encode_policy_fields(asdict(policy) if isinstance(policy, RetryPolicy) else changed_fields(policy))
+    return encode_policy_fields(asdict(policy) if isinstance(policy, RetryPolicy) else declared_fields(policy))
 
 
 def encode_policy_fields(fields: Mapping[str, Any]) -> str:
@@ -108,7 +147,7 @@ def _policy(text: str | None) -> TypePolicy:
         return policy_from({name: value for name, value in fields.items() if name in POLICY_FIELDS})
     except (ValueError, TypeError) as error:
         # It was edited by hand: jobs must continue.
-        log.error("a stored policy cannot be read, the default holds", policy=text, error=str(error))
+        log.error("a stored policy cannot be read, the default applies", policy=text, error=str(error))
         return DEFAULT_TYPE_POLICY
 
 

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from everwork.codec.fields import MessageFields
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.leasing import Created, Judged, Spooled, Verdict
 from everwork.core.queries import (
     Count,
@@ -40,15 +40,15 @@ Item = TypeVar("Item", bound=Message)
 
 # Jobs -----------------------------------------------------------------------------------------------
 
-_JOBS: Final = MessageFields(Job, pb.JobView)
+_JOBS: Final = MessageFields(StoredJob, pb.JobView)
 
 
-def job_message(job: Job) -> pb.JobView:
+def job_message(job: StoredJob) -> pb.JobView:
     """A job with everything that is known of it."""
     return _JOBS.message(job)
 
 
-def job_of(message: pb.JobView) -> Job:
+def job_of(message: pb.JobView) -> StoredJob:
     """A job with everything that is known of it."""
     return _JOBS.value(message)
 
@@ -126,11 +126,18 @@ _HISTORY: Final = MessageFields(HistoryEntry, pb.HistoryEntry)
 
 
 def history_message(entries: list[HistoryEntry]) -> pb.HistoryResponse:
-    """How a job's attempts ended; errors are cut where they are too much for one message."""
+    """How a job's attempts ended; cut where it is too much for one message: errors, then the oldest tracebacks."""
     message = pb.HistoryResponse(entries=map(_HISTORY.message, entries))
-    if message.ByteSize() > LIST_BYTES_MAX:
+    size = message.ByteSize()
+    if size > LIST_BYTES_MAX:
         for entry in message.entries:
             entry.error = entry.error.encode()[:HISTORY_ERROR_BYTES_MAX].decode(errors="ignore")
+        size = message.ByteSize()
+    for entry in message.entries:
+        if size <= LIST_BYTES_MAX:
+            break
+        size -= len(entry.traceback.encode())
+        entry.ClearField("traceback")
     return message
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from everwork.codec.fields import MessageFields
-from everwork.codec.json import decode_json, decode_object, encode
+from everwork.codec.json import decode_json, decode_object, encode, encode_object
 from everwork.codec.new_job import search_text, wire_job
 from everwork.core import checks
 from everwork.core import outcome as o
@@ -37,6 +37,7 @@ from everwork.core.limits import (
 from everwork.core.queries import JobFilter, Order, cursor_at
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
+from everwork.core.texts import traceback_text
 from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2 as pb
 
@@ -218,17 +219,19 @@ def _fail_message(outcome: o.Failed) -> pb.Outcome:
         classes=outcome.classes or (),
         uncounted=not outcome.is_counted,
         strict=outcome.strict,
+        traceback=outcome.traceback or "",
     )
     return pb.Outcome(key=outcome.key, attempt=outcome.attempt, fail=fail)
 
 
 def _retry_message(outcome: o.Retry) -> pb.Outcome:
-    retry = pb.Retry(error=outcome.error, delay_ms=outcome.delay_ms)
+    retry = pb.Retry(error=outcome.error, delay_ms=outcome.delay_ms, traceback=outcome.traceback or "")
     return pb.Outcome(key=outcome.key, attempt=outcome.attempt, retry=retry)
 
 
 def _reject_message(outcome: o.Reject) -> pb.Outcome:
-    return pb.Outcome(key=outcome.key, attempt=outcome.attempt, reject=pb.Reject(error=outcome.error))
+    reject = pb.Reject(error=outcome.error, traceback=outcome.traceback or "")
+    return pb.Outcome(key=outcome.key, attempt=outcome.attempt, reject=reject)
 
 
 def _release_message(outcome: o.Release) -> pb.Outcome:
@@ -237,6 +240,7 @@ def _release_message(outcome: o.Release) -> pb.Outcome:
 
 def _throw_message(outcome: o.Throw) -> pb.Outcome:
     throw = pb.Throw(code=outcome.code, error=outcome.error, variables=_optional_bytes(outcome.variables))
+    throw.traceback = outcome.traceback or ""
     return pb.Outcome(key=outcome.key, attempt=outcome.attempt, throw=throw)
 
 
@@ -262,15 +266,15 @@ def outcome_of(message: pb.Outcome, tenant_of: TenantOf) -> o.Outcome:
         case "retry":
             retry = message.retry
             delay_ms = _milliseconds("delay_ms", retry.delay_ms, retry.HasField("delay_ms"))
-            return o.Retry(key, attempt, _error(retry.error), delay_ms)
+            return o.Retry(key, attempt, _error(retry.error), delay_ms, _traceback(retry.traceback))
         case "reject":
-            return o.Reject(key, attempt, _error(message.reject.error))
+            return o.Reject(key, attempt, _error(message.reject.error), _traceback(message.reject.traceback))
         case "release":
             return o.Release(key, attempt)
         case "throw":
             throw = message.throw
-            code = checks.name("code", throw.code)
-            return o.Throw(key, attempt, code, _error(throw.error), _variables(throw.variables))
+            code, variables = checks.name("code", throw.code), _variables(throw.variables)
+            return o.Throw(key, attempt, code, _error(throw.error), variables, _traceback(throw.traceback))
         case _:
             raise InvalidInput("kind", "must be one of complete, fail, retry, reject, release, throw")
 
@@ -291,7 +295,8 @@ def _failed_of(key: int, attempt: int, fail: pb.Fail) -> o.Failed:
         retries = checks.whole_number("retries", fail.retries, 0, ATTEMPTS_MAX)
     backoff_ms = _milliseconds("backoff_ms", fail.backoff_ms, fail.HasField("backoff_ms"))
     failed = o.Failed(key, attempt, _error(fail.error), retries, backoff_ms, fail.final, _variables(fail.variables))
-    return failed._replace(classes=_error_classes(fail), is_counted=not fail.uncounted, strict=fail.strict)
+    failed = failed._replace(classes=_error_classes(fail), is_counted=not fail.uncounted, strict=fail.strict)
+    return failed._replace(traceback=_traceback(fail.traceback))
 
 
 def _error_classes(fail: pb.Fail) -> tuple[str, ...] | None:
@@ -311,12 +316,33 @@ def _error(text: str) -> str:
     return checks.text("error", text[:ERROR_CHARS_MAX].replace("\0", "\ufffd"), ERROR_CHARS_MAX)
 
 
+def _traceback(text: str) -> str | None:
+    """Cut, too, if it is long."""
+    return traceback_text(text) or None
+
+
 def _milliseconds(field: str, milliseconds: int, is_given: bool) -> int | None:
     return checks.whole_number(field, milliseconds, 0, DELAY_MS_MAX) if is_given else None
 
 
 def _object(field: str, raw: bytes, bytes_max: int) -> dict[str, Any] | None:
     return decode_object(field, raw, bytes_max) if raw else None
+
+
+# Changes --------------------------------------------------------------------------------------------
+
+
+def requeue_message(key: int, variables: Mapping[str, Any] | None) -> pb.RequeueRequest:
+    """A request to requeue a job, with other variables if they are given."""
+    text = None if variables is None else encode_object("variables", variables, PAYLOAD_BYTES_MAX)
+    return pb.RequeueRequest(key=key, variables=None if text is None else text.encode())
+
+
+def new_variables_of(message: pb.RequeueRequest) -> dict[str, Any] | None:
+    """The variables that take the place of the job's own; None if they stay."""
+    if not message.HasField("variables"):
+        return None
+    return decode_object("variables", message.variables, PAYLOAD_BYTES_MAX)
 
 
 # Filters --------------------------------------------------------------------------------------------

@@ -11,15 +11,31 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from everwork.exceptions import BadConfiguration
 
 HIDDEN: Final = "***"
+SYNONYMS: Final = {
+    "postgres": "postgresql",
+    "redis+socket": "redis+unix",
+    **{f"{name}+{driver}": "postgresql" for name in ("postgresql", "postgres") for driver in (
+        "asyncpg", "psycopg", "psycopg_async", "psycopg2", "pg8000",
+    )},
+    **{f"sqlite+{driver}": "sqlite" for driver in ("aiosqlite", "pysqlite")},
+}  # fmt: skip
+"""Schemes of URLs that people already have, for SQLAlchemy or Celery, and ours: which driver they name is ignored."""
 _HOST: Final = r"(\[[^\]]*\]|[^:,\[\]]*)(:\d*)?"
 _HOSTS: Final = re.compile(f"{_HOST}(,{_HOST})*")
 _SECRET: Final = re.compile(r"(?<=[?&])([^=&]*(?:pass|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 
 
+def engine_url(url: str) -> str:
+    """The URL with the scheme of its engine: `postgresql+asyncpg://...` becomes `postgresql://...`."""
+    scheme, colon, rest = url.partition(":")
+    known = SYNONYMS.get(scheme.lower())
+    return url if known is None else f"{known}{colon}{rest}"
+
+
 def shown_url(url: str) -> str:
     """The URL with its password hidden, even if it is not encoded properly."""
     scheme, is_url, rest = url.partition("://")
-    if not is_url or scheme == "sqlite":
+    if not is_url or SYNONYMS.get(scheme, scheme) == "sqlite":
         return url
     # An unencoded password may contain any character, even "/" and "@": all before the last "@" is suspect.
     userinfo, has_user, host = rest.rpartition("@")
@@ -30,8 +46,8 @@ def shown_url(url: str) -> str:
 
 def store_name(url: str) -> str:
     """What identifies the store of a URL: where it is, and its schema or namespace; neither user nor options."""
-    parts = urlsplit(url)
-    secure = {"postgres": "postgresql", "rediss": "redis", "rediss+cluster": "redis+cluster", "grpcs": "grpc"}
+    parts = urlsplit(engine_url(url))
+    secure = {"rediss": "redis", "rediss+cluster": "redis+cluster", "grpcs": "grpc"}
     scheme = secure.get(parts.scheme, parts.scheme)
     if scheme == "sqlite":
         return f"sqlite:///{os.path.realpath(unquote(parts.path)[1:])}"
@@ -46,7 +62,7 @@ def require_encoded(url: str) -> None:
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     path = re.split("[?#]", rest, maxsplit=1)[0].removeprefix(authority)
     user, _, host = authority.rpartition("@")
-    is_path_odd = "@" in path and scheme != "redis+unix"
+    is_path_odd = "@" in path and SYNONYMS.get(scheme, scheme) != "redis+unix"
     is_user_odd = any(sign in unicodedata.normalize("NFKC", user) for sign in "/?#@[")
     if not is_url or is_path_odd or is_user_odd or not _HOSTS.fullmatch(host):
         raise BadConfiguration(

@@ -1,4 +1,7 @@
-"""Classification of errors: by the type's own rules, then by the built-in ones; classes first, then texts."""
+"""Classification of errors: by the type's own rules, then by the built-in ones; classes first, then texts.
+
+Built-in rules give a retry its delay only where none is declared; what a user declares is never overridden by them.
+"""
 
 from __future__ import annotations
 
@@ -61,16 +64,20 @@ def classify(classes: Sequence[str], text: str, rules: Sequence[ErrorRule] = ())
 
     `classes` names the exception's class and its bases, as `class_names` does.
     """
+    return match_rules(classes, text, rules) or match_rules(classes, text, BUILT_IN)
+
+
+def match_rules(classes: Sequence[str], text: str, rules: Sequence[ErrorRule]) -> Strategy | None:
+    """The strategy of the first of these rules that matches, classes before texts; None if none does."""
     named, folded = frozenset(classes), text.casefold()
     # A rule may come from a process that imported the main script, where its classes have another module.
     of_main = tuple(name.removeprefix(MAIN) for name in classes if name.startswith(f"{MAIN}."))
-    for group in (rules, BUILT_IN):
-        for rule in group:
-            if rule.exception is not None and (rule.exception in named or rule.exception.endswith(of_main)):
-                return rule.strategy
-        for rule in group:
-            if rule.text is not None and rule.text in folded:
-                return rule.strategy
+    for rule in rules:
+        if rule.exception is not None and (rule.exception in named or rule.exception.endswith(of_main)):
+            return rule.strategy
+    for rule in rules:
+        if rule.text is not None and rule.text in folded:
+            return rule.strategy
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, assert_never
 
-from everwork.core.classify import Strategy, classify, delay_ms
+from everwork.core.classify import BUILT_IN, Strategy, delay_ms, match_rules
 from everwork.core.leasing import Failure, Judged, Verdict
 from everwork.core.limits import ERROR_CHARS_MAX
 from everwork.core.measures import ASKED, LAPSED, REJECTED, THROWN, UNCLASSIFIED
@@ -22,6 +22,7 @@ from everwork.core.outcome import (
 from everwork.core.policy import TypePolicy
 from everwork.core.retry import raised_attempts
 from everwork.core.states import Cause, State, after
+from everwork.core.texts import traceback_text
 
 
 class Known(NamedTuple):
@@ -50,6 +51,7 @@ class Decision(NamedTuple):
     """Whether the type's breaker counts it."""
     category: str = UNCLASSIFIED
     """The category of the failure, for the statistics (`core.measures`)."""
+    traceback: str | None = None
 
     def accepted(self, known: Known) -> Judged:
         """The judgement on an outcome that is stored like this."""
@@ -67,7 +69,7 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
             rest = _rest(known, outcome, Cause.FAIL, outcome.error or RETRY_REQUESTED)
             return _retried(known, rest._replace(category=ASKED), outcome.delay_ms, policy)
         case Lapse():
-            error = f"lease lapsed: worker '{outcome.worker}' did not report in time"
+            error = f"lease expired: worker '{outcome.worker}' did not report in time"
             rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True, category=LAPSED)
             return _retried(known, rest, None, policy)
         case Reject():
@@ -82,7 +84,7 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
 
 def _failed(known: Known, outcome: Failed, policy: TypePolicy) -> Decision:
     rest = _rest(known, outcome, Cause.FAIL, outcome.error)
-    strategy = None if outcome.classes is None else classify(outcome.classes, outcome.error, policy.errors)
+    strategy, applied = _classified(outcome, policy)
     category = UNCLASSIFIED if strategy is None else strategy.value
     rest = rest._replace(variables=outcome.variables, is_counted=outcome.is_counted, category=category)
     if outcome.retries is not None:
@@ -91,17 +93,29 @@ def _failed(known: Known, outcome: Failed, policy: TypePolicy) -> Decision:
         return rest
     backoff_ms = outcome.backoff_ms
     if outcome.classes is not None:
-        if strategy is Strategy.PERMANENT or (strategy is None and (policy.strict or outcome.strict)):
+        if applied is Strategy.PERMANENT or (strategy is None and (policy.strict or outcome.strict)):
             return rest
-        if strategy is not None and backoff_ms is None:
-            backoff_ms = delay_ms(strategy, known.attempts)
+        if applied is not None and backoff_ms is None:
+            backoff_ms = delay_ms(applied, known.attempts)
     return _retried(known, rest, backoff_ms, policy)
+
+
+def _classified(outcome: Failed, policy: TypePolicy) -> tuple[Strategy | None, Strategy | None]:
+    """The strategy of an error by any rule, and the one to apply: built-in rules never override a declared delay."""
+    if outcome.classes is None:
+        return None, None
+    declared = match_rules(outcome.classes, outcome.error, policy.errors)
+    strategy = declared or match_rules(outcome.classes, outcome.error, BUILT_IN)
+    return strategy, declared if policy.is_delay_declared else strategy
 
 
 def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> Decision:
     """Failed, not retried."""
     state = after(State.PROCESSING, cause)
-    return Decision(kind_of(outcome), state, known.max_attempts, 0, error[:ERROR_CHARS_MAX])
+    rest = Decision(kind_of(outcome), state, known.max_attempts, 0, error[:ERROR_CHARS_MAX])
+    if isinstance(outcome, Lapse) or not outcome.traceback:
+        return rest
+    return rest._replace(traceback=traceback_text(outcome.traceback))
 
 
 def _retried(known: Known, rest: Decision, delay_ms: int | None, policy: TypePolicy) -> Decision:

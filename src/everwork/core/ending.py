@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from everwork.core import checks
 from everwork.core import outcome as o
 from everwork.core.classify import class_names
 from everwork.core.limits import DELAY_MS_MAX, OUTAGE_PAUSE_SECONDS_MAX, OUTAGE_RELEASES_MAX
-from everwork.core.texts import error_text
+from everwork.core.texts import error_text, traceback_text
 from everwork.exceptions import EngineUnavailable, Fail, InvalidInput, Reject, Retry
 
 TIMEOUT_CLASSES: Final = class_names(TimeoutError())
 """A call that times out is classified as if it had raised this."""
+TIMED_OUT: Final = "timed out after"
+"""How the error of an attempt begins that took too long."""
+STACK_TITLE: Final = "Stack (most recent call last):"
 
 
-def raised(key: int, attempt: int, error: BaseException, *, is_final: bool = False) -> o.Outcome:
-    """The outcome of a raised exception: one of the signals, or any error. `is_final`: never retried."""
+def raised(
+    key: int,
+    attempt: int,
+    error: BaseException,
+    *,
+    is_final: bool = False,
+    traceback_of: Callable[[BaseException], str | None] | None = None,
+) -> o.Outcome:
+    """The outcome of a raised exception: one of the signals, or any error. `is_final`: never retried.
+
+    `traceback_of` makes its traceback. A `Retry` or `Reject` has one only if another exception led to it:
+    raised on purpose, they need none.
+    """
+    outcome = _raised(key, attempt, error, is_final=is_final)
+    if traceback_of is None or (isinstance(error, Retry | Reject) and _cause(error) is None):
+        return outcome
+    return outcome._replace(traceback=traceback_of(error))
+
+
+def _raised(key: int, attempt: int, error: BaseException, *, is_final: bool) -> o.Failed | o.Reject | o.Retry:
     match error:
         case Fail():
             return unusable(key, attempt, _reason(error))
@@ -25,7 +47,7 @@ def raised(key: int, attempt: int, error: BaseException, *, is_final: bool = Fal
         case Retry():
             return _retried(key, attempt, error)
         case _:
-            return o.Failed(key, attempt, _named(error), final=is_final, classes=class_names(error))
+            return o.Failed(key, attempt, _named(error), _left(is_final), final=is_final, classes=class_names(error))
 
 
 def outage_of(error: BaseException, uncounted: int) -> EngineUnavailable | None:
@@ -43,10 +65,17 @@ def outage_pause(uncounted: int) -> float:
     return min(2.0 ** min(uncounted, 10), OUTAGE_PAUSE_SECONDS_MAX)
 
 
-def timed_out(key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False) -> o.Failed:
+def timed_out(
+    key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False, traceback: str | None = None
+) -> o.Failed:
     """The outcome of a call that took too long; `more` is appended to the error."""
-    text = error_text(f"timed out after {seconds:g} s{more}")
-    return o.Failed(key, attempt, text, final=is_final, classes=TIMEOUT_CLASSES)
+    text = error_text(f"{TIMED_OUT} {seconds:g} s{more}")
+    return o.Failed(key, attempt, text, _left(is_final), final=is_final, classes=TIMEOUT_CLASSES, traceback=traceback)
+
+
+def stack_text(stack: str | None) -> str | None:
+    """The stack of a call that took too long as the traceback of its attempt; None if there is none."""
+    return traceback_text(f"{STACK_TITLE}\n{stack}") if stack else None
 
 
 def unusable(key: int, attempt: int, why: object) -> o.Failed:
@@ -54,7 +83,12 @@ def unusable(key: int, attempt: int, why: object) -> o.Failed:
     return o.Failed(key, attempt, error_text(why) or "failed by the handler", final=True, is_counted=False)
 
 
-def _retried(key: int, attempt: int, error: Retry) -> o.Outcome:
+def _left(is_final: bool) -> int | None:
+    """The retries of a failure: none without a retry policy, so that the job has used all its attempts, as 1 of 1."""
+    return 0 if is_final else None
+
+
+def _retried(key: int, attempt: int, error: Retry) -> o.Failed | o.Retry:
     text = _reason(error) or o.RETRY_REQUESTED
     if error.delay is None:
         return o.Retry(key, attempt, text)

@@ -5,9 +5,10 @@ An annotation says what a value is where its Python type does not; `codec.fields
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.states import State
@@ -82,8 +83,8 @@ class LeasedJob(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A complete job. Instants are milliseconds UTC, JSON values are texts."""
+class StoredJob:
+    """A complete job, as engines store it. Instants are milliseconds UTC, JSON values are texts."""
 
     key: Key
     type: str
@@ -120,7 +121,7 @@ class HistoryEntry(NamedTuple):
     """One entry of a job's history: how an attempt ended, or that the job was requeued.
 
     `kind` is complete, fail, retry, reject, throw, lapse, release, cancel, expire or requeue. A failure that
-    was retried has `retry_at_ms`.
+    was retried has `retry_at_ms`. `traceback` is where the handler raised, or where it was when it timed out.
     """
 
     attempt: int
@@ -130,3 +131,27 @@ class HistoryEntry(NamedTuple):
     error: str | None = None
     activated_at_ms: Instant | None = None
     retry_at_ms: Instant | None = None
+    traceback: str | None = None
+
+
+COUNTED_KINDS: Final = frozenset({"complete", "fail", "retry", "reject", "throw", "lapse"})
+"""Kinds of history entries that end an attempt which counts."""
+
+
+def attempt_numbers(job: StoredJob, history: Sequence[HistoryEntry]) -> list[int]:
+    """The number of each entry's attempt as `attempts` counts them: from 1 after a requeue, without those handed back.
+
+    An attempt that was handed back has the number of the one that follows. (`HistoryEntry.attempt` is another number:
+    it identifies a lease, and grows with every activation.)
+    """
+    numbers: list[int] = []
+    ended, start = 0, 0
+    for entry in history:
+        is_counted = entry.kind in COUNTED_KINDS or (entry.kind == "cancel" and entry.activated_at_ms is not None)
+        ended += is_counted
+        numbers.append(ended if is_counted else ended + 1)
+        if entry.kind == "requeue":
+            ended, start = 0, len(numbers)
+    # Older entries may be gone, and not every requeue resets the count: the job knows how many there were.
+    missing = max(0, job.attempts - (job.state is State.PROCESSING) - ended)
+    return [number + missing if at >= start else number for at, number in enumerate(numbers)]

@@ -10,6 +10,8 @@ DEFAULT_GROUP: Final = ""
 NAME_CHARS_MAX: Final = 255
 TITLE_CHARS_MAX: Final = 300
 ERROR_CHARS_MAX: Final = 8_192
+TRACEBACK_CHARS_MAX: Final = 8_192
+"""How much of a traceback is kept with its attempt: the first line and the end."""
 KEY_MAX: Final = 2**63 - 1
 PRODUCER_CHARS_MAX: Final = 64
 """How long the name may be that a remote producer gives itself."""
@@ -80,6 +82,8 @@ RATE_SECONDS_MAX: Final = 86_400.0
 RUNNING_MAX: Final = 1_000_000
 
 CONCURRENCY_MAX: Final = 10_000
+PROCESSES_MAX: Final = 1_000
+"""How many processes one program runs."""
 TICK_JOBS_DEFAULT: Final = 10
 TICK_JOBS_MAX: Final = 1_000_000
 EXECUTION_SECONDS_DEFAULT: Final = 180.0

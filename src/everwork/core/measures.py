@@ -70,15 +70,25 @@ def measured(counts: Iterable[tuple[str, int]]) -> Measured:
     )
 
 
-def percentile_ms(counts: Sequence[int], share: float) -> float | None:
-    """The percentile (`share` 0 to 1) of durations, as precise as the buckets; None without counts."""
-    left = share * sum(counts)
+def percentile_ms(counts: Sequence[int], share: float, total_ms: int | None = None) -> float | None:
+    """The percentile (`share` 0 to 1) of durations, as precise as the buckets; None without counts.
+
+    `total_ms`, the sum of the durations, keeps it from being longer than any of them can have been.
+    """
     if not any(counts):
         return None
-    lower = 0
+    left, lower = share * sum(counts), 0
     for upper, jobs in zip((*BOUNDS_MS, LONGEST_MS), counts, strict=True):
         if jobs and left <= jobs:
-            return lower + (upper - lower) * max(left, 0.0) / jobs
+            found = lower + (upper - lower) * max(left, 0.0) / jobs
+            return found if total_ms is None else min(found, _longest_ms(counts, lower, jobs - left, total_ms))
         left -= jobs
         lower = upper
     return float(LONGEST_MS)
+
+
+def _longest_ms(counts: Sequence[int], lower: int, longer: float, total_ms: int) -> float:
+    """How long the shortest of the `longer` longest attempts of a bucket can be: all others are as short as can be."""
+    least_ms = sum(jobs * bound for jobs, bound in zip(counts, (0, *BOUNDS_MS), strict=True))
+    longest_ms = lower + max(total_ms - least_ms, 0) / max(longer, 1.0)
+    return max(longest_ms, 1.0)  # Durations are whole milliseconds: one of 0 has taken some time, too.

@@ -1,6 +1,7 @@
 """How an attempt ended: the closed set of outcomes, as plain tuples because they are created per job.
 
 `attempt` is the fencing token. 0 means that the caller does not know it: then only the job's state is checked.
+`traceback` is kept with the attempt in the job's history.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Failed(NamedTuple):
     classes: tuple[str, ...] | None = None
     is_counted: bool = True
     strict: bool = False
+    traceback: str | None = None
 
 
 class Reject(NamedTuple):
@@ -48,6 +50,7 @@ class Reject(NamedTuple):
     key: int
     attempt: int
     error: str = ""
+    traceback: str | None = None
 
 
 class Retry(NamedTuple):
@@ -57,6 +60,7 @@ class Retry(NamedTuple):
     attempt: int
     error: str = ""
     delay_ms: int | None = None
+    traceback: str | None = None
 
 
 class Release(NamedTuple):
@@ -74,6 +78,7 @@ class Throw(NamedTuple):
     code: str
     error: str = ""
     variables: str | None = None
+    traceback: str | None = None
 
 
 class Lapse(NamedTuple):

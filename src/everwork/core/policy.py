@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from everwork.core import checks
@@ -46,9 +46,10 @@ class Rate:
 class TypePolicy:
     """How the jobs of a type are retried, limited and kept. None means no limit, or the default.
 
-    `errors` are the type's own rules; `strict` makes errors that no rule matches permanent. Dead letters are requeued
-    automatically `failed_job_retry_hours` after they failed, at most `failed_job_retry_rounds` times, unless they were
-    rejected. At most `max_running` jobs run concurrently in the whole fleet, `max_running_per_key` of each limit key.
+    `errors` are the type's own rules, which apply before `retry`; `strict` makes errors that no rule matches permanent.
+    Dead letters are requeued automatically `failed_job_retry_hours` after they failed, at most
+    `failed_job_retry_rounds` times, unless they were rejected. At most `max_running` jobs run concurrently in the whole
+    fleet, `max_running_per_key` of each limit key.
     """
 
     retry: RetryPolicy = DEFAULT_POLICY
@@ -62,9 +63,13 @@ class TypePolicy:
     max_running: int | None = None
     max_running_per_key: int | None = None
     rate: Rate | None = None
+    is_delay_declared: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether the delay of retries is declared, by a `RetryPolicy` or one of `DELAY_FIELDS`. Then no built-in rule
+    about errors changes it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "errors", _rules(self.errors))
+        object.__setattr__(self, "is_delay_declared", self.retry is not DEFAULT_POLICY)
         _require("retry", self.retry, RetryPolicy)
         require_breaker("breaker", self.breaker)
         if self.rate is not None:
@@ -105,7 +110,8 @@ class TypePolicy:
         return None if hours is None else round(hours * HOUR_MS)
 
 
-RETRY_FIELDS: Final = tuple(field.name for field in fields(RetryPolicy))
+RETRY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))
+DELAY_FIELDS: Final = tuple(name for name in RETRY_FIELDS if name != "max_attempts")
 POLICY_FIELDS: Final = (
     *RETRY_FIELDS, "breaker_failures", "breaker_seconds", "errors", "strict", "failed_job_retry_hours",
     "failed_job_retry_rounds", "keep_completed_hours", "keep_failed_hours", "max_running", "max_running_per_key",
@@ -122,18 +128,21 @@ def policy_from(values: Mapping[str, Any]) -> TypePolicy:
                 "policy", f"{checks.shown(name)} is no field of it; allowed are {', '.join(POLICY_FIELDS)}"
             )
     given = {name: value for name, value in values.items() if value is not None}
+    is_delay_declared = not given.keys().isdisjoint(DELAY_FIELDS)
     retry = RetryPolicy(**{name: given.pop(name) for name in RETRY_FIELDS if name in given})
     breaker = _take(given, "breaker_", ("failures", "seconds"))
     rate = _take(given, "rate_", ("jobs", "seconds"))
     if rate and "jobs" not in rate:
         raise InvalidInput("rate_jobs", "must be given with rate_seconds: how many jobs may start in that time")
-    return TypePolicy(
+    policy = TypePolicy(
         retry=retry,
         breaker=CircuitBreaker(**breaker) if breaker else None,
         rate=Rate(**rate) if rate else None,
         errors=rules_from(given.pop("errors", ())),
         **given,
     )
+    object.__setattr__(policy, "is_delay_declared", is_delay_declared)  # A number of attempts alone declares no delay.
+    return policy
 
 
 def fields_of(policy: TypePolicy) -> dict[str, Any]:
@@ -156,10 +165,11 @@ def fields_of(policy: TypePolicy) -> dict[str, Any]:
     }
 
 
-def changed_fields(policy: TypePolicy) -> dict[str, Any]:
-    """The fields in which a policy differs from the default."""
+def declared_fields(policy: TypePolicy) -> dict[str, Any]:
+    """The fields that a policy declares: those that differ from the default, and all of a declared `RetryPolicy`."""
     default = fields_of(DEFAULT_TYPE_POLICY)
-    return {name: value for name, value in fields_of(policy).items() if value != default[name]}
+    retry = RETRY_FIELDS if policy.is_delay_declared else ()
+    return {name: value for name, value in fields_of(policy).items() if name in retry or value != default[name]}
 
 
 def rules_from(values: object) -> tuple[ErrorRule, ...]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.breaker import BreakerState
-from everwork.core.job import GroupName, Instant, Job, Key
+from everwork.core.job import GroupName, Instant, Key, StoredJob
 from everwork.core.limits import INSTANT_MS_MAX, KEY_MAX
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
@@ -82,7 +82,7 @@ def cursor_parts(cursor: int) -> tuple[int, int]:
     return divmod(cursor, _KEYS)
 
 
-def cursor_of(job: Job, order: Order) -> int:
+def cursor_of(job: StoredJob, order: Order) -> int:
     """The place of a job in a list."""
     match order:
         case Order.NEWEST:
@@ -114,7 +114,7 @@ class Page(NamedTuple):
     A page may be short although there is a `next`: the engine limits how many jobs it scans in one call.
     """
 
-    jobs: list[Job]
+    jobs: list[StoredJob]
     next: int | None
 
 

@@ -13,7 +13,7 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and after which delay a failed job is retried. Times are in seconds.
+    """How often and after which delay a failed job is retried, whatever its error. Times are in seconds.
 
     The delay after the n-th counted attempt is `min(base * factor ** (n - 1), cap)`. `jitter` (0 to 1)
     subtracts up to that share of it, always the same share for the same job and attempt.

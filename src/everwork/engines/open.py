@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
-from everwork.codec.urls import require_encoded
+from everwork.codec.urls import SYNONYMS, engine_url, require_encoded
 from everwork.core.checks import shown
 from everwork.engines.contract import Clock, Engine
 from everwork.exceptions import BadConfiguration, EverworkError
@@ -35,18 +35,19 @@ def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False)
     if not isinstance(url, str):
         raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {shown(url)}")
     scheme = url.partition(":")[0].lower() if ":" in url else ""
-    if scheme not in ("sqlite", ""):
+    if SYNONYMS.get(scheme, scheme) not in ("sqlite", ""):
         require_encoded(url)
     try:
         urlsplit(url)
     except ValueError as error:
         raise BadConfiguration(f"engine URL: cannot be read: {error}") from None
-    match scheme:
+    url = engine_url(url)
+    match SYNONYMS.get(scheme, scheme):
         case "sqlite":
             from everwork.engines.sqlite.engine import SqliteEngine  # noqa: PLC0415 - only what is used is loaded
 
             return SqliteEngine.from_url(url, clock=clock, own_loop=own_loop)
-        case "postgresql" | "postgres":
+        case "postgresql":
             from everwork.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
 
             return PostgresEngine.from_url(url, clock=clock)
@@ -66,7 +67,8 @@ def _provided(scheme: str, url: str, clock: Clock | None, own_loop: bool) -> Eng
     found = [one for one in provided if one.name == scheme]
     if not found:
         allowed = ", ".join(f"{known}://" for known in dict.fromkeys((*SCHEMES, *sorted(provided.names))))
-        raise BadConfiguration(f"engine URL: unknown scheme {scheme!r}; it must start with one of {allowed}")
+        problem = f"unknown scheme {scheme!r}" if scheme else "has no scheme (a file is sqlite:///jobs.db)"
+        raise BadConfiguration(f"engine URL: {problem}; it must start with one of {allowed}")
     if len(found) > 1:
         packages = " and ".join(sorted(_package(one) for one in found))
         raise BadConfiguration(f"engine URL: {scheme}:// is provided by {packages}; uninstall all but one")

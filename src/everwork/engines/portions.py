@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from everwork.core.job import Job, LeasedJob
+from everwork.core.job import LeasedJob, StoredJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import HOUR_MS, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, PAGE_BYTES_MAX
 from everwork.core.queries import CURSOR_MAX, JobFilter, Order, Page, cursor_of, cursor_parts
@@ -86,7 +86,7 @@ class PageBuilder:
 
     def __init__(self, query: JobFilter, limit: int) -> None:
         self._query, self._limit = query, limit
-        self.jobs: list[Job] = []
+        self.jobs: list[StoredJob] = []
         self._places: dict[int, int] = {}
         self._size = self._read = self._read_size = 0
 
@@ -108,7 +108,7 @@ class PageBuilder:
         self._places = {cursor_parts(cursor)[1]: cursor for cursor in cursors}
         return list(self._places)
 
-    def add(self, jobs: Sequence[Job | None], now_ms: int) -> None:
+    def add(self, jobs: Sequence[StoredJob | None], now_ms: int) -> None:
         """Add those of the jobs, now read completely, that match and are still where they were found."""
         for job in jobs:
             size = 0 if job is None else len(job.variables) + len(job.result or "")
@@ -121,7 +121,7 @@ class PageBuilder:
         """The page, with a cursor to the next one."""
         return Page(self.jobs, cursor_of(self.jobs[-1], self._query.order))
 
-    def _is_in_place(self, job: Job) -> bool:
+    def _is_in_place(self, job: StoredJob) -> bool:
         return not self._places or self._places.get(job.key) == cursor_of(job, self._query.order)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker, BreakerState
 from everwork.core.instants import utc_text
-from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.job import HistoryEntry, NewJob, StoredJob
 from everwork.core.leasing import Created, Judged, Stamp, Verdict
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.core.outcome import Lapse, Outcome, kind_of
@@ -25,6 +25,8 @@ TOP_NAME: Final = "\U0010ffff"
 """Sorts after every name: it is not a printable character."""
 AUTOMATIC_REQUEUE: Final = "by itself"
 """The error that the history has for an automatic requeue."""
+CHANGED_ARGUMENTS: Final = "arguments changed"
+"""The error that the history has for a requeue with other variables."""
 AHEAD_MAX: Final = 10_000
 """At most this many jobs ahead are counted."""
 REQUESTED_RECENTLY_MS: Final = 60_000
@@ -81,17 +83,22 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
         until = utc_text(facts.lease_until_ms)
         text = f"running: worker '{facts.worker}' holds the lease until {until}"
         if facts.lease_until_ms <= now_ms:
-            text = f"the lease of worker '{facts.worker}' has lapsed at {until}: the next worker or tick takes it back"
+            text = f"the lease of worker '{facts.worker}' expired at {until}: the next worker or tick retries the job"
         return Explanation(key, state, Reason.RUNNING, text, facts.lease_until_ms, facts.worker)
     if state is not State.PENDING:
-        return Explanation(key, state, Reason.FINISHED, f"it is {state.label} and will not run again by itself")
+        return Explanation(key, state, Reason.FINISHED, _finished_text(state))
     if facts.run_at_ms > now_ms:
-        text = f"scheduled: it may start from {utc_text(facts.run_at_ms)} on"
+        text = f"scheduled: it may start at {utc_text(facts.run_at_ms)}"
         return Explanation(key, state, Reason.SCHEDULED, text, facts.run_at_ms)
     if facts.is_paused:
         text = f"type '{facts.type}' is paused; resume it to let its jobs start"
         return Explanation(key, state, Reason.PAUSED, text)
     return _stopped_by_breaker(facts, now_ms) or _limited(facts, now_ms) or _waiting(facts, now_ms)
+
+
+def _finished_text(state: State) -> str:
+    will_not = "will not be retried; requeue it to run it again" if state is State.FAILED else "will not run again"
+    return f"it is {state.label} and {will_not}"
 
 
 def rounds_in(history: Iterable[HistoryEntry]) -> int:
@@ -100,7 +107,7 @@ def rounds_in(history: Iterable[HistoryEntry]) -> int:
 
 
 def with_automatic_requeue(
-    explanation: Explanation, job: Job, history: Sequence[HistoryEntry], policy: TypePolicy
+    explanation: Explanation, job: StoredJob, history: Sequence[HistoryEntry], policy: TypePolicy
 ) -> Explanation:
     """Add to the explanation of a dead letter when it is requeued automatically, if it is."""
     rounds = rounds_in(history)
@@ -111,7 +118,7 @@ def with_automatic_requeue(
     if job.expires_at_ms is not None and job.expires_at_ms <= finished_ms + wait_ms:
         return explanation
     which = f"round {rounds + 1} of {policy.failed_job_retry_rounds}"
-    text = f"it is failed and comes back by itself from {utc_text(finished_ms + wait_ms)} on ({which})"
+    text = f"it is failed and will be requeued automatically at {utc_text(finished_ms + wait_ms)} ({which})"
     return replace(explanation, text=text, until_ms=finished_ms + wait_ms)
 
 
@@ -192,7 +199,7 @@ def error_matches(error: str | None, text: str | None) -> bool:
     return text is None or text.casefold() in (error or "").casefold()
 
 
-def matches(job: Job, query: JobFilter, now_ms: int) -> bool:
+def matches(job: StoredJob, query: JobFilter, now_ms: int) -> bool:
     """Whether a job matches a query."""
     return (
         query.type in (None, job.type)
@@ -226,7 +233,7 @@ def filters_by_attempt(query: JobFilter) -> bool:
     return query.worker is not None or query.error_text is not None
 
 
-def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> Job:
+def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> StoredJob:
     """A job from the columns that every SQL engine reads, by position: by name it takes twice as long.
 
     The last column is not used; a `*_` for it would add a tenth of a microsecond.
@@ -237,7 +244,7 @@ def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> Job:
         last_error, error_code, kind, dedupe_key, correlation_id, copy_of, extra, _,
     ) = row  # fmt: skip
     state = State(state_number)
-    return Job(
+    return StoredJob(
         key=key, type=type, group=group, tenant=tenant, limit_key=limit_key, state=state, variables=variables,
         headers=headers, result=result, priority=priority, attempt=attempt, attempts=attempts,
         max_attempts=max_attempts, retries=remaining_retries(state, attempts, max_attempts),

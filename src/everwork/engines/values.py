@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from everwork.core.job import HistoryEntry, Job, NewJob
+from everwork.core.job import HistoryEntry, NewJob, StoredJob
 from everwork.core.leasing import Created
 from everwork.core.states import State
 
@@ -26,7 +26,7 @@ class JobRecord(NamedTuple):
     `created_max_attempts` is what a requeue resets max_attempts to, `retry` the job's own retry policy.
     """
 
-    job: Job
+    job: StoredJob
     created_max_attempts: int
     retry: str | None
     history: tuple[HistoryEntry, ...]

@@ -77,6 +77,7 @@ class ChildSpec:
     log_format: Literal["console", "json"] | None
     log_level: str
     middleware: tuple[MakeMiddleware, ...] = ()
+    lifespan: Callable[..., Any] | None = None
     offline: Offline | None = None
 
 
@@ -102,7 +103,7 @@ class Child:
         self._control = control
         self._loop = new_loop()
         self._log = log.bind(process=spec.name)
-        self._pool = WorkerPool(spec.workers, self._log, spec.middleware)
+        self._pool = WorkerPool(spec.workers, self._log, spec.middleware, spec.lifespan)
         self._turned_at = time.monotonic()
         self._stopped: StopSignal
         self._has_sigterm = False
@@ -124,7 +125,7 @@ class Child:
             except Interrupted:
                 continue  # Raised in code outside of a call; the stop goes on.
             except (KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as error:
-                self._log.error("the event loop was ended by somebody's code: this process ends", exc_info=error)
+                self._log.error("the event loop was stopped by user code, this process exits", exc_info=error)
                 return 1
             return self._code
 
@@ -138,7 +139,7 @@ class Child:
         try:
             await self._work()
         except EngineUnavailable as error:
-            self._log.error("the engine was unavailable for too long, this process gives up", error=str(error))
+            self._log.error("the engine was unavailable for too long, this process exits", error=str(error))
             self._report(gave_up=True)
             self._code = 1
         finally:
@@ -171,7 +172,7 @@ class Child:
 
     def _log_start_failure(self, start_task: asyncio.Future[None]) -> None:
         if not start_task.cancelled() and start_task.exception() is not None:
-            self._log.error("the workers' start broke down", exc_info=start_task.exception())
+            self._log.error("starting the workers failed", exc_info=start_task.exception())
 
     def _new_runtime(self, portal: Portal[JobService]) -> Runtime:
         transactions = TransactionStore(open_engine(self._spec.url))
@@ -239,7 +240,7 @@ class Child:
             self._stopped.soft.set()
             if self._runtime is not None:
                 self._runtime.stop_soft()
-                self._log.info("no more jobs are begun here")
+                self._log.info("draining, no new jobs are started")
 
     def _on_sigterm(self) -> None:
         """Cancel if the parent requested it or this is the second SIGTERM.
@@ -305,7 +306,7 @@ class Child:
     def _stop_orphaned(self) -> None:
         """Without the parent the leases are not extended: stop, release everything, and exit in any case."""
         try:
-            self._log.error("the parent process has gone: this process stops")
+            self._log.error("the parent process is gone, this process stops")
             self._cancel()
             self._stop_fetching()
             time.sleep(self._spec.shutdown_timeout)

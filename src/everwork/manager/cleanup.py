@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.core import ending
@@ -17,8 +17,6 @@ from everwork.manager.process_handle import ProcessHandle
 from everwork.runtime.job_log import log_failure, shown_keys
 from everwork.runtime.ledger import Entry, SlotState
 from everwork.service.service import JobService
-
-STUCK_TEXT: Final = "; it was stuck here:\n"
 
 
 async def clean_up(service: JobService, handle: ProcessHandle, log: Any) -> None:
@@ -42,7 +40,7 @@ async def clean_up(service: JobService, handle: ProcessHandle, log: Any) -> None
             await retry_while_unavailable(lambda: service.settle(orphans), None)
     except EngineError as error:
         facts = {"process": handle.name, "attempts": len(outcomes), "keys": shown_keys(outcomes)}
-        log.error("the attempts of a dead process are left to their leases", **facts, error=str(error))
+        log.error("jobs of a dead process are retried when their leases expire", **facts, error=str(error))
 
 
 def outcome_of(handle: ProcessHandle, entry: Entry) -> Outcome | None:
@@ -70,11 +68,11 @@ def _of_begun(handle: ProcessHandle, entry: Entry) -> Outcome:
 
 
 def _timed_out(handle: ProcessHandle, entry: Entry) -> Outcome:
-    stack, more = handle.hung_attempts.get((entry.key, entry.attempt)), ""
-    if stack is not None:
-        more = f" and blocked its process, which was killed{STUCK_TEXT + stack if stack else ''}"
+    stack = handle.hung_attempts.get((entry.key, entry.attempt))
+    more = "" if stack is None else " and blocked its process, which was killed"
     is_final = next((spec.is_final for spec in handle.workers if spec.index == entry.worker), False)
-    return ending.timed_out(entry.key, entry.attempt, entry.timeout, more, is_final=is_final)
+    where = ending.stack_text(stack)
+    return ending.timed_out(entry.key, entry.attempt, entry.timeout, more, is_final=is_final, traceback=where)
 
 
 def _of_ended(handle: ProcessHandle, entry: Entry) -> Outcome:
@@ -110,8 +108,7 @@ def _log_failures(
         if isinstance(one, Failed) and judged.failure is not None:
             worker = workers[one.key, one.attempt]
             facts = {"process": handle.name, "worker": worker, "key": one.key, "attempt": one.attempt}
-            error = judged.failure.error.partition(STUCK_TEXT)[0]
-            log_failure(log, one, judged.failure._replace(error=error), facts)
+            log_failure(log, one, judged.failure, facts)
 
 
 async def _orphans(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:

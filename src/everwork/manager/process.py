@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from everwork.exceptions import BadConfiguration
 from everwork.manager.worker import AbstractWorker
+from everwork.runtime.dependencies.process import lifespan_plan
 from everwork.runtime.middleware import MakeMiddleware, Middleware
 
 MEBIBYTE: Final = 1_048_576
@@ -55,7 +57,9 @@ class Process(_Settings):
 
     `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before it is killed.
     `middleware`: classes, or functions that return an instance; the process creates each once and wraps every call of
-    its workers in them, the first outermost.
+    its workers in them, the first outermost. `lifespan`: a function under `@asynccontextmanager`, without parameters;
+    the process enters it before the `startup()` of its workers and leaves it after their `shutdown()`; what it yields
+    is `ctx.state`.
     """
 
     workers: list[type[AbstractWorker]] = Field(min_length=1, max_length=1_000)
@@ -63,6 +67,7 @@ class Process(_Settings):
     reconnect: Reconnect = Reconnect()
     recycle: Recycle = Recycle()
     middleware: list[MakeMiddleware] = Field(default=[], max_length=100)
+    lifespan: Callable[..., Any] | None = None
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -87,11 +92,27 @@ class Process(_Settings):
             is_other = isinstance(one, type) and not issubclass(one, Middleware)
             if is_other or not callable(one) or isinstance(one, Middleware):
                 raise ValueError(f"must be subclasses of Middleware or functions that make one, not {one!r}")
-            try:
-                ForkingPickler.dumps(one)
-            except Exception:  # noqa: BLE001 - an object may refuse in its own way
-                raise ValueError(f"must be defined at the top of a module, unlike {one!r}") from None
+            _require_importable(one)
         return given
+
+    @field_validator("lifespan", mode="before")
+    @classmethod
+    def _can_be_entered(cls, given: Any) -> Any:
+        """Require what a new process can import and enter."""
+        if given is not None:
+            try:
+                lifespan_plan(given)
+            except BadConfiguration as error:
+                raise ValueError(str(error).removeprefix("lifespan: ")) from None
+            _require_importable(given)
+        return given
+
+
+def _require_importable(one: object) -> None:
+    try:
+        ForkingPickler.dumps(one)
+    except Exception:  # noqa: BLE001 - an object may refuse in its own way
+        raise ValueError(f"must be defined at the top of a module, unlike {one!r}") from None
 
 
 class ProcessGroup(_Settings):

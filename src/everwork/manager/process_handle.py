@@ -21,13 +21,13 @@ import orjson
 from everwork.manager import child
 from everwork.runtime.ledger import Entry, Ledger, Phase, SlotState, bytes_for
 from everwork.runtime.stacks import stuck_stack
+from everwork.service.fleet.live import memory_bytes
 
 EXIT_POLL_SECONDS: Final = 0.05
 NAME_PREFIX: Final = "everwork-"
 SLOW_SECONDS: Final = 15.0
 DUMP_SECONDS: Final = 0.4
 DUMP_BYTES_MAX: Final = 262_144
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 Context = SpawnContext | ForkServerContext
 
@@ -112,10 +112,7 @@ class ProcessHandle:
     @property
     def memory_bytes(self) -> int | None:
         """How much memory it uses now; None if that cannot be read."""
-        try:
-            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-        except (OSError, ValueError, IndexError):
-            return None
+        return memory_bytes(self.pid)
 
     def entries(self) -> list[Entry]:
         """The attempts that it holds."""

@@ -29,12 +29,12 @@ from everwork.manager.worker import AbstractWorker
 from everwork.manager.worker_pool import WorkerSpec
 from everwork.runtime.ledger import Phase
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry
+from everwork.service.fleet.live import BEAT_SECONDS
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
 from everwork.spool.settings import Offline
 
 VERSION: Final = version("everwork")
-BEAT_SECONDS: Final = 5.0
 SWITCH_SECONDS_MIN: Final = 0.5
 SLOTS_PER_CALL: Final = 3
 """A process holds running jobs, as many fetched ahead, and those that have ended and are being settled."""
@@ -132,7 +132,7 @@ class ManagerRun:
         for loop in loops:
             loop.start()
         self._triggers.start()
-        self._log.info("the manager runs", processes=len(self._supervisors), workers=len(self._spec.workers))
+        self._log.info("manager started", processes=len(self._supervisors), workers=len(self._spec.workers))
         try:
             await self._until_over(stops.soft)
         except asyncio.CancelledError:
@@ -168,11 +168,11 @@ class ManagerRun:
             await loop.abort()
         if not self._has_given_up:  # Else the engine is unavailable, and this manager's entries expire.
             await self._call_store_last(self._fleet.leave(self._name, sorted(self._reported)))
-        self._log.info("the manager has stopped")
+        self._log.info("manager stopped")
 
     async def _stop(self, stops: StopRequests) -> None:
         """Stop all processes concurrently, each in stages; more requests skip stages."""
-        self._log.info("the manager stops", processes=len(self._supervisors))
+        self._log.info("manager stopping", processes=len(self._supervisors))
         stopping = asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
         await first_of(stops.hard, work=stopping)
         if not stopping.done():
@@ -191,10 +191,10 @@ class ManagerRun:
         if not task.done():
             task.cancel()
             if not self._has_lost_store:
-                self._log.error("the store does not answer: the manager ends without it")
+                self._log.error("the store does not answer, stopping without it")
             self._has_lost_store = True
         elif not task.cancelled() and not isinstance(task.exception(), EngineError | None):
-            self._log.error("the manager's end went wrong", exc_info=task.exception())
+            self._log.error("stopping the manager failed", exc_info=task.exception())
 
     # Processes ----------------------------------------------------------------------------------
 
@@ -217,6 +217,7 @@ class ManagerRun:
             log_format=self._spec.log_format,
             log_level=self._spec.log_level,
             middleware=tuple(process.middleware),
+            lifespan=process.lifespan,
             offline=self._spec.offline,
         )
         off = {worker.index for worker in workers if worker.id in self._off}
@@ -259,9 +260,9 @@ class ManagerRun:
             return
         before = dict(self._queues)
         await self._declare()
-        self._log.warning("the store did not know the workers of this manager: they are declared anew")
+        self._log.warning("the store had lost the workers of this manager, declared them again")
         if before != self._queues:
-            self._log.error("workers have other groups now; their processes see them when they are started again")
+            self._log.error("worker groups have changed, restart the processes to apply them")
 
     def _manager_entry(self) -> ManagerEntry:
         return ManagerEntry(

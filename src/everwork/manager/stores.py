@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import ClassVar, Final, NamedTuple, Self
 
 from everwork.aio import forks
-from everwork.app.function import JobKey
-from everwork.codec.urls import shown_url
+from everwork.app.handle import JobKey
+from everwork.codec.urls import engine_url, shown_url
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
 from everwork.core.limits import CREATE_BATCH_MAX
@@ -24,7 +24,7 @@ from everwork.service.service import JobService
 from everwork.spool.settings import Offline, Spool
 
 SQLITE_SCHEMES: Final = ("sqlite",)
-POSTGRES_SCHEMES: Final = ("postgresql", "postgres")
+POSTGRES_SCHEMES: Final = ("postgresql",)
 REDIS_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 
 
@@ -127,7 +127,7 @@ class _Store(ABC):  # noqa: B024 - it has no abstract methods
         name = type(self).__name__
         if not self.schemes:
             raise BadConfiguration(f"{name}: must be one of an engine, such as Sqlite{name.removeprefix('Abstract')}")
-        if isinstance(url, str) and url.partition(":")[0].lower() not in self.schemes:
+        if isinstance(url, str) and engine_url(url).partition(":")[0].lower() not in self.schemes:
             allowed = " or ".join(f"{scheme}://" for scheme in self.schemes)
             # The scheme is not secret; without "://" the whole text may be.
             found = f", not with {shown(url.partition('://')[0])}" if "://" in url else ""
@@ -159,7 +159,7 @@ class AbstractBackend(_Store):
         return await (await self._fleet()).triggers()
 
     async def processes(self) -> list[ProcessEntry]:
-        """Every live process, by name."""
+        """Every running process, stream and poller: `kind` says which; first the processes, by name."""
         return await (await self._fleet()).processes()
 
     async def switch_worker(self, worker: str, is_on: bool) -> bool:

@@ -72,14 +72,14 @@ class Supervisor:
 
     def kill(self, handle: ProcessHandle, reason: str) -> None:
         """Kill a process that cannot be saved; another one replaces it."""
-        self._log.error("a process is killed", process=handle.name, pid=handle.pid, reason=reason)
+        self._log.error("killing process", process=handle.name, pid=handle.pid, reason=reason)
         handle.kill(reason)
 
     async def replace(self, handle: ProcessHandle, why: str) -> None:
         """Start another process; when it is ready, let this one finish its work and exit."""
         if not self.is_current(handle) or self._stopping.is_set():
             return
-        self._log.info("a process is replaced", process=handle.name, pid=handle.pid, reason=why)
+        self._log.info("replacing process", process=handle.name, pid=handle.pid, reason=why)
         if not self._launch():
             await first_of(self._stopping, seconds=REPLACE_SECONDS)
             return
@@ -103,11 +103,11 @@ class Supervisor:
         try:
             handle = self._spawn()
         except (OSError, EOFError) as error:  # EOFError: the fork server has died.
-            self._log.error("a process cannot be started, it is tried again", error=str(error))
+            self._log.error("process could not be started, trying again", error=str(error))
             return False
         self._current = handle
         self.live.append(handle)
-        self._log.info("a process starts", process=handle.name, pid=handle.pid)
+        self._log.info("process started", process=handle.name, pid=handle.pid)
         self._start_task(self._supervise(handle))
         return True
 
@@ -119,7 +119,7 @@ class Supervisor:
 
     def _log_failure(self, task: asyncio.Future[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._log.error("a process is not looked after properly", exc_info=task.exception())
+            self._log.error("supervision task failed", exc_info=task.exception())
 
     async def _supervise(self, handle: ProcessHandle) -> None:
         """Wait for a process to end, clean up after it, and start the next one if it is needed."""
@@ -127,11 +127,12 @@ class Supervisor:
         if handle.is_leaving:
             await handle.ended.wait()
         if not handle.ended.is_set():
-            self._log.info("a process was told to stop, not by its manager", process=handle.name, pid=handle.pid)
+            self._log.info("process received a stop signal, not from its manager", process=handle.name, pid=handle.pid)
             await self._shut_down(handle)
         is_needed = handle is self._current and not self._stopping.is_set()
         if is_needed and not handle.is_leaving and not handle.is_unguarded:
-            self._log.error("a process has died", process=handle.name, pid=handle.pid, how=handle.end_text)
+            facts = {"process": handle.name, "pid": handle.pid, "how": handle.end_text}
+            self._log.error("process died" if handle.has_given_up else "process died, starting another", **facts)
         cleanup = asyncio.ensure_future(self._clean_up_after(handle))
         if is_needed:
             await self._start_next(handle)

@@ -20,7 +20,7 @@ from everwork.manager.process import Process
 from everwork.manager.validation import Declared
 from everwork.manager.worker import AbstractWorker
 from everwork.manager.worker_pool import WorkerPool, WorkerSpec
-from everwork.runtime.budget import Budget
+from everwork.runtime.capacity import Budget
 from everwork.runtime.fetcher import Fetcher
 from everwork.runtime.handler import Handler
 from everwork.runtime.job_log import JobLog
@@ -105,7 +105,7 @@ class ManagerTicks:
             left.difference_update(own)
             if own:
                 specs = [self._worker_spec(worker, prepared.queues) for worker in own]
-                pools.append(WorkerPool(specs, log.bind(manager=self._uuid), process.middleware))
+                pools.append(WorkerPool(specs, log.bind(manager=self._uuid), process.middleware, process.lifespan))
         return pools
 
     def _worker_spec(self, worker: type[AbstractWorker], queues: Queues) -> WorkerSpec:

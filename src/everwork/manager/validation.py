@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from everwork.app.settings import WorkerSettings
 from everwork.core.checks import shown
+from everwork.core.limits import PROCESSES_MAX
 from everwork.exceptions import BadConfiguration
 from everwork.manager.child import UNGUARDED
 from everwork.manager.process import Process, ProcessGroup
@@ -27,9 +28,6 @@ UNGUARDED_TEXT: Final = (
     "every new process imports the program, which must not run the manager again there: "
     'put asyncio.run(manager.run()) under `if __name__ == "__main__":`'
 )
-
-
-PROCESSES_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ class Watchdog:
     ) -> None:
         tasks.pop(handle.name, None)
         if not task.cancelled() and task.exception() is not None:
-            self._log.error("a process cannot be ended", process=handle.name, exc_info=task.exception())
+            self._log.error("process could not be stopped", process=handle.name, exc_info=task.exception())
 
 
 def is_sole(handle: ProcessHandle, live: Sequence[ProcessHandle]) -> bool:

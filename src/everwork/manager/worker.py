@@ -15,7 +15,7 @@ class AbstractWorker(ABC):
 
     Each process has one instance of it. `__call__` gets the kwargs of an event, validated and coerced against its
     annotations; what it returns is the job's result. An argument annotated with `JobContext` or `EventCollector` is
-    injected.
+    injected, and so is one with `Depends`.
     """
 
     @classmethod

@@ -7,15 +7,17 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from everwork.aio.retrying import backoff_delays
 from everwork.app.settings import WorkerSettings
 from everwork.core.texts import error_text
 from everwork.manager.worker import AbstractWorker
+from everwork.runtime.dependencies.process import ProcessScope, lifespan_plan
 from everwork.runtime.handler import Arguments, Handler, QueueKey
 from everwork.runtime.middleware import MakeMiddleware, Middleware, require_middleware
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS
 
 RETRY_SECONDS_MIN: Final = 1.0
 RETRY_SECONDS_MAX: Final = 60.0
@@ -49,8 +51,17 @@ class WorkerSpec:
 class WorkerPool:
     """The workers of one process, in the handlers' event loop."""
 
-    def __init__(self, workers: Sequence[WorkerSpec], log: Any, middleware: Sequence[MakeMiddleware] = ()) -> None:
+    def __init__(
+        self,
+        workers: Sequence[WorkerSpec],
+        log: Any,
+        middleware: Sequence[MakeMiddleware] = (),
+        lifespan: Callable[..., Any] | None = None,
+    ) -> None:
         self._specs = workers
+        self._lifespan = lifespan_plan(lifespan)
+        self._process = ProcessScope()
+        self._entering = asyncio.Lock()
         self._factories = middleware
         self._middleware: tuple[Middleware, ...] = ()
         self._log = log
@@ -75,8 +86,11 @@ class WorkerPool:
             await asyncio.wait_for(self.first_round.wait(), seconds)
 
     async def shutdown(self) -> None:
-        """Let every worker that was started clean up."""
-        await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
+        """Let every worker that was started clean up, and leave the lifespan."""
+        try:
+            await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
+        finally:
+            await self._process.close(SHUTDOWN_SECONDS)
 
     async def _bring_up(self, spec: WorkerSpec, add: AddHandler, report: ReportProblem) -> None:
         problem = await self._try_with_warnings(spec, add, report)
@@ -104,7 +118,7 @@ class WorkerPool:
         while True:
             await asyncio.sleep(started_at + seconds - time.monotonic())
             problem = f"startup() has not ended for {seconds:g} s"
-            self._log.warning("a worker does not start", worker=spec.id, of=spec.worker.__name__, problem=problem)
+            self._log.warning("worker is slow to start", worker=spec.id, of=spec.worker.__name__, problem=problem)
             report(spec.id, problem)
             seconds *= 2
 
@@ -113,13 +127,14 @@ class WorkerPool:
         try:
             settings = spec.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
             middleware = self._make_middleware()
+            process = await self._enter_lifespan()
             worker = spec.worker()
             await worker.startup()
-            handler = handler_of(worker, settings, spec, middleware)
+            handler = replace(handler_of(worker, settings, spec, middleware), process=process)
         except BaseException as error:
             if _is_own_cancellation(error):
                 raise
-            self._log.error("a worker cannot start", worker=spec.id, of=spec.worker.__name__, exc_info=error)
+            self._log.error("worker could not be started", worker=spec.id, of=spec.worker.__name__, exc_info=error)
             return error_text(f"{type(error).__name__}: {error_text(error)}")[:PROBLEM_CHARS_MAX]
         self._started.append(worker)
         add(handler)
@@ -130,6 +145,14 @@ class WorkerPool:
         if len(self._middleware) < len(self._factories):
             self._middleware = require_middleware("middleware", [make() for make in self._factories])
         return self._middleware
+
+    async def _enter_lifespan(self) -> ProcessScope:
+        """Enter it once for all workers; a failure is retried with the worker."""
+        async with self._entering:
+            if self._lifespan is not None:
+                await self._process.open(self._lifespan)
+                self._lifespan = None
+        return self._process
 
     async def _shut_down(self, worker: AbstractWorker) -> None:
         try:

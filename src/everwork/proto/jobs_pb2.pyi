@@ -95,7 +95,8 @@ class FailJobRequest(Message):
     variables_json: str
     by_policy: bool
     strict: bool
-    def __init__(self, *, job_key: str | None = ..., retries: int | None = ..., error_message: str | None = ..., backoff_timeout: int | None = ..., attempt: int | None = ..., variables_json: str | None = ..., by_policy: bool | None = ..., strict: bool | None = ...) -> None: ...
+    traceback: str
+    def __init__(self, *, job_key: str | None = ..., retries: int | None = ..., error_message: str | None = ..., backoff_timeout: int | None = ..., attempt: int | None = ..., variables_json: str | None = ..., by_policy: bool | None = ..., strict: bool | None = ..., traceback: str | None = ...) -> None: ...
 
 class FailJobResponse(Message):
     success: bool
@@ -109,7 +110,8 @@ class ThrowErrorRequest(Message):
     variables: MutableMapping[str, str]
     attempt: int
     variables_json: str
-    def __init__(self, *, job_key: str | None = ..., error_code: str | None = ..., error_message: str | None = ..., variables: Mapping[str, str] | None = ..., attempt: int | None = ..., variables_json: str | None = ...) -> None: ...
+    traceback: str
+    def __init__(self, *, job_key: str | None = ..., error_code: str | None = ..., error_message: str | None = ..., variables: Mapping[str, str] | None = ..., attempt: int | None = ..., variables_json: str | None = ..., traceback: str | None = ...) -> None: ...
 
 class ThrowErrorResponse(Message):
     success: bool

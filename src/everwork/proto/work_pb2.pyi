@@ -88,16 +88,19 @@ class Fail(Message):
     classes: containers.RepeatedScalarFieldContainer[str]
     uncounted: bool
     strict: bool
-    def __init__(self, *, error: str | None = ..., retries: int | None = ..., backoff_ms: int | None = ..., final: bool | None = ..., variables: bytes | None = ..., by_policy: bool | None = ..., classes: Iterable[str] | None = ..., uncounted: bool | None = ..., strict: bool | None = ...) -> None: ...
+    traceback: str
+    def __init__(self, *, error: str | None = ..., retries: int | None = ..., backoff_ms: int | None = ..., final: bool | None = ..., variables: bytes | None = ..., by_policy: bool | None = ..., classes: Iterable[str] | None = ..., uncounted: bool | None = ..., strict: bool | None = ..., traceback: str | None = ...) -> None: ...
 
 class Retry(Message):
     error: str
     delay_ms: int
-    def __init__(self, *, error: str | None = ..., delay_ms: int | None = ...) -> None: ...
+    traceback: str
+    def __init__(self, *, error: str | None = ..., delay_ms: int | None = ..., traceback: str | None = ...) -> None: ...
 
 class Reject(Message):
     error: str
-    def __init__(self, *, error: str | None = ...) -> None: ...
+    traceback: str
+    def __init__(self, *, error: str | None = ..., traceback: str | None = ...) -> None: ...
 
 class Release(Message):
     def __init__(self) -> None: ...
@@ -106,7 +109,8 @@ class Throw(Message):
     code: str
     error: str
     variables: bytes
-    def __init__(self, *, code: str | None = ..., error: str | None = ..., variables: bytes | None = ...) -> None: ...
+    traceback: str
+    def __init__(self, *, code: str | None = ..., error: str | None = ..., variables: bytes | None = ..., traceback: str | None = ...) -> None: ...
 
 class ToWorker(Message):
     welcome: Welcome
@@ -250,6 +254,11 @@ class Found(Message):
     state: int
     def __init__(self, *, state: int | None = ...) -> None: ...
 
+class RequeueRequest(Message):
+    key: int
+    variables: bytes
+    def __init__(self, *, key: int | None = ..., variables: bytes | None = ...) -> None: ...
+
 class RequeueMatchingRequest(Message):
     filter: JobFilter
     all: bool
@@ -325,7 +334,8 @@ class HistoryEntry(Message):
     error: str
     activated_at_ms: int
     retry_at_ms: int
-    def __init__(self, *, attempt: int | None = ..., kind: str | None = ..., at_ms: int | None = ..., worker: str | None = ..., error: str | None = ..., activated_at_ms: int | None = ..., retry_at_ms: int | None = ...) -> None: ...
+    traceback: str
+    def __init__(self, *, attempt: int | None = ..., kind: str | None = ..., at_ms: int | None = ..., worker: str | None = ..., error: str | None = ..., activated_at_ms: int | None = ..., retry_at_ms: int | None = ..., traceback: str | None = ...) -> None: ...
 
 class Explanation(Message):
     key: int

@@ -77,7 +77,7 @@ class DeskServiceStub:
         )
         self.Requeue = channel.unary_unary(
             '/everwork.v1.DeskService/Requeue',
-            request_serializer=work_pb2.JobRequest.SerializeToString,
+            request_serializer=work_pb2.RequeueRequest.SerializeToString,
             response_deserializer=work_pb2.Found.FromString,
         )
         self.RequeueMatching = channel.unary_unary(
@@ -248,7 +248,7 @@ def add_DeskServiceServicer_to_server(servicer, server):
         ),
         'Requeue': grpc.unary_unary_rpc_method_handler(
             servicer.Requeue,
-            request_deserializer=work_pb2.JobRequest.FromString,
+            request_deserializer=work_pb2.RequeueRequest.FromString,
             response_serializer=work_pb2.Found.SerializeToString,
         ),
         'RequeueMatching': grpc.unary_unary_rpc_method_handler(

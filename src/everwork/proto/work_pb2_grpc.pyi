@@ -52,7 +52,7 @@ class DeskServiceStub:
         work_pb2.CancelRequest, work_pb2.Found
     ]
     Requeue: grpc.UnaryUnaryMultiCallable[
-        work_pb2.JobRequest, work_pb2.Found
+        work_pb2.RequeueRequest, work_pb2.Found
     ]
     RequeueMatching: grpc.UnaryUnaryMultiCallable[
         work_pb2.RequeueMatchingRequest, work_pb2.BulkChange
@@ -109,7 +109,7 @@ class DeskServiceAsyncStub:
         work_pb2.CancelRequest, work_pb2.Found
     ]
     Requeue: grpc.aio.UnaryUnaryMultiCallable[
-        work_pb2.JobRequest, work_pb2.Found
+        work_pb2.RequeueRequest, work_pb2.Found
     ]
     RequeueMatching: grpc.aio.UnaryUnaryMultiCallable[
         work_pb2.RequeueMatchingRequest, work_pb2.BulkChange

@@ -6,9 +6,11 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from types import CoroutineType
 from typing import Any, Final
 
 from everwork.codec.json import decode, encode
+from everwork.codec.values import not_stored
 from everwork.core import ending
 from everwork.core import outcome as o
 from everwork.core.limits import PAYLOAD_BYTES_MAX
@@ -17,8 +19,8 @@ from everwork.runtime.attempt import Attempt
 from everwork.runtime.context import CompletesInTransaction, JobContext
 from everwork.runtime.events import EventCollector, collector_of_call
 from everwork.runtime.handler import Arguments, Handler
+from everwork.runtime.job_log import log_not_stored
 from everwork.runtime.middleware import Call, chained
-from everwork.runtime.stacks import stack_of_task, stack_of_thread
 from everwork.runtime.threads import HandlerThreads
 
 
@@ -38,6 +40,7 @@ class ArgumentsCall:
         self._collector_name = arguments.collector_name
         self._threads = threads
         self._transactions = transactions
+        self._state = None if handler.process is None else handler.process.state
 
     async def run(self, attempt: Attempt) -> o.Outcome:
         """Bind the arguments, call the handler, and make an outcome of what it returns."""
@@ -49,13 +52,14 @@ class ArgumentsCall:
             arguments = self._bind(decode(job.variables))
         except InvalidInput as error:
             return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
-        return _completed(attempt, await self._invoke(attempt, arguments))
+        value = await self._invoke(attempt, arguments)
+        if type(value) is CoroutineType:
+            value = await value  # A plain decorator around an async function: it has not run yet.
+        return _completed(attempt, value)
 
     def why_unfinished(self, attempt: Attempt) -> str:
-        """What to add to the error of an attempt that goes on after its timeout: where it is stuck."""
-        if attempt.is_in_thread:
-            return f"; its thread still runs{_thread_stack(attempt, self._threads)}"
-        return f"; it ignores its cancellation{_task_stack(attempt)}"
+        """What to add to the error of an attempt that goes on after its timeout."""
+        return "; its thread still runs" if attempt.is_in_thread else "; it ignores its cancellation"
 
     async def _innermost(self, attempt: Attempt, call: Call) -> Any:
         """The call itself, inside all middleware."""
@@ -65,14 +69,15 @@ class ArgumentsCall:
             arguments = self._bind(dict(call.arguments))
         except InvalidInput as error:
             raise Fail(f"argument {error}") from None
-        return await self._invoke(attempt, arguments)
+        value = await self._invoke(attempt, arguments)
+        return await value if type(value) is CoroutineType else value
 
     def _invoke(self, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
         """An awaitable of the handler's result; no extra coroutine, because every job would pay for it."""
         handler = self._handler
         collector = EventCollector(handler.events_max) if handler.can_emit else None
         if self._context_name is not None:
-            arguments[self._context_name] = JobContext(attempt, self._transactions, collector)
+            arguments[self._context_name] = JobContext(attempt, self._transactions, collector, self._state)
         if collector is not None:
             return self._collecting(attempt, arguments, collector)
         if handler.is_async:
@@ -91,6 +96,8 @@ class ArgumentsCall:
                 result = await handler.function(**arguments)
             else:
                 result = await _in_thread(self._threads, attempt, handler.function, **arguments)
+            if type(result) is CoroutineType:
+                result = await result
             attempt.collector = collector  # Events of a call that failed are not published.
             return result
         finally:
@@ -98,7 +105,7 @@ class ArgumentsCall:
             collector.close()
 
 
-class JobCall:
+class WholeJobCall:
     """Calls a handler with the job itself."""
 
     waits_for_threads: Final = False
@@ -120,7 +127,7 @@ class JobCall:
         return "; it still runs"
 
 
-HandlerCall = ArgumentsCall | JobCall
+HandlerCall = ArgumentsCall | WholeJobCall
 
 
 def _in_thread(
@@ -136,20 +143,15 @@ def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     if value is None:
         # After the handler's own commit this is a repeat, and changes nothing.
         return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
+    return o.Complete(attempt.job.key, attempt.job.attempt, _stored(attempt, value), events)
+
+
+def _stored(attempt: Attempt, value: Any) -> str:
+    """The result as it is stored. The work is done: one that cannot be stored is replaced by a note that says so."""
+    values = attempt.handler.result
     try:
-        return o.Complete(attempt.job.key, attempt.job.attempt, encode("result", value, PAYLOAD_BYTES_MAX), events)
+        dumped = value if values is None else values.dump("result", value, may_narrow=True)
+        return encode("result", dumped, PAYLOAD_BYTES_MAX)
     except InvalidInput as error:
-        return ending.unusable(attempt.job.key, attempt.job.attempt, f"the handler's {error}")
-
-
-def _thread_stack(attempt: Attempt, threads: HandlerThreads) -> str:
-    identity = None if attempt.thread is None else threads.identity_of(attempt.thread)
-    return _below(stack_of_thread(identity))
-
-
-def _task_stack(attempt: Attempt) -> str:
-    return "" if attempt.task is None else _below(stack_of_task(attempt.task))
-
-
-def _below(stack: str) -> str:
-    return f"\n{stack}" if stack else ""
+        log_not_stored(attempt, error)
+        return not_stored(error)

@@ -31,14 +31,23 @@ class CompletesInTransaction(Protocol):
 class JobContext:
     """Passed to a handler that has a parameter annotated with it."""
 
-    def __init__(self, attempt: Attempt, own: CompletesInTransaction, collector: EventCollector | None = None) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        own: CompletesInTransaction,
+        collector: EventCollector | None = None,
+        state: Any = None,
+    ) -> None:
         self._attempt = attempt
         self._own = own
         self._collector = collector
+        self.state = state
+        """What the lifespan of the worker process yields; None without one."""
         job = cast("LeasedJob", attempt.job)  # Only a store's jobs have a context.
         self.key = job.key
         self.type = job.type
         self.tenant = job.tenant
+        self.priority = job.priority
         self.attempt = job.attempt
         self.attempts = job.attempts
         self.max_attempts = job.max_attempts
@@ -89,6 +98,9 @@ class SyncJobContext:
 
 
 def _completion(attempt: Attempt, collector: EventCollector | None, result: Any) -> Complete:
+    values = attempt.handler.result
+    if result is not None and values is not None:
+        result = values.dump("result", result, may_narrow=True)
     text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
     if collector is None:
         return Complete(attempt.job.key, attempt.job.attempt, text)

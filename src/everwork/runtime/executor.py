@@ -19,13 +19,13 @@ from everwork.core import outcome as o
 from everwork.exceptions import BadConfiguration
 from everwork.logs import attempt_here
 from everwork.runtime.attempt import Attempt, Stop
-from everwork.runtime.calls import ArgumentsCall, HandlerCall, JobCall
+from everwork.runtime.calls import ArgumentsCall, HandlerCall, WholeJobCall
 from everwork.runtime.context import CompletesInTransaction
 from everwork.runtime.handler import Handler
-from everwork.runtime.job_log import log_outage
+from everwork.runtime.job_log import log_outage, log_stopped
 from everwork.runtime.ledger import Ledger
 from everwork.runtime.source import Report
-from everwork.runtime.stacks import stack_of_error
+from everwork.runtime.stacks import stack_of_error, stack_of_task, stack_of_thread, traceback_of
 from everwork.runtime.threads import HandlerThreads
 
 WATCH_SECONDS = 0.1
@@ -67,6 +67,8 @@ class Executor:
         self._outage_pause = outage_pause
         self._stopping = asyncio.Event()
         self._is_fork = False
+        self.ended = 0
+        """How many attempts have been reported."""
         self.owner: asyncio.Task[Any] | None = None
         """The task that runs all this; cancelled, it takes the runners with it."""
         forks.reset_in_child(self, Executor._note_fork)
@@ -82,9 +84,13 @@ class Executor:
 
     def _new_call(self, handler: Handler) -> HandlerCall:
         if handler.arguments is None:
-            return JobCall(handler, self._threads)
+            return WholeJobCall(handler, self._threads)
         if self._transactions is None:
             raise BadConfiguration(f"worker '{handler.name}': a handler with arguments needs a store to complete in")
+        if handler.arguments.dependencies:
+            from everwork.runtime.dependencies.call import DependentCall  # noqa: PLC0415 - most handlers have none
+
+            return DependentCall(handler, handler.arguments, self._threads, self._transactions)
         return ArgumentsCall(handler, handler.arguments, self._threads, self._transactions)
 
     def accept(self, attempts: Iterable[Attempt]) -> None:
@@ -107,6 +113,7 @@ class Executor:
         if why is Stop.SHUTDOWN and attempt.is_in_thread and self._call_of(attempt).waits_for_threads:
             return
         attempt.stop = why
+        log_stopped(attempt, why)
         if attempt.task is not None:
             attempt.task.cancel()
 
@@ -135,6 +142,11 @@ class Executor:
     def is_runner(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a task runs handlers."""
         return any(task in pool.runners.tasks for pool in self._pools.values())
+
+    @property
+    def running(self) -> int:
+        """How many attempts run now; from any thread."""
+        return sum(len(pool.running) for pool in list(self._pools.values()))
 
     @property
     def is_handler_thread(self) -> bool:
@@ -185,12 +197,14 @@ class Executor:
     async def _outcome(self, pool: Pool, attempt: Attempt, ends_at: float) -> o.Outcome | None:
         """The outcome of the attempt, whatever the handler does; `ends_at` is when it times out."""
         outcome: o.Outcome | None
+        stack = None
         try:
             outcome = await pool.run_call(attempt)
         except asyncio.CancelledError as error:
             if attempt.stop is None and self._is_torn_down(pool):
                 raise
             outcome = None if attempt.stop is not None else self._failed(attempt, error)
+            stack = stack_of_error(error) if attempt.stop is Stop.TIMED_OUT else None
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
@@ -205,7 +219,7 @@ class Executor:
             # Also that of a handler which has cancelled its own task: the next job must not pay for it.
             await absorb_cancellation(task)
         if attempt.stop is not None and (outcome is None or attempt.stop is not Stop.SHUTDOWN):
-            outcome = self._stopped(attempt)
+            outcome = self._stopped(attempt, stack=stack)
         return outcome
 
     async def _after_pause(self, attempt: Attempt, seconds: float, outcome: o.Release) -> o.Outcome | None:
@@ -232,21 +246,37 @@ class Executor:
             attempt.pause = self._outage_pause(uncounted)
             log_outage(attempt, attempt.pause, outage)
             return o.Release(attempt.job.key, attempt.job.attempt)
-        return ending.raised(attempt.job.key, attempt.job.attempt, error, is_final=attempt.handler.is_final)
+        key, number, is_final = attempt.job.key, attempt.job.attempt, attempt.handler.is_final
+        return ending.raised(key, number, error, is_final=is_final, traceback_of=traceback_of)
 
-    def _stopped(self, attempt: Attempt, *, goes_on: bool = False) -> o.Outcome | None:
+    def _stopped(self, attempt: Attempt, *, goes_on: bool = False, stack: str | None = None) -> o.Outcome | None:
         """The outcome of an attempt that was stopped; None if the engine would not accept one."""
-        key, number = attempt.job.key, attempt.job.attempt
         match attempt.stop:
             case Stop.TIMED_OUT:
-                more = self._call_of(attempt).why_unfinished(attempt) if goes_on or attempt.is_in_thread else ""
-                if isinstance(attempt.error, KeyboardInterrupt):
-                    more = f" and blocked its process, until it was interrupted here:\n{stack_of_error(attempt.error)}"
-                return ending.timed_out(key, number, attempt.timeout, more, is_final=attempt.handler.is_final)
+                return self._timed_out(attempt, stack, goes_on=goes_on or attempt.is_in_thread)
             case Stop.SHUTDOWN:
-                return o.Release(key, number)
+                return o.Release(attempt.job.key, attempt.job.attempt)
             case _:
                 return None
+
+    def _timed_out(self, attempt: Attempt, stack: str | None, *, goes_on: bool) -> o.Failed:
+        """The outcome of an attempt that took too long, with the stack that it had or, if it goes on, has."""
+        error, more = attempt.error, ""
+        if isinstance(error, KeyboardInterrupt):
+            more, stack = " and blocked its process, until it was interrupted", stack_of_error(error)
+        elif goes_on:
+            more, stack = self._call_of(attempt).why_unfinished(attempt), self._stack_of(attempt)
+        traceback = ending.stack_text(stack)
+        if traceback is None and error is not None:
+            traceback = traceback_of(error)
+        key, number, is_final = attempt.job.key, attempt.job.attempt, attempt.handler.is_final
+        return ending.timed_out(key, number, attempt.timeout, more, is_final=is_final, traceback=traceback)
+
+    def _stack_of(self, attempt: Attempt) -> str:
+        """The stack of a handler that runs."""
+        if attempt.thread is not None and attempt.is_in_thread:
+            return stack_of_thread(self._threads.identity_of(attempt.thread))
+        return "" if attempt.task is None else stack_of_task(attempt.task)
 
     # Reports ------------------------------------------------------------------------------------
 
@@ -261,6 +291,8 @@ class Executor:
             if not is_free:
                 return
             outcome = None
+        else:
+            self.ended += 1
         attempt.is_reported = True
         if is_free and self._ledger is not None and attempt.slot is not None and attempt.begun_at is not None:
             self._ledger.end(attempt.slot)

@@ -12,22 +12,20 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
-from everwork.aio.loops import first_of
-from everwork.aio.retrying import Delays, backoff_delays, engine_outage
+from everwork.aio.retrying import Delays, backoff_delays
 from everwork.aio.wakeup import Wakeup
-from everwork.core.leasing import Activation, Demand, Judged, Settlement, pause_ms
+from everwork.core.leasing import Activation, Demand, Judged, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
-from everwork.core.outcome import Complete, Failed, Outcome, Release
-from everwork.core.texts import error_text
+from everwork.core.outcome import Complete, Outcome, Release
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt
-from everwork.runtime.budget import Budget
-from everwork.runtime.capacity import UNLIMITED, Capacity, FetchRequest
+from everwork.runtime.capacity import UNLIMITED, Budget, Capacity, FetchRequest
 from everwork.runtime.handler import Handler
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog, OutcomeLog
 from everwork.runtime.late import LateOutcomes
 from everwork.runtime.ledger import Ledger
+from everwork.runtime.settler import Settler
 from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
 UNSTARTED_SECONDS = 5.0
@@ -54,11 +52,9 @@ class Fetcher:
         self._store = store
         self._worker = worker
         self._owns_name = owns_name
-        self._may_have_orphans = False
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._budget = budget
-        self._delays = delays
         self._capacities: dict[str, Capacity] = {}
         self._deliver = deliver
         self._stop = stop
@@ -66,12 +62,17 @@ class Fetcher:
         """Leased attempts, until their outcomes are settled."""
         self._outcome_log = OutcomeLog(job_log, self._leased)
         self._outcomes: list[Outcome] = []
-        self._unstorable: set[tuple[int, int]] = set()
         self._wakeup = Wakeup()
-        self._abandoned = asyncio.Event()
         self._is_stopping = False
         self._late = LateOutcomes(store, self._leased, lambda: self._outcomes, ledger=ledger, lease_ms=lease_ms)
-        self._outage = engine_outage("fetcher")
+        self._settler = Settler(
+            store,
+            self._late,
+            self._outcome_log,
+            delays=delays,
+            waiting=lambda: self._outcomes,
+            is_stopping=lambda: self._is_stopping,
+        )
         self._beat: Heartbeat | LivenessBeat = (
             Heartbeat(store, self._leased, self._release_overdue, stop, doubtful=self._late.doubtful, lease_ms=lease_ms)
             if ledger is None
@@ -85,6 +86,7 @@ class Fetcher:
     def add(self, handler: Handler) -> None:
         """Add a handler, also while others run."""
         self._capacities[handler.name] = capacity = Capacity(handler)
+        self._outcome_log.has_listeners |= handler.on_end is not None
         capacity.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
         self._wakeup.notify()
 
@@ -113,7 +115,7 @@ class Fetcher:
 
     @property
     def _is_done(self) -> bool:
-        return self._is_stopping and not self._outcomes and (not self._leased or self._abandoned.is_set())
+        return self._is_stopping and not self._outcomes and (not self._leased or self._settler.abandoned.is_set())
 
     def take(self, reports: Sequence[Report]) -> None:
         """Take reports from the executor, to be settled with the next step."""
@@ -152,9 +154,16 @@ class Fetcher:
         self._lease_no_more()
         self._release_unstarted(list(self._leased.values()))
 
+    def release_running(self) -> None:
+        """Release also what runs: the process ends, and its handlers with it."""
+        self._lease_no_more()
+        for attempt in list(self._leased.values()):
+            if not attempt.is_ending:
+                self._record_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
+
     def abandon(self) -> None:
         """Stop waiting for attempts that do not stop and for an unavailable engine: their leases lapse."""
-        self._abandoned.set()
+        self._settler.abandoned.set()
         self._late.keep_unsettled()
         self._lease_no_more()
 
@@ -175,7 +184,7 @@ class Fetcher:
             self._begin_round()
             return None
         settled = outcomes.copy()
-        settlement = await self._persist(outcomes, [self._demand(request) for request in requests])
+        settlement = await self._settler.step(outcomes, [self._demand(request) for request in requests])
         if settlement is None:
             return None
         judged = settlement.judged
@@ -194,7 +203,7 @@ class Fetcher:
                     [a for a in attempts if self._is_stopping or self._capacities[a.handler.name].is_off]
                 )
             self._deliver(attempts)
-        if self._may_have_orphans:
+        if self._settler.is_answer_lost and self._owns_name:
             await self._release_orphans()
         wait_ms = self._pause_ms(requests, settlement.activation)
         return wait_ms if self._budget is None else self._pause_within(self._budget, wait_ms)
@@ -275,64 +284,7 @@ class Fetcher:
             return  # Tried again after the next step.
         known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
         self._outcomes += [Release(key, attempt) for key, attempt in orphans if (key, attempt) not in known]
-        self._may_have_orphans = False
-
-    async def _persist(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
-        """Settle, retrying while the engine is unavailable; settling is idempotent."""
-        delays = self._delays()
-        self._late.in_step = outcomes
-        while True:
-            try:
-                settlement = await self._settle(outcomes, demands)
-                self._late.in_step = ()
-                self._outage.over()
-                return settlement
-            except EngineError as error:
-                is_kept = await self._late.keep_in_outage(outcomes)
-                if self._abandoned.is_set() and outcomes and not is_kept:
-                    self._outcome_log.lost(outcomes)
-                if self._abandoned.is_set() or (self._is_stopping and not outcomes):
-                    return None
-                self._outage.report(error)
-                self._may_have_orphans = self._owns_name
-                delay = next(delays, None)
-                if delay is None:
-                    raise  # The retries are used up.
-                await first_of(self._abandoned, seconds=delay)
-                if self._outcomes and not outcomes:
-                    return None  # What has ended meanwhile is settled before more is leased.
-            except Exception as error:
-                if not outcomes:
-                    raise
-                outcomes[:] = await self._isolate_bad_outcome(outcomes, error)
-                demands = []
-
-    async def _settle(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement:
-        """One step; after an outage, outcomes are settled alone, because their leases may have lapsed."""
-        if not self._late.may_have_lapsed(outcomes):
-            return await self._store.step(outcomes, demands)
-        return Settlement(await self._late.settle(outcomes), Activation([], 0, 0, (0,) * len(demands)))
-
-    async def _isolate_bad_outcome(self, outcomes: list[Outcome], error: Exception) -> list[Outcome]:
-        """Bisect a batch that the engine refuses until the bad outcome is found, which becomes a failure."""
-        if len(outcomes) == 1:
-            key, attempt = outcomes[0].key, outcomes[0].attempt
-            self._outcome_log.unstorable(outcomes[0], error)
-            if (key, attempt) in self._unstorable:
-                return []  # Not even as a failure: the lease lapses.
-            self._unstorable.add((key, attempt))
-            return [Failed(key, attempt, error_text(f"its outcome cannot be stored: {error}"), final=True)]
-        middle = len(outcomes) // 2
-        checked: list[Outcome] = []
-        for half in (outcomes[:middle], outcomes[middle:]):
-            try:
-                await self._store.step(half)
-            except EngineError:
-                pass  # The caller retries all of it.
-            except Exception as problem:  # noqa: BLE001 - the search goes on in this half
-                half = await self._isolate_bad_outcome(half, problem)  # noqa: PLW2901 - what it has become
-            checked += half
-        return checked
+        self._settler.is_answer_lost = False
 
     def _requests(self) -> list[FetchRequest]:
         """What there is capacity for, in the handlers and in the ledger of this process."""

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints, is_typeddict
 
-from everwork.core.checks import shown
+from everwork.codec.values import Values
+from everwork.core.leasing import Judged
 from everwork.core.limits import DEFAULT_GROUP, EVENTS_MAX
+from everwork.core.outcome import Outcome
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.runtime.attempt import Attempt
 from everwork.runtime.context import JobContext
+from everwork.runtime.dependencies.plan import Plan, annotated, dependency_of, is_or_none, plan_for, readable_hints
+from everwork.runtime.dependencies.process import ProcessScope
 from everwork.runtime.events import EventCollector
 from everwork.runtime.middleware import Middleware
+
+OnEnd = Callable[[Attempt, Outcome, Judged], None]
 
 
 class QueueKey(NamedTuple):
@@ -29,7 +36,9 @@ class Handler:
     `name` is the worker's id, or a function's type; `title` is a worker's own. Without `arguments` it takes the job
     itself. `is_final`: an exception or a timeout fails the job for good. `can_emit`: its calls may emit events, so each
     has a collector. `index` is its number in its process, for the ledger that the process shares with its parent.
-    `middleware` wraps its calls, the first outermost.
+    `middleware` wraps its calls, the first outermost. `result` are the values that it returns, if JSON has not them as
+    they are. `process`: what the handlers of this process share. `on_end` is called in the engine's thread with the
+    store's verdict on each outcome; it must not block, nor raise.
     """
 
     name: str
@@ -46,66 +55,82 @@ class Handler:
     index: int = 0
     middleware: tuple[Middleware, ...] = ()
     title: str = ""
-
-
-NO_TYPE: frozenset[type] = frozenset()
-_EXACT: Mapping[object, frozenset[type]] = {
-    str: frozenset({str}),
-    int: frozenset({int}),
-    float: frozenset({float, int}),
-    bool: frozenset({bool}),
-    dict: frozenset({dict}),
-    list: frozenset({list}),
-    None: frozenset({type(None)}),
-}
-"""Annotations that JSON values match as they are; everything else goes through pydantic."""
+    result: Values | None = None
+    process: ProcessScope | None = None
+    on_end: OnEnd | None = None
 
 
 class Arguments:
-    """The parameters of a handler, and how a job's variables become its arguments."""
+    """The parameters of a handler: how arguments become a job's variables, and those its arguments again."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         try:
             signature = inspect.signature(function)
-        except ValueError as error:
+        except (NameError, ValueError) as error:
             raise BadConfiguration(f"handler {function!r}: its parameters cannot be read: {error}") from None
-        self._hints = hints = _hints(function)
+        hints = _hints(function)
         self.context_name: str | None = None
         self.collector_name: str | None = None
-        self._names: dict[str, frozenset[type] | None] = {}
+        self.dependencies: dict[str, Plan] = {}
+        self._values: dict[str, Values] = {}
+        self._exact: dict[str, frozenset[type] | None] = {}
+        self._positional: list[str] = []
         self._required: set[str] = set()
-        self._takes_any = False
-        self._adapters: dict[str, Any] = {}
-        self._rest: object = Any
+        self._rest: Values | None = None
+        """The values of `**arguments`, if the handler takes any name."""
+        self._exact_rest: frozenset[type] | None = None
         for name, parameter in signature.parameters.items():
             self._add(name, parameter, hints.get(name, Any))
-        self._exact_rest = _exact(self._rest)
         self._reserved = {_bound_name(function), self.context_name, self.collector_name}
 
     def _add(self, name: str, parameter: inspect.Parameter, hint: object) -> None:
-        if hint is JobContext:
+        if is_or_none(hint, JobContext):
             self.context_name = name
-        elif hint is EventCollector:
+        elif is_or_none(hint, EventCollector):
             self.collector_name = name
+        elif (dependency := dependency_of(name, hint, parameter.default)) is not None:
+            self.dependencies[name] = plan_for(name, dependency)
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                self._positional.append(name)  # Its place counts, although no argument is taken there.
         elif parameter.kind is parameter.VAR_KEYWORD:
-            self._takes_any = True
-            self._rest = hint
+            self._rest = Values(name, hint)
+            self._exact_rest = self._rest.exact
         elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise BadConfiguration(f"parameter '{name}': handlers take keyword arguments only, no *args and no '/'")
         else:
-            self._names[name] = _exact(hint)
-            if self._names[name] == NO_TYPE:
-                self._adapters[name] = _adapter(name, hint)
+            self._values[name] = values = Values(name, hint)
+            self._exact[name] = values.exact
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                self._positional.append(name)
             if parameter.default is parameter.empty:
                 self._required.add(name)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of the arguments that callers give."""
+        return self._values.keys()
+
+    def named(self, given: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name: those given by position first."""
+        if len(given) > len(self._positional):
+            positional = [name for name in self._positional if name not in self.dependencies]
+            allowed = f"{len(positional)} by position ({', '.join(positional) or 'none'})"
+            raise InvalidInput("arguments", f"must be at most {allowed}, not {len(given)}")
+        by_position = dict(zip(self._positional, given, strict=False))
+        for name in by_position.keys() & arguments.keys():
+            raise InvalidInput(name, "is passed twice: by position and by name")
+        return by_position | arguments
 
     def check_names(self, given: Mapping[str, Any]) -> None:
         """Refuse unknown and missing arguments."""
         for name in given:
-            if name in self._names:
+            if name in self._values:
                 continue
-            if not self._takes_any:
-                allowed = ", ".join(self._names) or "none"
+            if name in self.dependencies:
+                filled = f"Depends({self.dependencies[name].name})"
+                raise InvalidInput(name, f"is filled by {filled} when the job runs, and cannot be passed")
+            if self._rest is None:
+                allowed = ", ".join(self._values) or "none"
                 raise InvalidInput(name, f"the handler has no such argument; it takes {allowed}")
             if name in self._reserved:
                 raise InvalidInput(name, "is taken: the handler gets something else by this name; rename the argument")
@@ -113,28 +138,39 @@ class Arguments:
         if missing:
             raise InvalidInput(min(missing), "the handler needs this argument")
 
-    def bind(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of the call, coerced; the first that does not fit raises."""
+    def dump(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Checked arguments as JSON has them; the first that does not fit raises."""
         if given.keys() != self._required:
             self.check_names(given)
         for name, value in given.items():
-            exact = self._names.get(name, self._exact_rest)
+            exact = self._exact.get(name, self._exact_rest)
             if exact is not None and type(value) not in exact:
-                given[name] = self._coerce(name, value)
+                given[name] = self._of(name).dump(name, value)
         return given
 
-    def _coerce(self, name: str, value: Any) -> Any:
-        from pydantic import ValidationError  # noqa: PLC0415 - see _adapter
+    def bind(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of the call, from a job's variables; the first that does not fit raises."""
+        if given.keys() != self._required:
+            self.check_names(given)
+        for name, value in given.items():
+            exact = self._exact.get(name, self._exact_rest)
+            if exact is not None and type(value) not in exact:
+                given[name] = self._of(name).load(name, value)
+        return given
 
-        known, hint = (name, self._hints[name]) if name in self._names else ("**", self._rest)
-        adapter = self._adapters.get(known)
-        if adapter is None:
-            self._adapters[known] = adapter = _adapter(known, hint)
-        try:
-            return adapter.validate_python(value)
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]["msg"]
-            raise InvalidInput(name, f"{problem}, not {shown(value)}") from None
+    def _of(self, name: str) -> Values:
+        values = self._values.get(name, self._rest)
+        assert values is not None, "names are checked first"  # noqa: S101 - for the type checker
+        return values
+
+
+def result_values(function: Callable[..., Any]) -> Values | None:
+    """What a handler returns by its annotation; None if JSON has it as it is, or nothing is annotated."""
+    hint = _hints(function).get("return", Any)
+    if is_typeddict(hint):
+        return None  # A plain dictionary; pydantic does not take every kind of them on Python 3.11.
+    values = Values("result", hint)
+    return None if values.is_plain else values
 
 
 def _bound_name(function: Callable[..., Any]) -> str | None:
@@ -142,30 +178,14 @@ def _bound_name(function: Callable[..., Any]) -> str | None:
     return next(iter(inspect.signature(function.__func__).parameters), None) if inspect.ismethod(function) else None
 
 
-def _exact(hint: Any) -> frozenset[type] | None:
-    """The types of JSON values that need no coercion; None: all."""
-    if hint is Any or hint is object:
-        return None
-    try:
-        return _EXACT.get(hint, NO_TYPE)
-    except TypeError:  # An annotation that cannot be hashed.
-        return NO_TYPE
-
-
-def _adapter(name: str, hint: Any) -> Any:
-    """Converts JSON values to an annotated type; an impossible annotation is refused at the declaration."""
-    # pydantic is loaded only for more than plain JSON types, or for values that do not fit.
-    from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415
-
-    try:
-        return TypeAdapter(hint)
-    except (PydanticUserError, TypeError) as error:
-        problem = str(error).splitlines()[0]
-        raise BadConfiguration(f"parameter '{name}': its annotation cannot be filled from JSON: {problem}") from None
-
-
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    function = annotated(function)
     try:
         return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - annotations are users' code
+        hints = readable_hints(function)
+        parameters = inspect.signature(function).parameters
+        unread = [parameters.get(name) for name, hint in hints.items() if isinstance(hint, str)]
+        if unread and all(one is not None and dependency_of(one.name, Any, one.default) for one in unread):
+            return hints  # What a dependency returns need not be known: it may be imported for type checkers only.
         raise BadConfiguration(f"handler {function!r}: its annotations cannot be read: {error}") from None

@@ -1,6 +1,7 @@
 """Log lines about attempts: always with process, worker, key and attempt.
 
-A success is DEBUG, an attempt that is retried or was rejected WARNING, a dead letter ERROR.
+A success is DEBUG, a cancelled attempt INFO, one that is retried, was rejected or has lost its lease WARNING, a dead
+letter ERROR. Each line says what follows.
 """
 
 from __future__ import annotations
@@ -12,26 +13,27 @@ from types import TracebackType
 from typing import Any, Final
 
 from everwork.core import outcome as o
-from everwork.core.leasing import Failure, Judged
+from everwork.core.leasing import Failure, Judged, Verdict
+from everwork.core.states import State
 from everwork.exceptions import Signal
 from everwork.logs import get_logger
-from everwork.runtime.attempt import Attempt
+from everwork.runtime.attempt import Attempt, Stop
 
 KEYS_MAX: Final = 100
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _logger: Final = logging.getLogger("everwork")
 
-_outage_log: Final = get_logger("everwork")
+_log: Final = get_logger("everwork")
 
 FailedOutcome = o.Failed | o.Reject | o.Retry | o.Throw
 """The outcomes of failed attempts that workers report."""
 
 
 class JobLog:
-    """The log of one process's jobs. `only_errors`: no timeouts, and no failures that a handler requested."""
+    """The log of one process's jobs. `is_remote`: what follows a failure is decided by a server."""
 
-    def __init__(self, process: str, *, only_errors: bool = False) -> None:
-        self._only_errors = only_errors
+    def __init__(self, process: str, *, is_remote: bool = False) -> None:
+        self._is_remote = is_remote
         self._log = get_logger("everwork").bind(process=process)
 
     @property
@@ -49,23 +51,39 @@ class JobLog:
         """Log a failed attempt; without `failure`, what has followed is not known here."""
         error, job = attempt.error, attempt.job
         is_requested = error is None or isinstance(error, Signal)
-        if self._only_errors and is_requested:
-            return
-        if failure is None and (job.attempts >= job.max_attempts or not _may_be_retried(outcome)):
-            failure = Failure(job.attempts, job.max_attempts, None, outcome.error)
+        failure = failure or final_failure(attempt, outcome)
         facts = attempt.log_facts()
         if error is not None and (not is_requested or (failure is not None and failure.retry_ms is None)):
             facts["exc_info"] = (type(error), error, _users_part(error.__traceback__))
+        elif error is None and outcome.traceback is not None:
+            facts["stack"] = outcome.traceback  # Of a timeout.
         if failure is None:
             facts |= {"outcome": "retried", "error": outcome.error}
-            event = f"attempt {job.attempts} of {job.max_attempts} failed"
-            self._log.warning(event, **facts)
+            attempts, most = job.attempts, job.max_attempts
+            if self._is_remote:
+                self._log.warning(f"attempt {attempts} of {most} failed, the server decides about a retry", **facts)
+            else:
+                self._log.warning(f"attempt {attempts} of {most} failed", **facts)
         else:
             log_failure(self._log, outcome, failure, facts)
 
-    def warning(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
-        """Log a problem of an attempt that is handled."""
-        self._log.warning(text, worker=worker, key=key, attempt=attempt, **facts)
+    def discarded(self, outcome: o.Outcome, judged: Judged, attempt: Attempt | None) -> None:
+        """Log an outcome that the store refused: what it says changes nothing."""
+        facts: dict[str, Any] = {"key": outcome.key, "attempt": outcome.attempt}
+        facts |= {} if attempt is None else attempt.log_facts()
+        facts |= {"outcome": o.kind_of(outcome), "verdict": judged.verdict.value}
+        if text := getattr(outcome, "error", None):
+            facts["error"] = text
+        match judged.verdict, judged.state:
+            case Verdict.LEASE_LOST, _:
+                self._log.warning("outcome discarded, its lease had expired", **facts)
+            case Verdict.WRONG_STATE, State.CANCELLED:
+                self._log.info("outcome discarded, the job was cancelled", **facts)
+            case Verdict.NOT_FOUND, _:
+                self._log.warning("outcome discarded, the job does not exist", **facts)
+            case _, state:
+                facts["state"] = None if state is None else state.label
+                self._log.warning("outcome discarded, the attempt had already ended", **facts)
 
     def error(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
         """Log a problem of an attempt that needs attention."""
@@ -82,29 +100,31 @@ class OutcomeLog:
     def __init__(self, job_log: JobLog, leased: Mapping[tuple[int, int], Attempt]) -> None:
         self._job_log = job_log
         self._leased = leased
+        self.has_listeners = False
+        """Whether a handler wants to know what was stored."""
 
     def settled(self, outcomes: Sequence[o.Outcome], judged: Sequence[Judged]) -> None:
         """Log outcomes with the store's verdicts."""
         shows_all = self._job_log.shows_all
         for outcome, one in zip(outcomes, judged, strict=True):
-            if shows_all or not isinstance(outcome, o.Complete):
-                self._ended(outcome, one.failure)
+            if self.has_listeners:
+                self._tell(outcome, one)
             if not one.ok:
-                facts = {"outcome": o.kind_of(outcome), "verdict": one.verdict.value}
-                name, type = self._origin_of(outcome)
-                self._job_log.warning("an outcome was refused", name, outcome.key, outcome.attempt, type=type, **facts)
+                self._job_log.discarded(outcome, one, self._leased.get((outcome.key, outcome.attempt)))
+            elif shows_all or not isinstance(outcome, o.Complete):
+                self._ended(outcome, one.failure)
 
     def lost(self, outcomes: Sequence[o.Outcome]) -> None:
         """Log outcomes that will not be settled."""
         for outcome in outcomes:
             self._ended(outcome, None)
-        self._job_log.lost("outcomes are lost with the engine, their leases lapse", outcomes)
+        self._job_log.lost("outcomes could not be stored, their jobs are retried when their leases expire", outcomes)
 
     def unstorable(self, outcome: o.Outcome, error: Exception) -> None:
         """Log an outcome that the store refuses for what it contains."""
         name, type = self._origin_of(outcome)
         key, attempt = outcome.key, outcome.attempt
-        self._job_log.error("an outcome cannot be stored", name, key, attempt, type=type, exc_info=error)
+        self._job_log.error("outcome could not be stored", name, key, attempt, type=type, exc_info=error)
 
     def _ended(self, outcome: o.Outcome, failure: Failure | None) -> None:
         attempt = self._leased.get((outcome.key, outcome.attempt))
@@ -114,6 +134,11 @@ class OutcomeLog:
             self._job_log.failed(attempt, outcome, failure)
         elif self._job_log.shows_all:
             self._job_log.ended(attempt, outcome)
+
+    def _tell(self, outcome: o.Outcome, judged: Judged) -> None:
+        attempt = self._leased.get((outcome.key, outcome.attempt))
+        if attempt is not None and attempt.handler.on_end is not None:
+            attempt.handler.on_end(attempt, outcome, judged)
 
     def _origin_of(self, outcome: o.Outcome) -> tuple[str | None, str | None]:
         """The names of the worker and the type that an outcome is from."""
@@ -138,7 +163,23 @@ def log_failure(log: Any, outcome: FailedOutcome, failure: Failure, facts: dict[
 def log_outage(attempt: Attempt, seconds: float, outage: Exception) -> None:
     """Log an attempt that is handed back after a number of seconds because a store was unavailable."""
     facts = {**attempt.log_facts(), "outcome": "released", "pause_s": seconds, "error": str(outage)}
-    _outage_log.warning("the engine is unavailable, the job will be handed back, the attempt does not count", **facts)
+    _log.warning("the engine is unavailable, the job will be handed back, the attempt does not count", **facts)
+
+
+def log_not_stored(attempt: Attempt, error: Exception) -> None:
+    """Log that a job is completed without its result."""
+    _log.error("the job is completed, but its result could not be stored", **attempt.log_facts(), error=str(error))
+
+
+def log_stopped(attempt: Attempt, why: Stop) -> None:
+    """Log an attempt whose handler is stopped because the job was cancelled or its lease has expired."""
+    if attempt.completion is not None:
+        return  # It has completed its job itself, in a transaction.
+    facts = attempt.log_facts()
+    if why is Stop.CANCELLED:
+        _log.info("job cancelled, stopping its handler", **facts, outcome="cancelled")
+    elif why is Stop.LOST:
+        _log.warning("lease expired, stopping the handler; the job is retried while attempts are left", **facts)
 
 
 def shown_keys(outcomes: Sequence[o.Outcome]) -> list[int]:
@@ -146,8 +187,13 @@ def shown_keys(outcomes: Sequence[o.Outcome]) -> list[int]:
     return [outcome.key for outcome in outcomes[:KEYS_MAX]]
 
 
-def _may_be_retried(outcome: FailedOutcome) -> bool:
-    return isinstance(outcome, o.Retry) or (isinstance(outcome, o.Failed) and not outcome.final)
+def final_failure(attempt: Attempt, outcome: FailedOutcome) -> Failure | None:
+    """What follows a failure that cannot be retried, also if the store has not said so; None for any other."""
+    job = attempt.job
+    may_be_retried = isinstance(outcome, o.Retry) or (isinstance(outcome, o.Failed) and not outcome.final)
+    if may_be_retried and job.attempts < job.max_attempts:
+        return None
+    return Failure(job.attempts, job.max_attempts, None, outcome.error)
 
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:

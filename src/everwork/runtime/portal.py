@@ -64,6 +64,7 @@ class Portal(Generic[S]):
         self._ready: Future[None] = Future()
         self._may_open = threading.Lock()
         self._opening: asyncio.Task[None] | None = None
+        self._before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._is_closing = False
         self._is_remote = False
         self.loop = new_loop()
@@ -148,7 +149,7 @@ class Portal(Generic[S]):
             try:
                 closing.result(CLOSE_SECONDS)
             except TimeoutError:
-                log.error("the store is held by another process, not waiting for it any longer")
+                log.error("the store is locked by another process, no longer waiting for it")
                 return
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
@@ -178,8 +179,14 @@ class Portal(Generic[S]):
         self._service = service
         self._ready.set_result(None)
 
+    def before_close(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Await something in the engine's loop before the service is closed, the last first; called in that loop."""
+        self._before_close.append(act)
+
     async def _close(self) -> None:
         self._is_closing = True
+        while self._before_close:
+            await self._before_close.pop()()
         if self._opening is not None:
             if self._is_remote:
                 self._opening.cancel()  # Do not wait for a server that does not answer.

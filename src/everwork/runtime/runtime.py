@@ -57,8 +57,20 @@ class Runtime:
             self._source = make_source(self._deliver, self._stop_attempt)
         self.ended: Future[None] = Future()
         """Resolved at the end of `run`, for waiters in other threads and loops."""
+        self.fetched: Future[None] = Future()
+        """Resolved when the source has ended: whatever has an outcome is settled."""
         for handler in handlers:
             self.add(handler)
+
+    @property
+    def running(self) -> int:
+        """How many attempts run now."""
+        return self._executor.running
+
+    @property
+    def ended_jobs(self) -> int:
+        """How many attempts have ended."""
+        return self._executor.ended
 
     def add(self, handler: Handler) -> None:
         """Add a handler, also while others run; called in the handlers' loop."""
@@ -83,6 +95,10 @@ class Runtime:
         self._executor.stop_soft()
         self._executor.stop_running()
 
+    def release_running(self) -> None:
+        """Release what runs without waiting for its handlers, before the process ends; from any thread."""
+        self._in_source(self._source.release_running)
+
     @property
     def is_in_its_thread(self) -> bool:
         """Whether the caller is in a thread of the handlers, which must not wait for itself."""
@@ -100,7 +116,7 @@ class Runtime:
         """
         self._executor.owner = asyncio.current_task()
         try:
-            fetching, cancel = self._host.start(lambda _: self._source.run())
+            fetching, cancel = self._host.start(lambda _: self._fetch())
             try:
                 await first_of(self._stopped.soft, work=fetching)
                 self.stop_soft()
@@ -114,6 +130,12 @@ class Runtime:
             self._executor.close()
             self.ended.set_result(None)
 
+    async def _fetch(self) -> None:
+        try:
+            await self._source.run()
+        finally:
+            self.fetched.set_result(None)
+
     async def _end(self, fetching: asyncio.Future[None], cancel_seconds: float | None) -> None:
         """Cancel what still runs, give it a little time, and let the leases of the rest lapse."""
         if not fetching.done():
@@ -125,7 +147,7 @@ class Runtime:
         if fetching.done():
             await fetching
         else:
-            log.error("the engine does not answer: what is not stored now is left to its leases")
+            log.error("the engine does not answer, jobs without a stored outcome are retried when their leases expire")
 
     # Between two loops. Each of these is called in one thread and acts in the other.
 

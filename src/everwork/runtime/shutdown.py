@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from everwork.aio.loops import first_of, new_loop
+from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
 
 log = get_logger("everwork")
@@ -64,6 +65,13 @@ def on_stop_signals(act: Callable[[], object]) -> None:
             asyncio.get_running_loop().add_signal_handler(number, act)
 
 
+def require_no_loop(what: str, instead: str) -> None:
+    """Refuse a call that runs an event loop of its own where one runs already."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise BadConfiguration(f"{what}: an event loop is already running in this thread; use `{instead}`")
+
+
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in its own event loop; handlers that do not end do not keep the process alive."""
     loop = new_loop()
@@ -77,7 +85,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         if left:
             _, stuck = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
             for task in stuck:
-                log.error("a task does not end, it is left behind", task=repr(task.get_coro()))
+                log.error("a task does not stop, leaving it behind", task=repr(task.get_coro()))
             loop.set_exception_handler(lambda *_: None)
         asyncio.set_event_loop(None)
         loop.close()

@@ -37,6 +37,10 @@ class JobSource(Protocol):
         """Lease no more jobs; those that have not begun are released, here or by the executor."""
         ...
 
+    def release_running(self) -> None:
+        """Release also what runs, and do not wait for its handlers: the process ends, and they with it."""
+        ...
+
     def abandon(self) -> None:
         """Stop waiting for attempts that do not stop and for an unavailable store: their leases lapse."""
         ...

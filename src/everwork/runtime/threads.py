@@ -51,6 +51,8 @@ class HandlerThreads:
     def _free(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
         self._at_work.pop(future, None)
+        if not future.cancelled():
+            future.exception()  # Its attempt may be over: asyncio would log that it was never retrieved.
 
     def _work(self) -> None:
         process = os.getpid()
@@ -76,8 +78,8 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
         return
     if error is None:
         future.set_result(value)
-    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
-        # Not allowed in a future: it would end the loop, or look like a cancellation.
+    elif issubclass(type(error), StopIteration) or not issubclass(type(error), Exception):
+        # Not allowed in a future: it would end the loop, or look like a cancellation. (`isinstance` asks the error.)
         future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
         future.set_exception(error)

@@ -23,6 +23,7 @@ TABLE: Final[Mapping[type[e.EverworkError], Wire]] = {
     e.JobNotFound: Wire(grpc.StatusCode.NOT_FOUND, 404, "job_not_found"),
     e.WrongState: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "wrong_state"),
     e.LeaseLost: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "lease_lost"),
+    e.JobCancelled: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "job_cancelled"),
     e.JobFailed: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "job_failed"),
     e.JobError: Wire(grpc.StatusCode.FAILED_PRECONDITION, 409, "job_error"),
     e.NothingMatches: Wire(grpc.StatusCode.NOT_FOUND, 404, "nothing_matches"),

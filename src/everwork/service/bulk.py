@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from everwork.aio.loops import shielded
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.core.fingerprint import fingerprint
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import BulkChange, Count, JobFilter, Page
@@ -84,19 +84,19 @@ class BulkFilter:
         """Whether the engine can apply the whole filter."""
         return self == BulkFilter(self.filter, below=self.below)
 
-    def matches(self, job: Job, now_ms: int) -> bool:
+    def matches(self, job: StoredJob, now_ms: int) -> bool:
         """Whether a job that the engine found also meets the conditions applied here."""
         return (not self.scheduled or job.run_at_ms > now_ms) and self.matches_failure(job)
 
-    def matches_failure(self, job: Job) -> bool:
+    def matches_failure(self, job: StoredJob) -> bool:
         """Whether the time, the error and the kind of a job's failure match the filter."""
         return self.rejected in (None, job.rejected) and self._matches_error(job)
 
-    def leaves_out(self, job: Job) -> bool:
+    def leaves_out(self, job: StoredJob) -> bool:
         """Whether a job would match, had it not been rejected."""
         return self.rejected is False and job.rejected and self._matches_error(job)
 
-    def _matches_error(self, job: Job) -> bool:
+    def _matches_error(self, job: StoredJob) -> bool:
         failed_ms = job.finished_at_ms or job.created_at_ms
         return (
             (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
@@ -122,7 +122,7 @@ class Reader(Protocol):
     async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """`find` in one step of the engine."""
 
-    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
+    async def get_many(self, keys: Sequence[int]) -> list[StoredJob | None]:
         """Jobs in their current state."""
 
     async def count(self) -> list[Count]:
@@ -171,7 +171,7 @@ async def find_within(
     seconds: float = SEARCH_SECONDS,
 ) -> Page:
     """`find_step`, repeated until the page is full or the time is up: of very many jobs few may match."""
-    found: list[Job] = []
+    found: list[StoredJob] = []
     until = time.monotonic() + seconds
     while True:
         page = await find_step(jobs, search, limit - len(found), now_ms, cursor)
@@ -195,7 +195,7 @@ def is_timed(action: BulkAction) -> bool:
     return action is BulkAction.RUN_NOW
 
 
-def is_allowed(action: BulkAction, job: Job, now_ms: int) -> bool:
+def is_allowed(action: BulkAction, job: StoredJob, now_ms: int) -> bool:
     """Whether a job allows an action in its current state."""
     return job.state in action.states and (not is_timed(action) or job.run_at_ms > now_ms)
 

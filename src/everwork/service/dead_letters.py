@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from everwork.core import checks
 from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter, Order
 from everwork.core.states import State
@@ -90,7 +90,7 @@ class Survey(NamedTuple):
 
     matched: int
     grouped: Grouped
-    newest: list[Job]
+    newest: list[StoredJob]
 
 
 async def grouped(
@@ -126,7 +126,7 @@ async def grouped(
 async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: int = 0) -> Survey:
     """`grouped` for a page: in few steps, however many there are and however few match."""
     found: dict[tuple[str, str], DeadLetterGroup] = {}
-    newest: list[Job] = []
+    newest: list[StoredJob] = []
     matched = looked_at = read = rejected = 0
     cursor: int | None = None
     until = time.monotonic() + max(SURVEY_SECONDS, scan_max * SURVEY_SECONDS / 1_000)
@@ -146,10 +146,10 @@ async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: i
     return Survey(matched, shown, newest)
 
 
-async def newest(jobs: Reader, kind: str, limit: int) -> list[Job]:
+async def newest(jobs: Reader, kind: str, limit: int) -> list[StoredJob]:
     """The newest failed jobs with a fingerprint, rejected or not; `NothingMatches` if there are none."""
     filter_ = replace(dead_filter(fingerprint=require_fingerprint(kind)), rejected=None)
-    found: list[Job] = []
+    found: list[StoredJob] = []
     async for page in _pages(jobs, filter_):
         found += [job for job in page if filter_.matches_failure(job)]
         if len(found) >= limit:
@@ -174,7 +174,7 @@ def _first_groups(
     return Grouped(groups[:limit], looked_at, is_cut, len(groups[limit:]), rejected)
 
 
-def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:
+def _add(found: dict[tuple[str, str], DeadLetterGroup], job: StoredJob) -> None:
     error, failed_ms = job.last_error or "", job.finished_at_ms or job.created_at_ms
     kind = (job.type, fingerprint(error))
     one = found.get(kind)
@@ -187,7 +187,7 @@ def _add(found: dict[tuple[str, str], DeadLetterGroup], job: Job) -> None:
     found[kind] = more
 
 
-async def _pages(jobs: Reader, filter_: BulkFilter) -> AsyncIterator[list[Job]]:
+async def _pages(jobs: Reader, filter_: BulkFilter) -> AsyncIterator[list[StoredJob]]:
     cursor: int | None = None
     while True:
         page = await jobs.find(filter_.filter, LIST_LIMIT_MAX, cursor)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from everwork.core.instants import utc_text
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter, Stats, TypeInfo
 from everwork.core.states import State
@@ -18,6 +18,7 @@ from everwork.engines.rules import REQUESTED_RECENTLY_MS
 from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
+from everwork.service.fleet.fleet import Fleet
 from everwork.service.store_copy import COPY_KIND
 from everwork.spool.contents import SpoolStatus
 
@@ -152,13 +153,15 @@ async def _of_types(engine: Engine, stats: Stats) -> list[Finding]:
     due_since: dict[str, int] = {}
     for one in await engine.oldest():
         due_since[one.type] = min(one.run_at_ms, due_since.get(one.type, one.run_at_ms))
+    served = await Fleet(engine).served_types() if due_since else frozenset[str]()
     for info in await engine.types():
         jobs = pending.get(info.type, 0)
         if info.paused:
             text = f"type '{info.type}' is paused; {jobs:,} jobs wait"
             findings.append(Finding(False, text, "resume it to let them start"))
         elif info.type in due_since and not _is_polled(info, stats.generated_at_ms):
-            findings.append(_of_unpolled(info, jobs, due_since[info.type]))
+            describe = _of_busy if info.type in served else _of_unpolled
+            findings.append(describe(info, jobs, due_since[info.type]))
     return findings
 
 
@@ -170,6 +173,14 @@ def _of_unpolled(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
     asked = "yet" if info.last_asked_ms is None else f"since {utc_text(info.last_asked_ms)}"
     waiting = f"{pending:,} jobs of type '{info.type}' wait, the first since {utc_text(due_since_ms)}"
     return Finding(True, f"{waiting}, and no worker has asked for it {asked}", "start a worker for it, or cancel them")
+
+
+def _of_busy(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
+    """Its workers are registered, but have not asked for a while: they run other jobs."""
+    waiting = f"{pending:,} jobs of type '{info.type}' wait, the first since {utc_text(due_since_ms)}"
+    return Finding(
+        False, f"{waiting}: its workers are busy", "see everwork workers running; add processes or concurrency"
+    )
 
 
 async def _of_copies(engine: Engine) -> list[Finding]:
@@ -227,9 +238,9 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 3600:.1f} h"
 
 
-async def _some(engine: Engine, filter_: JobFilter) -> tuple[list[Job], str]:
+async def _some(engine: Engine, filter_: JobFilter) -> tuple[list[StoredJob], str]:
     """The newest matching jobs, up to a limit, and a suffix for their number if there are more."""
-    jobs: list[Job] = []
+    jobs: list[StoredJob] = []
     cursor: int | None = None
     for _ in range(PAGES_MAX):
         page = await engine.find(filter_, LIST_LIMIT_MAX, cursor)

@@ -16,13 +16,15 @@ from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.engines.rules import with_automatic_requeue
 from everwork.exceptions import JobNotFound
-from everwork.service.fleet.entries import WorkerEntry, WorkerView
+from everwork.service.fleet.entries import ProcessEntry, WorkerEntry, WorkerView
 from everwork.service.fleet.fleet import Fleet
 
 TYPED_CHARS_MAX: Final = 60
 """The longest title that a suggested command contains."""
 BROKEN_CHARS_MAX: Final = 300
 """Of the reason why a worker does not start; the list of workers shows all of it."""
+
+TAKERS_SHOWN: Final = 3
 
 
 async def explain(engine: Engine, fleet: Fleet, key: int) -> Explanation:
@@ -34,9 +36,24 @@ async def explain(engine: Engine, fleet: Fleet, key: int) -> Explanation:
     if explanation.state is State.FAILED:
         policy = next((info.policy for info in await engine.types() if info.type == job.type), None)
         return with_automatic_requeue(explanation, job, await engine.history(key), decode_policy(policy))
+    if explanation.reason is Reason.NOT_ASKED and (takers := await fleet.takers(job.type, job.group)):
+        return with_takers(explanation, takers)
     if explanation.reason in (Reason.QUEUED, Reason.NOT_ASKED):
         return with_workers(explanation, await fleet.workers_for(job.type, job.group))
     return explanation
+
+
+def with_takers(explanation: Explanation, takers: Sequence[ProcessEntry]) -> Explanation:
+    """The explanation of a job whose workers run, but have not asked for its type for a while: they are busy."""
+    running = sum(one.running for one in takers)
+    names = ", ".join(one.name for one in takers[:TAKERS_SHOWN])
+    more = f" and {len(takers) - TAKERS_SHOWN:,} more" if len(takers) > TAKERS_SHOWN else ""
+    these, take = ("worker", "takes") if len(takers) == 1 else (f"{len(takers):,} workers", "take")
+    busy = (
+        f" and run{'s' if len(takers) == 1 else ''} {running:,} job{'s' if running != 1 else ''} now" if running else ""
+    )
+    text = f"ready: waiting for a free worker; {these} {names}{more} {take} this type{busy}"
+    return replace(explanation, reason=Reason.QUEUED, text=text)
 
 
 def with_workers(explanation: Explanation, workers: Sequence[WorkerView]) -> Explanation:

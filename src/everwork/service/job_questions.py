@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from everwork.codec.new_job import search_text
 from everwork.core import checks
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.leasing import Spooled
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Page, Stats
@@ -39,12 +39,12 @@ class JobQuestions(ForCaller):
         return self._service.audit
 
     @verb(READ, tenants=ITEMS)
-    async def get(self, key: int) -> Job:
+    async def get(self, key: int) -> StoredJob:
         """A job in its current state."""
         return await self._own_job(key)
 
     @verb(READ, tenants=CUT)
-    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
+    async def get_many(self, keys: Sequence[int]) -> list[StoredJob | None]:
         """Jobs in their current state; None for those that do not exist or are another tenant's."""
         tenants = self.principal.tenants
         jobs = await self._service.get_many(keys) if keys else []
@@ -131,7 +131,7 @@ class JobQuestions(ForCaller):
 
     # Inside -------------------------------------------------------------------------------------
 
-    async def _own_job(self, key: int) -> Job:
+    async def _own_job(self, key: int) -> StoredJob:
         """A job, once its owner has been checked, in one engine call."""
         job = await self._service.get(key)
         if self.principal.tenants and job.tenant not in self.principal.tenants:
@@ -155,7 +155,7 @@ class JobQuestions(ForCaller):
             search_text("error", filter_.error_text)
         return replace(filter_, tenants=self.principal.tenants_for(filter_.tenants))
 
-    async def _newest(self) -> Job | None:
+    async def _newest(self) -> StoredJob | None:
         return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)
 
 

@@ -109,10 +109,14 @@ class Jobs(JobQuestions):
         [judged] = await self._engine.cancel([checks.job_key(key)], reason)
         return accepted(key, judged, "cancelled")
 
-    @verb(WRITE, tenants=OWNER, audit="jobs.requeue", audited=BY_MINUTE)
-    async def requeue(self, key: int, *, only_dead: bool = False) -> State:
-        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0."""
-        [judged] = await self._engine.requeue([checks.job_key(key)], waiting=not only_dead)
+    @verb(WRITE, tenants=OWNER, audit="jobs.requeue", audited=BY_MINUTE, withheld=("variables",))
+    async def requeue(self, key: int, *, only_dead: bool = False, variables: Mapping[str, Any] | None = None) -> State:
+        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0.
+
+        `variables` replace the job's own, in the same step.
+        """
+        text = None if variables is None else encode_object("variables", variables, PAYLOAD_BYTES_MAX)
+        [judged] = await self._engine.requeue([checks.job_key(key)], waiting=not only_dead, variables=text)
         if judged.verdict is Verdict.WRONG_STATE and judged.state is State.PENDING and not only_dead:
             problem = "cannot be requeued, because it has used no attempts; run it now instead"
             raise WrongState(key, f"Job '{key}' is pending: it {problem}")

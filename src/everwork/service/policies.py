@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -12,12 +13,9 @@ from everwork.codec.json import decode_policy, decode_policy_fields, encode_poli
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.policy import (
-    DEFAULT_TYPE_POLICY,
     POLICY_FIELDS,
-    RETRY_FIELDS,
     TypePolicy,
-    changed_fields,
-    fields_of,
+    declared_fields,
     policy_from,
 )
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
@@ -148,15 +146,13 @@ def stored_fields(text: str | None) -> dict[str, Any]:
 def fields_in_code(
     retry: RetryPolicy | None, breaker: CircuitBreaker | None, policy: TypePolicy | None
 ) -> dict[str, Any]:
-    """The fields that code gives for a type: those of its policy that differ from the default, then `retry`, `breaker`.
+    """The fields that code declares for a type: those of its policy, then `retry`, `breaker`.
 
-    `DEFAULT_POLICY` itself gives nothing; another policy that equals it resets the fields to their defaults.
+    A `RetryPolicy` declares all its fields, also those that equal the default; `DEFAULT_POLICY` itself declares none.
     """
-    given = {} if policy is None else changed_fields(policy)
-    usual = fields_of(DEFAULT_TYPE_POLICY)
+    given = {} if policy is None else declared_fields(policy)
     if retry is not None and retry is not DEFAULT_POLICY:
-        fields = fields_of(TypePolicy(retry=retry))
-        given |= {name: None if fields[name] == usual[name] else fields[name] for name in RETRY_FIELDS}
+        given |= asdict(retry)
     if breaker is not None:
         given |= {"breaker_failures": breaker.failures, "breaker_seconds": breaker.seconds}
     return given

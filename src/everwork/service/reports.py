@@ -228,11 +228,27 @@ def manager_report(entry: ManagerEntry) -> dict[str, Any]:
     }
 
 
+def processes_report(
+    managers: Sequence[ManagerEntry], processes: Sequence[ProcessView], left_out: int
+) -> dict[str, Any]:
+    """What runs; `left_out`: at least how many streams and pollers are not listed."""
+    return {
+        "managers": [manager_report(one) for one in managers],
+        "processes": [process_report(one) for one in processes],
+        "left_out": left_out,
+    }
+
+
 def process_report(view: ProcessView) -> dict[str, Any]:
-    """A running process."""
+    """A running process, stream or poller."""
     entry = view.entry
     return {
         "name": entry.name,
+        "kind": entry.kind,
+        "worker": entry.lease_name,
+        "types": list(entry.types),
+        "concurrency": entry.concurrency,
+        "via": entry.via,
         "manager": entry.manager,
         "host": entry.host,
         "pid": entry.pid,
@@ -255,7 +271,7 @@ def restart_report(entry: ProcessEntry) -> dict[str, Any]:
 
 
 def running_report(found: RunningJobs) -> dict[str, Any]:
-    """What is leased now; `others` counts jobs of workers that are not processes, `cut`: there are more."""
+    """What is leased now; `others` counts jobs of workers that are not registered, `cut`: there are more."""
     return {"jobs": [_running(job) for job in found.jobs], "others": found.others, "cut": found.is_cut}
 
 

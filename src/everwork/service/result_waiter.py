@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from everwork.aio.retrying import retry_while_unavailable
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.leasing import WAIT_MS_MAX
 from everwork.core.states import FINISHED_STATES
 from everwork.engines.contract import Engine
@@ -19,7 +19,7 @@ PAUSE_FACTOR: Final = 2.0
 """The pause after a read, as a multiple of its duration: waiting callers never take most of the engine's time."""
 PAUSE_SECONDS_MAX: Final = 1.0
 
-Waiter = asyncio.Future[Job]
+Waiter = asyncio.Future[StoredJob]
 
 
 class ResultWaiter:
@@ -31,7 +31,7 @@ class ResultWaiter:
         self._is_late = False
         self._task: asyncio.Task[None] | None = None
 
-    async def job(self, key: int, mark: int) -> Job:
+    async def job(self, key: int, mark: int) -> StoredJob:
         """The job, once it has finished; `mark` was taken before the caller read it."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(key, set()).add(waiter)
@@ -80,7 +80,7 @@ class ResultWaiter:
             for key, job in zip(batch, await self._engine.get(batch), strict=True):
                 self._answer(key, job)
 
-    def _answer(self, key: int, job: Job | None) -> None:
+    def _answer(self, key: int, job: StoredJob | None) -> None:
         if job is not None and job.state not in FINISHED_STATES:
             return
         for waiter in self._waiters.pop(key, ()):

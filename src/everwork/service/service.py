@@ -14,7 +14,7 @@ from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.core import checks
 from everwork.core.breaker import BreakerState, BreakerStatus
-from everwork.core.job import Job, LeasedJob, NewJob
+from everwork.core.job import LeasedJob, NewJob, StoredJob
 from everwork.core.leasing import Created, Demand, Judged, Stamp
 from everwork.core.limits import (
     CREATE_BATCH_MAX,
@@ -29,7 +29,7 @@ from everwork.core.outcome import Outcome, Release
 from everwork.core.queries import JobFilter, Measure, Page, Stats, in_order
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
-from everwork.exceptions import EngineError, InvalidInput, JobFailed, JobNotFound, ResultTimeout
+from everwork.exceptions import EngineError, InvalidInput, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
 from everwork.service.result_waiter import ResultWaiter
@@ -81,6 +81,7 @@ class JobService(StoreAccess):
         if self._upkeep_at is not None:
             await self._upkeep.abort()
         await self._dispatcher.close()
+        await self.clients.close()
         await self._result_waiter.close()
         while self._releases:
             await asyncio.wait(self._releases)
@@ -118,7 +119,10 @@ class JobService(StoreAccess):
 
         If the caller disconnects, what was leased for it is released.
         """
-        return await self._dispatcher.activate(demand, wait_ms, caller)
+        if wait_ms <= 0:
+            return await self._dispatcher.activate(demand, wait_ms, caller)
+        with self.clients.polling(caller, demand):
+            return await self._dispatcher.activate(demand, wait_ms, caller)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts; concurrent callers share a step. After an outage, lapsed leases are taken back."""
@@ -181,7 +185,7 @@ class JobService(StoreAccess):
 
     # Questions ----------------------------------------------------------------------------------
 
-    async def get(self, key: int) -> Job:
+    async def get(self, key: int) -> StoredJob:
         """A job in its current state."""
         job = (await self._engine.get([checks.job_key(key)]))[0]
         if job is None:
@@ -200,7 +204,7 @@ class JobService(StoreAccess):
         """Matching jobs, in the filter's order: a full page unless there are no more or they are large."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         filter_ = in_order(filter_, cursor)
-        jobs: list[Job] = []
+        jobs: list[StoredJob] = []
         size = 0
         while True:
             page = await self._engine.find(filter_, min(limit - len(jobs), _step(len(jobs), size)), cursor)
@@ -251,7 +255,8 @@ def _step(jobs: int, size: int) -> int:
     return max(1, (PAGE_BYTES_MAX - size) * jobs // size) if size else LIST_LIMIT_DEFAULT
 
 
-def _result(job: Job) -> str | None:
+def _result(job: StoredJob) -> str | None:
     if job.state is State.COMPLETED:
         return job.result
-    raise JobFailed(job.key, f"Job '{job.key}' {job.state.label}: {job.last_error or 'no reason given'}")
+    error, reason = (JobCancelled, "cancelled") if job.state is State.CANCELLED else (JobFailed, "failed")
+    raise error(job.key, f"Job '{job.key}' {reason}: {job.last_error or 'no reason given'}", job.last_error or "")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from everwork.core.job import Job, NewJob
+from everwork.core.job import NewJob, StoredJob
 from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Settlement, Spooled, Stamp, Verdict
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.outcome import Outcome
@@ -16,6 +16,7 @@ from everwork.engines.contract import Engine
 from everwork.engines.values import Health
 from everwork.exceptions import EngineError, EngineUnavailable, NotDelivered
 from everwork.logs import get_logger
+from everwork.service.fleet.clients import ClientWorkers
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.policies import Declared, PolicyFields, TypeDefaults, declare_policies, declare_settings
 
@@ -49,6 +50,7 @@ class StoreAccess:
         """Until then leases may have lapsed because the store was away; by the monotonic clock."""
         self.holder = holder
         self.fleet = Fleet(engine)
+        self.clients = ClientWorkers(self.fleet, holder)
         self.outbox: Outbox | None = None
         if offline is not None:
             from everwork.spool.outbox import Outbox  # noqa: PLC0415 - loaded only for offline mode
@@ -209,7 +211,7 @@ class StoreAccess:
 
     # Many jobs ----------------------------------------------------------------------------------
 
-    async def get_many(self, keys: Sequence[int]) -> list[Job | None]:
+    async def get_many(self, keys: Sequence[int]) -> list[StoredJob | None]:
         """Jobs in their current state; None for keys that do not exist."""
         return await self._engine.get(keys)
 
@@ -289,11 +291,11 @@ class StoreAccess:
 
         return Sessions(self._engine)
 
-    def key_ring(self) -> KeyRing:
+    def key_ring(self, environment_key: str | None = None) -> KeyRing:
         """The API keys, not refreshed until it is opened."""
         from everwork.service.access.keys import KeyRing  # noqa: PLC0415
 
-        return KeyRing(self._engine)
+        return KeyRing(self._engine, environment_key=environment_key)
 
     def sampler(self) -> MetricsSampler:
         """A metrics sampler, which reads on request until it is opened."""

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from everwork.codec.json import encode
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.queries import Count, JobFilter, TypeInfo
 from everwork.engines.contract import Engine
 from everwork.engines.values import JobRecord, Registered
 from everwork.exceptions import InvalidInput
 from everwork.service.access.sessions import LINK, SESSION
-from everwork.service.fleet.fleet import FIRING, MANAGER, PROCESS, RESTART
+from everwork.service.fleet.live import CLIENTS, FIRING, MANAGER, PROCESS, RESTART
 from everwork.service.monitor.sampler import MINUTE_KIND
 
 IN_USE_MS: Final = 30_000
 """Idle workers poll at least this often, and engines record it about as precisely."""
-LIVE_KINDS: Final = frozenset({MANAGER, PROCESS, FIRING})
+LIVE_KINDS: Final = frozenset({MANAGER, PROCESS, FIRING, CLIENTS})
 """Entries of running managers, processes and applications; they register again where they start."""
 OWN_KINDS: Final = frozenset({SESSION, LINK, RESTART, MINUTE_KIND})
 """Entries that are valid in one store only: sessions, restart requests, metrics."""
@@ -100,7 +100,7 @@ class StoreCopy:
                 )
         for entry in await self._source.registered(None):
             if entry.kind in LIVE_KINDS and entry.until_ms is not None:
-                who = "application" if entry.kind == FIRING else entry.kind
+                who = {FIRING: "application", CLIENTS: "server"}.get(entry.kind, entry.kind)
                 raise InvalidInput("source", f"is in use by {who} '{entry.name}'; stop it first")
 
     async def _require_two_stores(self) -> None:
@@ -215,7 +215,7 @@ def _words(count: Count) -> str:
     return f"{count.state.label} jobs of '{count.type}'{more}"
 
 
-def _is_same(one: Job, other: Job) -> bool:
+def _is_same(one: StoredJob, other: StoredJob) -> bool:
     """Whether two records are of the same job, whatever its state."""
     return (one.key, one.type, one.tenant, one.group, one.created_at_ms, one.variables) == (
         other.key, other.type, other.tenant, other.group, other.created_at_ms, other.variables,

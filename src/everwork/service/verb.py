@@ -58,6 +58,8 @@ class Rule:
     tenants: Tenants
     audit: tuple[str, ...] = ()
     audited: Audited = EACH
+    withheld: tuple[str, ...] = ()
+    """Arguments that are recorded as `changed`, without their values; such a call has an entry of its own."""
 
     def __post_init__(self) -> None:
         if not self.permissions:
@@ -171,12 +173,14 @@ def verb(
     tenants: Tenants,
     audit: str | tuple[str, ...] = (),
     audited: Audited = EACH,
+    withheld: tuple[str, ...] = (),
 ) -> Callable[[Method[S, P, T]], Method[S, P, T]]:
     """Declare who may call a method: callers whose key has one of the permissions.
 
-    In the audit log, the first argument is the target; the others, unless empty, are the details.
+    In the audit log, the first argument is the target; the others, unless empty, are the details, without the values
+    of those that are `withheld`.
     """
-    rule = Rule(permissions, tenants, (audit,) if isinstance(audit, str) else audit, audited)
+    rule = Rule(permissions, tenants, (audit,) if isinstance(audit, str) else audit, audited, withheld)
 
     def declare(method: Method[S, P, T]) -> Method[S, P, T]:
         signature = _checked_signature(method, rule)
@@ -194,6 +198,9 @@ def verb(
             if not is_recorded:
                 return await method(self, *args, **kwargs)
             target, detail = _target_and_detail(signature.bind(self, *args, **kwargs))
+            if withheld and (given := detail.keys() & set(withheld)):
+                detail |= dict.fromkeys(given, "changed")
+                return await self._audited(rule.audit[0], target, partial(method, self, *args, **kwargs), detail)
             by_minute = audited is BY_MINUTE and not caller.is_person
             act = partial(method, self, *args, **kwargs)
             return await self._audited(rule.audit[0], target, act, detail, by_minute=by_minute)

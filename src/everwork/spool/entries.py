@@ -34,6 +34,8 @@ def outcome_text(outcome: Outcome) -> str:
     fields = outcome._asdict()
     if isinstance(outcome, Complete):
         fields["events"] = [_job_fields(event) for event in outcome.events]
+    elif fields.get("traceback", "") is None:
+        del fields["traceback"]  # So that versions that know none can read what has none.
     return orjson.dumps({"kind": kind_of(outcome), **fields}).decode()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from everwork.codec.job_values import Job
 from everwork.codec.json import decode, encode_object
 from everwork.core.checks import shown, whole_number
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.queries import Explanation, JobFilter, TypeInfo
 from everwork.core.states import State
@@ -27,6 +29,10 @@ class Assertions:
         self.app = harness.app
         self.clock = harness.clock
 
+    def overrides(self, replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> AbstractContextManager[None]:
+        """Replace dependencies inside a `with` block; see `Everwork.overrides`."""
+        return self.app.overrides(replacements)
+
     # Queries ------------------------------------------------------------------------------------
 
     def jobs(self, type: str | None = None, state: State | str | None = None) -> list[Job]:
@@ -34,7 +40,7 @@ class Assertions:
         states = frozenset() if state is None else frozenset([_state(state)])
 
         async def find(service: JobService) -> list[Job]:
-            return [job async for job in all_jobs(service, JobFilter(type=type, states=states))]
+            return [Job.of(job) async for job in all_jobs(service, JobFilter(type=type, states=states))]
 
         return self._harness.run(find)[::-1]
 
@@ -44,7 +50,7 @@ class Assertions:
 
     def job(self, key: int) -> Job:
         """A job by its key."""
-        return self._harness.run(lambda service: service.get(key))
+        return Job.of(self._harness.run(lambda service: service.get(key)))
 
     def history(self, key: int) -> list[HistoryEntry]:
         """How a job's attempts ended, oldest first."""
@@ -233,5 +239,4 @@ def as_stored(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def has_arguments(job: Job, wanted: Mapping[str, Any]) -> bool:
     """Whether a job has these arguments, among others."""
-    variables = decode(job.variables)
-    return all(name in variables and variables[name] == value for name, value in wanted.items())
+    return all(name in job.variables and job.variables[name] == value for name, value in wanted.items())

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from everwork.codec.new_job import instant
 from everwork.core import checks
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import INSTANT_MS_MAX, LEASE_MS_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
@@ -87,7 +87,7 @@ async def next_instants(engine: RehearsalEngine, queues: Sequence[QueueKey], tri
     return Instants(work_ms, _first([*points, work_ms, other_ms], marks.now_ms))
 
 
-async def all_jobs(service: JobService, wanted: JobFilter) -> AsyncIterator[Job]:
+async def all_jobs(service: JobService, wanted: JobFilter) -> AsyncIterator[StoredJob]:
     """Every job that matches a filter, newest first."""
     cursor: int | None = None
     while True:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,14 +18,17 @@ from everwork.exceptions import BadConfiguration
 from everwork.manager.worker import AbstractWorker
 from everwork.manager.worker_pool import WorkerSpec, handler_of
 from everwork.runtime.context import CompletesInTransaction
+from everwork.runtime.dependencies.process import ProcessScope
 from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.middleware import Middleware
 from everwork.runtime.portal import Portal, Use
+from everwork.runtime.shutdown import SHUTDOWN_SECONDS, StopSignal
 from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from everwork.testing.clock import VirtualClock, next_instants
 from everwork.testing.faults import FaultPlan
 from everwork.testing.store import RehearsalEngine
+from everwork.testing.transactions import RecordedTransactions
 
 HOLDER: Final = "rehearsal"
 """The worker's name in the jobs' history, and in sweeps."""
@@ -48,7 +53,10 @@ class Harness:
         self._trigger_loop: TriggerLoop | None = None
         self._restore: Callable[[], None] | None = None
         self._is_used = False
+        self._process: ProcessScope | None = None
+        self._leave: Callable[[], Awaitable[None]]
         self._store: RehearsalEngine
+        self._recorded: RecordedTransactions
 
     def open(self, file: Path | None) -> None:
         """Move the application; blocks for the few milliseconds that an in-memory store takes."""
@@ -62,18 +70,26 @@ class Harness:
         url = StoreUrl.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
         engine = RehearsalEngine(url, self.clock, own_loop=True)
         engine.refusals = self.faults.refusals
+        engine.recorded = self._recorded = RecordedTransactions(engine, self.run)
         self._store = engine
-        self._restore = self._host.borrow(engine)
+        self._restore = self._host.borrow(engine, self._confirm_commits)
         try:
-            self._host.open_blocking()
+            self._host.open_unwarned()
             self.run(self._declare)
         except BaseException:
             self.close()
             raise
 
+    def _confirm_commits(self) -> None:
+        """Before the stage is looked at, from anywhere but the engine's own loop, which must not wait for itself."""
+        portal = self._host._portal  # noqa: SLF001
+        if portal is not None and not _is_running_here(portal.loop):
+            self._recorded.confirm()
+
     def close(self) -> None:
         """Move the application back to its own store."""
         if self._restore is not None:
+            self._recorded.close()
             self._restore()
             self._restore = None
 
@@ -103,8 +119,32 @@ class Harness:
 
     async def handlers(self) -> list[Handler]:
         """All handlers, with the test's middleware outermost."""
-        handlers = [*self.app._workers.handlers(), *await self.workers.handlers()]  # noqa: SLF001
-        return [replace(one, middleware=(*self._middleware, *one.middleware)) for one in handlers]
+        process = await self._entered()
+        handlers = [*self.app._workers.handlers(process), *await self.workers.handlers()]  # noqa: SLF001
+        return [replace(one, middleware=(*self._middleware, *one.middleware), process=process) for one in handlers]
+
+    async def _entered(self) -> ProcessScope:
+        """What the handlers share: the lifespan is entered before the first job of the test, and left at its end."""
+        if self._process is None:
+            stack = AsyncExitStack()
+            scopes = self.app._workers.scopes  # noqa: SLF001
+            self._process = await stack.enter_async_context(scopes.entered(StopSignal(), SHUTDOWN_SECONDS))
+            self._leave = stack.aclose
+        return self._process or ProcessScope()
+
+    async def shutdown(self) -> None:
+        """Shut down the worker classes and leave the lifespan, in the event loop in which they were started."""
+        try:
+            await self.workers.shutdown()
+        finally:
+            if self._process is not None:
+                self._process = None
+                await self._leave()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether anything was started that `shutdown` ends."""
+        return self.workers.is_started or self._process is not None
 
     async def upkeep(self) -> None:
         """Do what is due and needs no worker: fire triggers, expire leases and jobs, requeue dead letters."""
@@ -154,6 +194,13 @@ class Harness:
         if end_ms is None:
             return None if work_ms is None else any_ms
         return end_ms if any_ms is None else min(any_ms, end_ms)
+
+
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def app_and_workers(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:

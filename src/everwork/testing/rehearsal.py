@@ -26,8 +26,8 @@ def rehearse(
     """Put an application, worker classes, or both on a stage: `async with rehearse(app) as stage`, or `with`.
 
     Whatever URL the application was declared with, its jobs are in memory meanwhile. `start`: where the clock begins.
-    `middleware` wraps every call, outermost. `file`: a SQLite file to use instead of memory, for handlers that
-    complete or create jobs inside transactions of their own.
+    `middleware` wraps every call, outermost. `file`: a SQLite file to use instead of memory, for code
+    that looks at the jobs with SQL. Transactions (`tx=`) may be on any database; their jobs appear at the commit.
     """
     return Rehearsal(what, start=start, middleware=middleware, file=file)
 
@@ -78,15 +78,15 @@ class Rehearsal:
         return self._sync_stage
 
     async def shutdown(self) -> None:
-        """Shut down the workers, in the event loop in which they were started."""
-        await self._harness.workers.shutdown()
+        """Shut down the workers and leave the lifespan, in the event loop in which they were started."""
+        await self._harness.shutdown()
 
     def end(self, *, has_passed: bool) -> None:
         """Shut down workers that still run, and close the store; faults left over fail a test that has passed."""
         try:
             if self._sync_stage is not None:
                 self._sync_stage.close()
-            elif self._harness.workers.is_started:
+            elif self._harness.is_started:
                 asyncio.run(self.shutdown())
         finally:
             self._harness.close()

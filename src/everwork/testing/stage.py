@@ -139,8 +139,8 @@ class SyncStage(Assertions):
     def close(self) -> None:
         """Shut down the workers and close the event loop."""
         try:
-            if self._harness.workers.is_started:
-                self._run(self._harness.workers.shutdown())
+            if self._harness.is_started:
+                self._run(self._harness.shutdown())
         finally:
             self._runner.close()
 

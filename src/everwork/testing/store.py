@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created, Stamp
+from everwork.core.leasing import Created, Judged, Stamp
+from everwork.core.outcome import Complete
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.connections import Query
+from everwork.engines.own_connection import own_connection
+from everwork.engines.sqlite.connections import Action, Query
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
 
 T = TypeVar("T")
+
+ACCEPTED: Final = "a connection or session of SQLAlchemy, Django, psycopg, asyncpg, sqlite3 or aiosqlite"
+
+
+class InTransactions(Protocol):
+    """Records what is done in transactions on other databases, until they are committed."""
+
+    async def create(self, tx: object, jobs: Sequence[NewJob]) -> list[Created]:
+        """Create jobs at the commit."""
+        ...
+
+    async def complete(self, tx: object, completions: Sequence[Complete]) -> list[Judged]:
+        """Complete attempts at the commit."""
+        ...
 
 
 class Refusals:
@@ -28,22 +44,53 @@ class RehearsalEngine(SqliteEngine):
     def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
         super().__init__(url, clock, own_loop=own_loop)
         self.refusals = Refusals()
+        self.recorded: InTransactions | None = None
+        """Jobs that are created and completed in transactions on other databases."""
         self.service_engine = self
         """The last engine made from this one: the service's, which holds what is in memory."""
 
     def fresh(self) -> Self:
         """Another engine on the same store, with the same outages."""
         other = type(self)(self._url, self._clock, own_loop=self._own_loop)
-        other.refusals = self.refusals
+        other.refusals, other.recorded = self.refusals, self.recorded
         self.service_engine = other
         return other
 
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         """Accept jobs, unless an outage is simulated."""
+        self._refuse()
+        return await super().create(jobs, stamp)
+
+    async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
+        """Create jobs at the commit of any transaction, whatever database it is on."""
+        self._refuse()
+        if self.recorded is None or self._is_here(transaction):
+            return await super().create_in(transaction, jobs)
+        return await self.recorded.create(transaction, jobs)
+
+    async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
+        """Complete attempts at the commit of any transaction."""
+        if self.recorded is None or self._is_here(transaction):
+            return await super().complete_in(transaction, completions)
+        return await self.recorded.complete(transaction, completions)
+
+    async def write(self, action: Action[T]) -> T:
+        """Run an action that is not part of the engine contract, in a transaction."""
+        return await self._store.writer.submit(action)
+
+    def _is_here(self, transaction: object) -> bool:
+        """Whether the transaction is on SQLite, as this store is: then it must be on this very file."""
+        return not self._url.in_memory and own_connection(transaction, ACCEPTED).dialect == "sqlite"
+
+    def _refuse(self) -> None:
         if self.refusals.left:
             self.refusals.left -= 1
             raise EngineUnavailable("the engine is unavailable, as simulated by the test")
-        return await super().create(jobs, stamp)
+
+    @property
+    def now_ms(self) -> int:
+        """The instant by the test's clock."""
+        return self._clock()
 
     async def query(self, query: Query[T]) -> T:
         """Run a query that is not part of the engine contract."""

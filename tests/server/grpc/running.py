@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.engines.open import open_engine
 from everwork.proto import gateway_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from everwork.server.grpc.server import GrpcServer
@@ -71,7 +71,7 @@ class RunningServer:
         assert job.job_key == key
         return job
 
-    async def job(self, key: str) -> Job:
+    async def job(self, key: str) -> StoredJob:
         """The job as it stands."""
         return await self.service.get(int(key))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from typing import Any
 
 import pytest
 from grpc import StatusCode
@@ -165,6 +166,14 @@ async def test_a_failure_by_policy_is_classified_by_its_text(server: RunningServ
     await server.call("FailJob", job_key=job.job_key, by_policy=True, error_message=error)
     [entry] = await in_process(server.service).history(int(job.job_key))
     assert (entry.retry_at_ms or 0) - entry.at_ms == delay_ms
+
+
+@pytest.mark.parametrize(("name", "more"), [("FailJob", {"retries": 1}), ("ThrowError", {"error_code": "NO"})])
+async def test_a_failure_may_bring_a_traceback(server: RunningServer, name: str, more: dict[str, Any]) -> None:
+    job = await server.an_activated_job()
+    await server.call(name, job_key=job.job_key, traceback="panic\n" + "at send\n" * 10_000, **more)
+    [entry] = await in_process(server.service).history(int(job.job_key))
+    assert str(entry.traceback).startswith("panic\n  [71,")
 
 
 @pytest.mark.every_engine

@@ -11,7 +11,7 @@ from grpc import StatusCode
 from everwork.codec import proto_replies as replies
 from everwork.core.job import HistoryEntry, NewJob
 from everwork.core.leasing import Demand
-from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX
+from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX, TRACEBACK_CHARS_MAX
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Count, Stats, WorkerHour
 from everwork.core.states import State
@@ -62,6 +62,15 @@ def test_a_long_history_fits_into_a_message() -> None:
     assert told.ByteSize() <= replies.MESSAGE_BYTES_MAX
     assert len(told.entries) == HISTORY_ENTRIES_MAX
     assert {entry.error.strip("🔑") for entry in told.entries} == {""}
+
+
+def test_a_history_with_many_long_tracebacks_leaves_out_the_oldest() -> None:
+    one = HistoryEntry(1, "fail", 1, "w", "🔑" * ERROR_CHARS_MAX, traceback="错" * TRACEBACK_CHARS_MAX)
+    told = replies.history_message([one] * HISTORY_ENTRIES_MAX)
+    assert replies.MESSAGE_BYTES_MAX * 0.98 < told.ByteSize() <= replies.MESSAGE_BYTES_MAX
+    has_it = [entry.HasField("traceback") for entry in told.entries]
+    assert (has_it == sorted(has_it), has_it[-1]) == (True, True)
+    assert told.entries[-1].traceback == one.traceback
 
 
 def test_a_history_that_fits_is_told_in_full() -> None:

@@ -190,6 +190,7 @@ async def test_a_key_of_another_form_is_a_job_that_does_not_exist(unchanged: Res
         ("/fail", {"strict": True, "backoff_ms": 1}, "strict"),
         ("/fail", {"strict": "yes"}, "strict"),
         ("/fail", {"error_message": 5}, "error_message"),
+        ("/fail", {"traceback": ["a", "b"]}, "traceback"),
         ("/fail", {"variables": [1]}, "variables"),
         ("/fail", {"attempt": -1}, "attempt"),
         ("/fail", {"attempt": 2**31}, "attempt"),
@@ -236,6 +237,18 @@ async def test_an_error_message_of_any_length_and_content_is_taken(rest: Rest) -
     job = await rest.leased()
     failed = await rest.ok("PUT", f"{JOBS}/{job['key']}/fail", {"retries": 0, "error_message": "a\0" + "x" * 100_000})
     assert (len(failed["last_error"]), failed["last_error"][:3]) == (8_192, "a�x")
+
+
+async def test_a_traceback_of_any_length_and_content_is_cut_and_one_of_10_mb_is_refused(rest: Rest) -> None:
+    job = await rest.leased()
+    at = f"{JOBS}/{job['key']}"
+    refused = await rest.refused(413, "PUT", f"{at}/fail", {"traceback": "x" * 10_000_000})
+    assert "body" in refused["detail"]
+    await rest.ok("PUT", f"{at}/fail", {"retries": 0, "traceback": "a\0\n" + "b\n" * 100_000 + "last"})
+    [event] = (await rest.ok("GET", at))["history"]
+    assert event["traceback"].startswith("a�\n  [191,")
+    assert event["traceback"].endswith("\nb\nlast")
+    assert len(event["traceback"]) <= 8_192
 
 
 # HTTP -----------------------------------------------------------------------------------------------
@@ -366,7 +379,7 @@ async def test_a_defect_is_a_problem_document_without_a_traceback(local: Rest, c
     answer = await local("GET", "/api/v1/types")
     assert problem(answer, 500)["code"] == "internal_error"
     assert "secret" not in answer.text
-    assert "a request met a defect" in caplog.text
+    assert "internal error in a request" in caplog.text
 
 
 async def test_every_answer_carries_its_protection(local: Rest) -> None:

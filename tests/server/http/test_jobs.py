@@ -135,6 +135,16 @@ async def test_a_thrown_error_is_final_and_keeps_its_code(rest: Rest) -> None:
     assert (thrown["state"], thrown["error_code"], thrown["last_error"]) == ("failed", "NO_ADDRESS", "unknown")
 
 
+@pytest.mark.parametrize(("way", "path"), [("PUT", "fail"), ("POST", "throw-error")])
+async def test_the_traceback_that_a_worker_sends_is_in_the_history(rest: Rest, way: str, path: str) -> None:
+    job = await rest.leased(retries=1)
+    code = {"error_code": "NO"} if path == "throw-error" else {"retries": 0}
+    wish = {"error_message": "boom", "traceback": "Error: boom\n    at send (a.js:1:2)", **code}
+    await rest.ok(way, f"{JOBS}/{job['key']}/{path}", wish)
+    [event] = (await rest.ok("GET", f"{JOBS}/{job['key']}"))["history"]
+    assert (event["error"], event["traceback"]) == ("boom", "Error: boom\n    at send (a.js:1:2)")
+
+
 async def test_an_outcome_of_an_old_attempt_is_refused_and_changes_nothing(rest: Rest) -> None:
     job = await rest.leased(retries=3)
     await rest.ok("PUT", f"{JOBS}/{job['key']}/fail", {"retries": 2, "attempt": 1})
@@ -179,6 +189,21 @@ async def test_a_dead_letter_comes_back_and_a_finished_job_can_be_deleted(rest: 
     await rest.ok("PUT", f"{JOBS}/{dead['key']}/cancel")
     assert (await rest("DELETE", f"{JOBS}/{dead['key']}")).status_code == 204
     assert (await rest.refused(404, "GET", f"{JOBS}/{dead['key']}"))["code"] == "job_not_found"
+
+
+async def test_a_dead_letter_comes_back_with_other_variables(rest: Rest) -> None:
+    dead = await rest.dead_letter(variables={"to": "ann", "n": 1})
+    path = f"{JOBS}/{dead['key']}/requeue"
+    refusal = await rest.refused(422, "PUT", path, {"variables": ["to"]})
+    assert (refusal["field"], refusal["detail"]) == ("variables", "variables: must be a JSON object, not ['to']")
+    refusal = await rest.refused(422, "PUT", path, {"variables": {"to": "x" * 1_048_576}})
+    assert "variables: must be at most 1,048,576 bytes of JSON" in refusal["detail"]
+    assert (await rest.refused(422, "PUT", path, {"arguments": {}}))["field"] == "arguments"
+    back = await rest.ok("PUT", path, {"variables": {"to": "ada"}})
+    assert (back["state"], back["variables"]) == ("pending", {"to": "ada"})
+    assert (await rest.refused(409, "PUT", path, {"variables": {}}))["code"] == "wrong_state"
+    shown = await rest.ok("GET", f"{JOBS}/{dead['key']}")
+    assert (shown["variables"], shown["history"][-1]["error"]) == ({"to": "ada"}, "arguments changed")
 
 
 @pytest.mark.every_engine

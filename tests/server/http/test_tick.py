@@ -25,7 +25,7 @@ async def test_a_tick_ends_expired_leases_also_where_the_upkeep_loop_is_frozen(r
 
     await until(has_lapsed)
     assert done[-1] == NOTHING | {"lapsed": 1}
-    assert (await rest.ok("GET", f"{JOBS}/{job['key']}"))["last_error"].startswith("lease lapsed")
+    assert (await rest.ok("GET", f"{JOBS}/{job['key']}"))["last_error"].startswith("lease expired")
     assert await rest.ok("POST", TICK, {}) == NOTHING
 
 

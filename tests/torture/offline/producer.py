@@ -64,7 +64,7 @@ async def enqueue(app: Everwork, names: Sequence[str]) -> list[JobKey]:
     """Enqueue jobs, alone or in bulk."""
     if len(names) == 1:
         return [await app.enqueue(TYPE, r=names[0])]
-    return await app.enqueue_many([(TYPE, {"r": name}) for name in names])
+    return [*await app.enqueue_many([(TYPE, {"r": name}) for name in names])]
 
 
 def shown(name: str) -> dict[str, object]:

@@ -40,6 +40,15 @@ PROGRESS_FROM = 5_000
 INT_DIGITS_SAFE = 18
 
 
+VariablesJson = Annotated[
+    str | None, typer.Option(metavar="JSON", help="A JSON object; - reads it from standard input.")
+]
+VariablePairs = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="One variable: JSON if it is JSON, else text. Repeatable."),
+]
+
+
 class Bulk(NamedTuple):
     """The result of creating many jobs."""
 
@@ -50,13 +59,8 @@ class Bulk(NamedTuple):
 def create(  # noqa: PLR0913 - the fields of a job
     *,
     type: Annotated[str | None, typer.Argument(help="What kind of work, such as email-send.")] = None,
-    variables: Annotated[
-        str | None, typer.Option(metavar="JSON", help="A JSON object; - reads it from standard input.")
-    ] = None,
-    var: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="One variable: JSON if it is JSON, else text. Repeatable."),
-    ] = None,
+    variables: VariablesJson = None,
+    var: VariablePairs = None,
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Owner of the job.")] = None,
     priority: Annotated[str | None, typer.Option(metavar="NUMBER", help="-512 to 511, higher first.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="SECONDS", help="Start after this time.")] = None,
@@ -99,7 +103,7 @@ def create(  # noqa: PLR0913 - the fields of a job
         "expires_at": None if expires_at is None else parse_time("expires_at", expires_at),
         "timeout": number(timeout),
         "headers": parse_pairs("header", header) if header else None,
-        "variables": _variables(variables, var or []),
+        "variables": parse_variables(variables, var),
     }
     given = {name: value for name, value in fields.items() if value is not None}
     copies = checks.whole_number("count", number(count), 1, COUNT_MAX)
@@ -127,7 +131,8 @@ def _one_job(given: dict[str, Any], copies: int) -> NewJob:
     return new_job(**({"variables": {}} | given))
 
 
-def _variables(text: str | None, var: list[str]) -> dict[str, Any] | None:
+def parse_variables(text: str | None, var: list[str] | None) -> dict[str, Any] | None:
+    """The variables of a job from `--variables` or `--var`; None if neither is given."""
     if text is None:
         return {name: _variable(name, value) for name, value in parse_pairs("var", var).items()} if var else None
     if var:

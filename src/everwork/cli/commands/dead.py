@@ -10,7 +10,15 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from everwork.cli import show
-from everwork.cli.commands.jobs import change_each, engine_hint, error_part, job_details, now_ms, optional_name
+from everwork.cli.commands.jobs import (
+    EveryTraceback,
+    change_each,
+    engine_hint,
+    error_part,
+    job_details,
+    now_ms,
+    optional_name,
+)
 from everwork.cli.options import AsJson, EngineUrl, number, parse_past_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
@@ -108,6 +116,7 @@ def list_dead(
 @app.command("show")
 def show_dead(
     which: Annotated[str, typer.Argument(metavar="KEY|FINGERPRINT", help="Which one.", show_default=False)],
+    tracebacks: EveryTraceback = False,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -122,7 +131,8 @@ def show_dead(
         report = job_report(job, history) | {"explanation": explanation_report(explanation)}
         write_json(report | {"fingerprint": fingerprint, "others": [str(key) for key in found.others]})
         return
-    write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=engine_hint(engine)))
+    hint = engine_hint(engine)
+    write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=hint, every=tracebacks))
     others = f"; others: {', '.join(str(key) for key in found.others)}" if found.others else ""
     write(f"\nfingerprint {fingerprint}{others}\n")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from everwork.cli import show
-from everwork.cli.commands.create import create
+from everwork.cli.commands.create import VariablePairs, VariablesJson, create, parse_variables
 from everwork.cli.options import (
     AsJson,
     EngineUrl,
@@ -30,7 +30,7 @@ from everwork.codec.job_reports import explanation_report, job_report
 from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.instants import instant_ms
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.limits import (
     ERROR_CHARS_MAX,
     LIST_LIMIT_DEFAULT,
@@ -112,13 +112,17 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
         _show_page(page)
 
 
+EveryTraceback = Annotated[bool, typer.Option("--tracebacks", help="Show the traceback of every failed attempt.")]
+
+
 @app.command()
 def get(
     key: Annotated[str, typer.Argument(help="The job's key.", show_default=False)],
+    tracebacks: EveryTraceback = False,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job, its history, and why it is not running.
+    """Show a job, its history, the traceback of its last failure, and why it is not running.
 
     [bold]Example:[/bold] everwork jobs get 17
     """
@@ -127,7 +131,8 @@ def get(
     if as_json:
         write_json(job_report(job, history) | {"explanation": explanation_report(explanation)})
     else:
-        write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=engine_hint(engine)))
+        hint = engine_hint(engine)
+        write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=hint, every=tracebacks))
 
 
 @app.command()
@@ -147,12 +152,29 @@ def cancel(
 
 
 @app.command()
-def requeue(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
+def requeue(
+    keys: JobKeys,
+    variables: VariablesJson = None,
+    var: VariablePairs = None,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
     """Requeue dead letters, or jobs waiting for a retry: due now, with attempts reset to 0.
 
-    [bold]Example:[/bold] everwork jobs requeue 17 18
+    With --variables or --var, one job gets other variables: they replace all of its own.
+
+    [bold]Examples:[/bold]
+    everwork jobs requeue 17 18
+    everwork jobs requeue 17 --variables '{"to": "ann@example.org"}'
     """
-    change_each(keys, "requeued", lambda jobs, key: jobs.requeue(key), engine, as_json)
+    given = parse_variables(variables, var)
+    if given is None:
+        change_each(keys, "requeued", lambda jobs, key: jobs.requeue(key), engine, as_json)
+        return
+    if len(set(keys)) > 1:
+        raise InvalidInput("variables", f"replace those of one job: give one key, not {len(keys):,}")
+    done = "requeued with other variables"
+    change_each(keys, done, lambda jobs, key: jobs.requeue(key, variables=given), engine, as_json)
 
 
 @app.command("run-now")
@@ -289,7 +311,7 @@ def engine_hint(engine: str | None) -> str:
     return "" if engine in (None, os.environ.get("EVERWORK_ENGINE")) else " --engine ..."
 
 
-async def job_details(service: JobService, key: int) -> tuple[Job, list[HistoryEntry], Explanation]:
+async def job_details(service: JobService, key: int) -> tuple[StoredJob, list[HistoryEntry], Explanation]:
     """A job, its history, and why it is not running."""
     jobs = in_process(service)
     return await jobs.get(key), await jobs.history(key), await jobs.explain(key)

@@ -136,7 +136,7 @@ def list_types(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def pause(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let no job of a type start; what runs goes on.
+    """Let no job of a type start; running jobs continue.
 
     [bold]Example:[/bold] everwork types pause email-send
     """

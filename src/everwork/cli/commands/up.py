@@ -15,7 +15,7 @@ from everwork import Everwork
 from everwork.cli.commands.serve import GrpcPort, Host, HttpPort, NoAuth, OfflinePath, run_server, serving
 from everwork.cli.demo import Journal, Lines, Snapshot, Traffic, demo_app, duration_text, view_for
 from everwork.cli.options import ConfigFile, number
-from everwork.cli.output import write
+from everwork.cli.output import command_name, write
 from everwork.codec.urls import shown_url
 from everwork.core import checks
 from everwork.core.queries import Count, JobFilter, Page
@@ -146,7 +146,7 @@ class Demo:
             f"Stopped cleanly after {ran_for}; {created:,} jobs created. In the store:\n"
             f"  {completed:,} completed, {failed:,} failed, "
             f"{waiting:,} waiting for the next run\n"
-            f"  dead letters: everwork dead list --engine {shown_url(self._url)}\n"
+            f"  dead letters: {command_name()} dead list --engine {shown_url(self._url)}\n"
         )
 
 

@@ -16,11 +16,15 @@ from everwork import logs
 from everwork.aio.loops import new_loop
 from everwork.app.app import Everwork
 from everwork.app.tick import VARIABLE, TickResult, jobs_per_tick
+from everwork.app.workers import chosen as chosen_functions
+from everwork.cli.file_watch import program_folders
 from everwork.cli.options import AsJson, ConfigFile, number
 from everwork.cli.output import write, write_json
+from everwork.cli.supervised import Supervised
+from everwork.cli.supervisor import supervise
 from everwork.cli.target import Target, UserCode
 from everwork.core import checks
-from everwork.core.limits import TICK_JOBS_DEFAULT
+from everwork.core.limits import PROCESSES_MAX, TICK_JOBS_DEFAULT
 from everwork.exceptions import InvalidInput
 from everwork.manager.manager import ProcessManager
 from everwork.runtime.shutdown import on_stop_signals, run_loop
@@ -60,30 +64,98 @@ MaxJobs = Annotated[
     typer.Option(metavar="NUMBER", help="How many jobs at most.", show_default=f"{VARIABLE}, or {TICK_JOBS_DEFAULT}"),
 ]
 
+Processes = Annotated[
+    str | None,
+    typer.Option(metavar="NUMBER", help="Number of worker processes.", show_default="1"),
+]
+Types = Annotated[
+    str | None,
+    typer.Option(metavar="TYPES", help="Run only these types: a,b or patterns such as mail-*.", show_default="all"),
+]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="Restart the workers when Python files change; for development.")
+]
+
 
 @app.command()
 def worker(
     target: WhatToRun,
     *,
+    processes: Processes = None,
+    types: Types = None,
+    reload: Reload = False,
     app_dir: AppDir = ".",
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     config: ConfigFile = None,
 ) -> None:
-    """Run workers until SIGINT or SIGTERM; a second one does not wait for jobs that run.
+    """Run workers until SIGINT or SIGTERM; a second signal cancels running jobs.
 
-    NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. The store is
-    the one that it names itself; what the settings file says of types holds there.
+    NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. It declares its
+    own store; the type settings in the settings file apply to it.
+
+    --processes and --types are for applications; a manager declares its own processes. A process that dies is
+    restarted. --reload watches the Python files below --app-dir. Jobs that do not finish within 2 seconds run again
+    with the new code; the interrupted attempt does not count.
 
     [bold]Examples:[/bold]
     everwork worker app:manager
+    everwork worker shop:app --processes 4
+    everwork worker shop:app --types "mail-*,invoice-send"
+    everwork worker shop:app --reload
     everwork worker shop.workers:make_manager --app-dir src --log-format json
     """
+    supervised = Supervised.from_environment()
     logging_options = Logging.from_flags(log_format, log_level)
+    parsed, folder = Target.parse(target), _folder_of(app_dir)
+    given = supervised.processes if supervised else _processes(processes)
+    chosen = None if types is None else _types(types)
+    if supervised is None and (reload or (given or 1) > 1):
+        logs.configure(logging_options.format or "console", logging_options.level or "INFO")
+        options = {"--types": types, "--log-format": log_format, "--log-level": log_level, "--config": config}
+        flags = [part for name, value in options.items() if value is not None for part in (name, value)]
+        folders = program_folders(parsed.module, folder) if reload else None
+        raise typer.Exit(supervise(["worker", target, "--app-dir", app_dir, *flags], given, folders))
     hold_settings(declared_settings(config, os.environ))
-    user_code = UserCode(Target.parse(target), _folder_of(app_dir))
     _replace_main_module()
-    _run(user_code, logging_options)
+    _run(UserCode(parsed, folder), logging_options, Wanted(given, chosen, supervised))
+
+
+class Wanted(NamedTuple):
+    """What the user asked for, beside the program."""
+
+    processes: int | None
+    types: list[str] | None
+    supervised: Supervised | None
+
+    def require_possible(self, program: ProcessManager | Everwork, target: Target) -> None:
+        """Refuse options that only an application has, and types that it does not have."""
+        if isinstance(program, Everwork):
+            chosen_functions(program.functions, self.types)
+            return
+        if self.processes is not None:
+            where = "declare them in ProcessManager(processes=[ProcessGroup(process=..., replicas=...)])"
+            raise InvalidInput("processes", f"{target} is a ProcessManager, which declares its own processes; {where}")
+        if self.types is not None:
+            where = "set the types of each worker in WorkerSettings(sources=...)"
+            raise InvalidInput("types", f"{target} is a ProcessManager, which runs worker classes; {where}")
+
+    def report_ready(self, program: ProcessManager | Everwork) -> None:
+        """Tell the parent, if there is one, that the program is loaded."""
+        if self.supervised is not None:
+            release = program._workers.release_running if isinstance(program, Everwork) else None  # noqa: SLF001
+            self.supervised.report_ready(release)
+
+
+def _processes(text: str | None) -> int | None:
+    return None if text is None else checks.whole_number("processes", number(text), 1, PROCESSES_MAX)
+
+
+def _types(text: str) -> list[str]:
+    types = [one.strip() for one in text.split(",")]
+    if not all(types):
+        raise InvalidInput("types", f"must be names separated by commas, not {checks.shown(text)}")
+    return types
 
 
 class Logging(NamedTuple):
@@ -113,18 +185,32 @@ class Logging(NamedTuple):
             program.log_level = self.level or program.log_level
 
 
-def _run(user_code: UserCode, logging_options: Logging) -> None:
+def _run(user_code: UserCode, logging_options: Logging, wanted: Wanted) -> None:
     """Load the program and run it; a manager created by a coroutine runs in the same event loop."""
     loaded = user_code.load()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         program = user_code.program(loaded, runner)
+        wanted.require_possible(program, user_code.found)
         logging_options.apply_to(program)
+        if isinstance(program, ProcessManager) and program.log_format is not None:
+            logs.configure(program.log_format, program.log_level)
+        if wanted.supervised is None or wanted.supervised.number == 0:
+            _mention_others("worker", user_code, program)
+        wanted.report_ready(program)
         if isinstance(program, ProcessManager):
             runner.run(program.run())
             return
-    log.info("the application runs", types=sorted(program.functions))
-    program.run()
-    log.info("the application has stopped")
+    types = sorted(chosen_functions(program.functions, wanted.types))
+    log.info("worker started", types=types)
+    program.run(types=types)
+    log.info("worker stopped")
+
+
+def _mention_others(command: str, user_code: UserCode, program: ProcessManager | Everwork) -> None:
+    """Say which other programs of the module are not run, if the command did not name one."""
+    if others := user_code.others(program):
+        runs, more = str(user_code.found), [f"everwork {command} {one}" for one in others]
+        log.warning("the module has more than one program; only one is run", runs=runs, not_run=more)
 
 
 def _replace_main_module() -> None:
@@ -174,6 +260,7 @@ def tick(
     with asyncio.Runner(loop_factory=new_loop) as runner:
         program = user_code.program(loaded, runner)
     logs.configure(logging_options.format or "console", logging_options.level or "WARNING")
+    _mention_others("tick", user_code, program)
     result = run_loop(_run_tick(program, most))
     if as_json:
         write_json(asdict(result))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -12,12 +12,11 @@ from everwork.cli.options import AsJson, EngineUrl
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
 from everwork.service.admin import Admin
-from everwork.service.fleet.entries import ManagerEntry, ProcessView, WorkerView, own_source
+from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, ProcessView, WorkerView, own_source
 from everwork.service.fleet.running import RunningJob, RunningJobs
 from everwork.service.reports import (
     forgotten_report,
-    manager_report,
-    process_report,
+    processes_report,
     restart_report,
     running_report,
     worker_report,
@@ -29,12 +28,13 @@ COLUMNS = (
     Column("ID", whole=True),
     Column("STATUS", whole=True),
     Column("PROCESSES", whole=True, right=True),
-    Column("AT ONCE", whole=True, right=True),
-    Column("TIME-OUT", whole=True, right=True),
+    Column("CONCURRENCY", whole=True, right=True),
+    Column("TIMEOUT", whole=True, right=True),
     Column("SOURCES", width_min=20),
 )
 PROCESS_COLUMNS = (
-    Column("PROCESS", width_min=20),
+    Column("NAME", width_min=20),
+    Column("KIND", whole=True),
     Column("STATE", whole=True),
     Column("MANAGER", width_min=10),
     Column("HOST", width_min=10),
@@ -44,8 +44,16 @@ PROCESS_COLUMNS = (
     Column("ENDED", whole=True, right=True),
     Column("RESTARTS", whole=True, right=True),
     Column("MEMORY", whole=True, right=True),
-    Column("HEARD", whole=True, right=True),
-    Column("WORKERS", width_min=16),
+    Column("HEARTBEAT", whole=True, right=True),
+    Column("TAKES", width_min=16),
+)
+LIVE_COLUMNS = (
+    Column("RUNNING WORKER", width_min=20),
+    Column("KIND", whole=True),
+    Column("UP", whole=True, right=True),
+    Column("JOBS", whole=True, right=True),
+    Column("HEARTBEAT", whole=True, right=True),
+    Column("TAKES", width_min=20),
 )
 RUNNING_COLUMNS = (
     Column("JOB", whole=True, right=True),
@@ -53,9 +61,10 @@ RUNNING_COLUMNS = (
     Column("FOR", whole=True, right=True),
     Column("ATTEMPT", whole=True, right=True),
     Column("LEASE", whole=True, right=True),
-    Column("MANAGED", whole=True),
+    Column("KIND", whole=True),
     Column("WORKER", width_min=20),
 )
+NO_WORKERS: Final = "no workers are running: start some with everwork worker MODULE\n"
 WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's title or its id.", show_default=False)]
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -63,7 +72,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.callback(invoke_without_command=True)
 def workers(ctx: typer.Context) -> None:
-    """List workers and the processes that run them, and switch workers on and off.
+    """List running workers and worker classes, and switch classes on and off.
 
     [bold]Example:[/bold] everwork workers off mailer
     """
@@ -73,44 +82,50 @@ def workers(ctx: typer.Context) -> None:
 
 @app.command("list")
 def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List the workers that managers have declared; those that nobody runs now, too.
+    """List running workers, and the worker classes that managers have declared.
 
     [bold]Example:[/bold] everwork workers list
     """
-    found = use_admin(engine, lambda admin: admin.workers())
+    found = use_admin(engine, _read_fleet)
+    classes = found.classes
     if as_json:
-        write_json({"workers": [worker_report(view) for view in found]})
-    elif found:
-        write_rich(table(COLUMNS, [_row(view) for view in found]))
-        for view in found:
+        write_json({"workers": [worker_report(view) for view in classes], **found.report})
+        return
+    if found.processes:
+        write_rich(table(LIVE_COLUMNS, [_live_row(view, found.titles) for view in found.processes]))
+    if classes:
+        write("\n" if found.processes else "")
+        write_rich(table(COLUMNS, [_row(view) for view in classes]))
+        for view in classes:
             for reason in view.broken:
                 write(f"{one_line(view.entry.title)} does not start in {one_line(reason)}\n")
-    else:
-        write("no worker has been declared yet: run one by everwork worker\n")
+    write(_left_out(found.left_out))
+    if not (found.processes or classes):
+        write(NO_WORKERS)
 
 
 @app.command()
 def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List the processes that live, with what they are doing.
+    """List running workers in detail: processes, streams and pollers.
+
+    KIND is manager (a process of a ProcessManager), application (job functions: everwork worker, app.run()), stream
+    (Client.work, the worker stream) or poller (REST, gRPC).
 
     [bold]Example:[/bold] everwork workers processes
     """
-    managers, found, titles = use_admin(engine, _read_processes)
+    found = use_admin(engine, _read_fleet)
     if as_json:
-        report = {
-            "managers": [manager_report(one) for one in managers],
-            "processes": [process_report(p) for p in found],
-        }
-        write_json(report)
-    elif found:
-        write_rich(table(PROCESS_COLUMNS, [_process_row(view, titles) for view in found]))
+        write_json(found.report)
+    elif found.processes:
+        write_rich(table(PROCESS_COLUMNS, [_process_row(view, found.titles) for view in found.processes]))
+        write(_left_out(found.left_out))
     else:
-        write("no process lives\n")
+        write(NO_WORKERS)
 
 
 @app.command()
 def running(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List the jobs that are running, those first that run longest, and who holds them.
+    """List running jobs with their workers, longest running first.
 
     [bold]Example:[/bold] everwork workers running
     """
@@ -143,7 +158,7 @@ def restart(
 
 @app.command()
 def on(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a worker take jobs again.
+    """Let a worker class take jobs again.
 
     [bold]Example:[/bold] everwork workers on mailer
     """
@@ -152,7 +167,7 @@ def on(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) ->
 
 @app.command()
 def off(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a worker take no jobs, wherever it runs; what runs goes on, what comes waits.
+    """Let a worker class take no new jobs, wherever it runs; running jobs continue.
 
     [bold]Example:[/bold] everwork workers off mailer
     """
@@ -174,10 +189,31 @@ def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False
         write(f"{one_line(entry.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
 
 
-async def _read_processes(admin: Admin) -> tuple[list[ManagerEntry], list[ProcessView], dict[str, str]]:
-    """Managers, processes, and the titles of workers by their ids."""
-    titles = {view.entry.id: view.entry.title for view in await admin.workers()}
-    return await admin.managers(), await admin.processes(), titles
+class _Fleet(NamedTuple):
+    """What runs and what is declared."""
+
+    managers: list[ManagerEntry]
+    processes: list[ProcessView]
+    classes: list[WorkerView]
+    left_out: int
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The titles of worker classes by their ids."""
+        return {view.entry.id: view.entry.title for view in self.classes}
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What runs, as JSON."""
+        return processes_report(self.managers, self.processes, self.left_out)
+
+
+async def _read_fleet(admin: Admin) -> _Fleet:
+    return _Fleet(await admin.managers(), await admin.processes(), await admin.workers(), await admin.left_out())
+
+
+def _left_out(workers: int) -> str:
+    return f"at least {workers:,} more streams or pollers are not listed\n" if workers else ""
 
 
 def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
@@ -212,18 +248,36 @@ def _process_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...
     memory = "-" if entry.memory_bytes is None else f"{entry.memory_bytes / 1_048_576:,.0f} MB"
     return (
         one_line(entry.name),
+        one_line(entry.kind),
         "restarting" if view.is_restarting and entry.state == "running" else one_line(entry.state),
-        one_line(entry.manager),
-        one_line(entry.host),
-        str(entry.pid),
+        one_line(entry.manager) or "-",
+        one_line(entry.host or entry.via),
+        str(entry.pid or "-"),
         span(now_ms() - entry.started_at_ms),
         f"{entry.running:,}",
         f"{entry.ended:,}",
         f"{entry.restarts:,}",
         memory,
         f"{span(now_ms() - view.beat_ms)} ago",
-        one_line(", ".join(titles.get(one, one) for one in entry.workers)),
+        _takes(entry, titles),
     )
+
+
+def _live_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...]:
+    entry = view.entry
+    return (
+        one_line(entry.name),
+        one_line(entry.kind),
+        span(now_ms() - entry.started_at_ms),
+        f"{entry.running:,}",
+        f"{span(now_ms() - view.beat_ms)} ago",
+        _takes(entry, titles),
+    )
+
+
+def _takes(entry: ProcessEntry, titles: Mapping[str, str]) -> str:
+    """The worker classes of a manager's process, or the types of any other."""
+    return one_line(", ".join([*(titles.get(one, one) for one in entry.workers), *entry.types]))
 
 
 def _running_row(job: RunningJob) -> tuple[str, ...]:
@@ -233,7 +287,7 @@ def _running_row(job: RunningJob) -> tuple[str, ...]:
         span(now_ms() - job.activated_at_ms),
         str(job.attempt),
         span(job.lease_until_ms - now_ms()),
-        "no" if job.process is None else "yes",
+        job.kind or "-",
         one_line(job.worker),
     )
 

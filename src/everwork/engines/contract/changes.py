@@ -20,12 +20,17 @@ class Changes(ABC):
         """
 
     @abstractmethod
-    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
+    async def requeue(
+        self, keys: Sequence[int], *, waiting: bool = False, variables: str | None = None
+    ) -> list[Judged]:
         """Requeue dead letters: pending, due now, attempts 0, max_attempts as created, last error cleared.
 
         `waiting`: also pending jobs that have had an attempt since they were created or last requeued, without waiting
         for their retry; one that is due already keeps its `run_at`. The attempt number keeps counting up and the
         history is kept. Anything else is WRONG_STATE.
+
+        `variables`: a JSON text that replaces those of each job that is requeued, in the same step; the entry of the
+        requeue in the history then has the error "arguments changed". Jobs that are refused keep theirs.
         """
 
     @abstractmethod

@@ -78,10 +78,10 @@ class JobFlow(ABC):
         not the job's latest, or its lease has lapsed; WRONG_STATE if the attempt ended in another way (G3). An
         outcome that this attempt has reported before is REPEATED: ok, and nothing changes (G8).
 
-        State, history, counts, result, the variables of a `Failed` or `Throw`, the type's breaker, and the jobs in
-        the `events` of a `Complete` are one transaction. A breaker gets the completions of a batch before its
-        failures; only types whose policy has a breaker count them. A lease past its deadline holds until a sweep
-        ends it.
+        State, history with the traceback that an outcome brings, counts, result, the variables of a `Failed` or
+        `Throw`, the type's breaker, and the jobs in the `events` of a `Complete` are one transaction. A breaker gets
+        the completions of a batch before its failures; only types whose policy has a breaker count them. A lease past
+        its deadline holds until a sweep ends it.
         """
 
     @abstractmethod

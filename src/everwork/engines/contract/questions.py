@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.queries import Count, Explanation, JobFilter, Measure, Oldest, Page, Stats
 
 
@@ -13,7 +13,7 @@ class Questions(ABC):
     """Read-only queries on jobs."""
 
     @abstractmethod
-    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+    async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         """The jobs as they are now, None for keys that do not exist."""
 
     @abstractmethod
@@ -37,11 +37,12 @@ class Questions(ABC):
         """Counts of the attempts that ended in the last `hours` hours, of one type or of all, by hour, type and name.
 
         Every attempt that ends as completed, failed or retried is in exactly one bucket of durations and in one of
-        waits (`core.measures`); failed and retried ones are also counted by the category of their failure; all in
-        the transaction that ends them. Releases and cancellations are not counted, nor are lapses that `reclaim` has
-        undone. Kept as long as the hours of `stats`. The result may be very large, so it is read in portions that do
-        not block other calls: the counts of one hour and type are consistent, different hours may be read at different
-        moments.
+        waits (`core.measures`), but one whose lease lapsed is in no bucket of durations, and adds nothing to the run
+        time of `stats`: how long it ran is not known. Failed and retried ones are also counted by the category of their
+        failure; all in the transaction that ends them. Releases and cancellations are not counted, nor are lapses that
+        `reclaim` has undone. Kept as long as the hours of `stats`. The result may be very large, so it is read in
+        portions that do not block other calls: the counts of one hour and type are consistent, different hours may be
+        read at different moments.
         """
 
     @abstractmethod

@@ -11,6 +11,7 @@ from everwork.core.states import Cause, State
 from everwork.engines.contract.changes import Changes
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.postgres.read import JobStatus, job_statuses
+from everwork.engines.rules import AUTOMATIC_REQUEUE, CHANGED_ARGUMENTS
 from everwork.exceptions import EngineBusy
 
 Judge = Callable[[State], Verdict]
@@ -35,10 +36,12 @@ class PostgresChanges(PostgresBase, Changes):
         changed = await cancel_rows(self._store, keys, Cause.CANCEL, reason)
         return await _judged(self._store, keys, changed, _judge_cancel)
 
-    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
-        changed = await requeue_rows(self._store, keys)
+    async def requeue(
+        self, keys: Sequence[int], *, waiting: bool = False, variables: str | None = None
+    ) -> list[Judged]:
+        changed = await requeue_rows(self._store, keys, variables=variables)
         if waiting and len(changed) < len(keys):
-            changed += await _requeue_waiting(self._store, keys)
+            changed += await _requeue_waiting(self._store, keys, variables)
         return await _judged(self._store, keys, changed)
 
     async def set_retries(self, key: int, retries: int) -> Judged:
@@ -83,27 +86,39 @@ async def cancel_rows(
 
 
 async def requeue_rows(
-    store: OpenStore, keys: Sequence[int], max_attempts: int | None = None, note: str | None = None
+    store: OpenStore,
+    keys: Sequence[int],
+    max_attempts: int | None = None,
+    *,
+    is_automatic: bool = False,
+    variables: str | None = None,
 ) -> list[Changed]:
     """Requeue dead letters, with the attempts they were created with by default; return those that were requeued.
 
-    `note`: the requeue is automatic, allowed by the policies of their types only, and the history says so with it.
+    `is_automatic`: only those that the policies of their types allow; the history says so.
     """
     sql = store.sql("requeue")["requeue"]
-    rows = await store.connections.fetch(sql, sorted(set(keys)), store.now_ms(), max_attempts, note)
-    changed = [Changed(*row) for row in rows]
+    note = AUTOMATIC_REQUEUE if is_automatic else _note(variables)
+    args = (sorted(set(keys)), store.now_ms(), max_attempts, note, variables, is_automatic)
+    changed = [Changed(*row) for row in await store.connections.fetch(sql, *args)]
     if changed:
         store.notifier.notify_work({job.type for job in changed})
     return changed
 
 
-async def _requeue_waiting(store: OpenStore, keys: Sequence[int]) -> list[Changed]:
+async def _requeue_waiting(store: OpenStore, keys: Sequence[int], variables: str | None) -> list[Changed]:
     """Requeue pending jobs that were tried; return those that were requeued."""
-    rows = await store.connections.fetch(store.sql("requeue")["waiting"], sorted(set(keys)), store.now_ms())
-    changed = [Changed(*row) for row in rows]
+    sql = store.sql("requeue")["waiting"]
+    args = (sorted(set(keys)), store.now_ms(), _note(variables), variables)
+    changed = [Changed(*row) for row in await store.connections.fetch(sql, *args)]
     if changed:
         store.notifier.notify_work({job.type for job in changed})
     return changed
+
+
+def _note(variables: str | None) -> str | None:
+    """What the history says of a requeue."""
+    return None if variables is None else CHANGED_ARGUMENTS
 
 
 async def delete_rows(store: OpenStore, keys: Sequence[int]) -> list[Changed]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from everwork.core.checks import shown
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.contract.jobs import JobFlow
+from everwork.engines.own_connection import NO_TRANSACTION, NOT_OPEN, Library, OtherStore, OwnConnection, own_connection
 from everwork.engines.postgres.create import create_document, created_of, packed
 from everwork.engines.postgres.opened import PostgresBase
 from everwork.engines.postgres.read import JobStatus
@@ -64,16 +64,16 @@ class PostgresTransactions(PostgresBase, JobFlow):
 
     async def _checked(self, transaction: object) -> Fetch:
         """How to run statements in the transaction, once it is known to be one on this store."""
-        fetch = driver_of(transaction)
-        if is_asynchronous(transaction):
+        own = own_connection(transaction, ACCEPTED_CONNECTIONS)
+        if own.is_asynchronous:
             # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
             await asyncio.sleep(0)
+        fetch = await fetch_of(own)
         schema = self._url.schema
         document = packed([f"{schema}.store"]).decode()
         [[has_store]] = await fetch("SELECT to_regclass($1::jsonb->>0) IS NOT NULL", document)
         if not has_store:
-            raise InvalidInput(
-                "tx",
+            raise OtherStore(
                 f"its database holds no jobs in schema {schema!r}: it must be a connection to {self._url.shown},"
                 " on which the application was opened before",
             )
@@ -81,7 +81,7 @@ class PostgresTransactions(PostgresBase, JobFlow):
             sql = f"SELECT id::text FROM {schema}.store WHERE $1::jsonb IS NOT NULL"  # noqa: S608 - the name was checked
             [[store_id]] = await fetch(sql, "null")
             if store_id != str(self._opened.store_id):
-                raise InvalidInput("tx", f"must be a connection to {self._url.shown}, not to another store")
+                raise OtherStore(f"must be a connection to {self._url.shown}, not to another store")
         return fetch
 
     def _sql(self, operation: str) -> dict[str, str]:
@@ -99,35 +99,22 @@ def _by_document(sql: str) -> str:
 Fetch = Callable[[str, str], Awaitable[Sequence[Any]]]
 """Runs one statement with one document ($1) on the user's connection."""
 
+ACCEPTED_CONNECTIONS: Final = "an asyncpg, psycopg, SQLAlchemy or Django connection or session"
 DOCUMENT: Final = "$1::jsonb"
-NO_TRANSACTION: Final = "must be in a transaction"
 
 
-def driver_of(transaction: object) -> Fetch:
+async def fetch_of(own: OwnConnection) -> Fetch:
     """How to run statements on the user's connection; refused if it is in no transaction and would begin none."""
-    kinds = _kinds(transaction)
-    for names, make in _DRIVERS:
-        if kinds & names:
-            return make(transaction)
-    raise InvalidInput(
-        "tx", f"must be an asyncpg, psycopg 3 or SQLAlchemy connection or session, not {shown(transaction)}"
-    )
-
-
-def is_asynchronous(transaction: object) -> bool:
-    """Whether statements on the user's connection must be awaited."""
-    return any(
-        make in (_asyncpg, _async_psycopg, _async_sqlalchemy) for names, make in _DRIVERS if names & _kinds(transaction)
-    )
-
-
-def _kinds(transaction: object) -> set[str]:
-    return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(transaction).__mro__}
+    if own.dialect != "postgresql":
+        raise OtherStore(f"must be a connection to PostgreSQL, not to {own.dialect}")
+    if own.is_sqlalchemy:
+        await own.sqlalchemy_connection()
+    return _DRIVERS[own.library](own.connection)
 
 
 def _asyncpg(connection: Any) -> Fetch:
     if connection.is_closed():
-        raise InvalidInput("tx", "must be an open connection")
+        raise InvalidInput("tx", NOT_OPEN)
     if not connection.is_in_transaction():
         raise InvalidInput("tx", f"{NO_TRANSACTION}: use `async with connection.transaction()`")
 
@@ -162,59 +149,55 @@ def _async_psycopg(connection: Any) -> Fetch:
     return fetch
 
 
+def _psycopg2(connection: Any) -> Fetch:
+    from psycopg2.extensions import TRANSACTION_STATUS_IDLE, cursor  # noqa: PLC0415 - its object is here
+
+    if connection.closed:
+        raise InvalidInput("tx", NOT_OPEN)
+    if connection.autocommit and connection.get_transaction_status() == TRANSACTION_STATUS_IDLE:
+        raise InvalidInput("tx", f"{NO_TRANSACTION}: turn autocommit off")
+
+    async def fetch(sql: str, document: str) -> Sequence[Any]:
+        with connection.cursor(cursor_factory=cursor) as opened:
+            opened.execute(_psycopg_sql(sql), {"document": document})
+            rows: Sequence[Any] = opened.fetchall()
+            return rows
+
+    return fetch
+
+
 def _sqlalchemy(connection: Any) -> Fetch:
     async def fetch(sql: str, document: str) -> Sequence[Any]:
         rows: Sequence[Any] = connection.execute(_text(sql), {"document": document}).fetchall()
         return rows
 
-    _require_sqlalchemy_transaction(connection)
     return fetch
 
 
 def _async_sqlalchemy(connection: Any) -> Fetch:
-    is_session = hasattr(connection, "sync_session")
-
     async def fetch(sql: str, document: str) -> Sequence[Any]:
-        if is_session:  # It may have to connect first, which only the session can do.
-            _require_sqlalchemy_transaction((await connection.connection()).sync_connection)
         rows: Sequence[Any] = (await connection.execute(_text(sql), {"document": document})).fetchall()
         return rows
 
-    if not is_session:
-        if connection.sync_connection is None:
-            raise InvalidInput("tx", "must be an open connection: use `async with engine.connect()`")
-        _require_sqlalchemy_transaction(connection.sync_connection)
     return fetch
 
 
-_DRIVERS: Final[Sequence[tuple[set[str], Callable[[Any], Fetch]]]] = (
-    ({"asyncpg.Connection", "asyncpg.PoolConnectionProxy"}, _asyncpg),
-    ({"psycopg.AsyncConnection"}, _async_psycopg),
-    ({"psycopg.Connection"}, _psycopg),
-    ({"sqlalchemy.AsyncConnection", "sqlalchemy.AsyncSession"}, _async_sqlalchemy),
-    ({"sqlalchemy.Connection", "sqlalchemy.Session"}, _sqlalchemy),
-)
+_DRIVERS: Final[Mapping[Library, Callable[[Any], Fetch]]] = {
+    Library.ASYNCPG: _asyncpg,
+    Library.ASYNC_PSYCOPG: _async_psycopg,
+    Library.PSYCOPG: _psycopg,
+    Library.PSYCOPG2: _psycopg2,
+    Library.ASYNC_SQLALCHEMY: _async_sqlalchemy,
+    Library.SQLALCHEMY: _sqlalchemy,
+}
 
 
 def _require_psycopg_transaction(connection: Any) -> None:
     if connection.closed:
-        raise InvalidInput("tx", "must be an open connection")
+        raise InvalidInput("tx", NOT_OPEN)
     is_idle = connection.info.transaction_status.name == "IDLE"
     if connection.autocommit and is_idle:
         raise InvalidInput("tx", f"{NO_TRANSACTION}: use `with connection.transaction()`, or turn autocommit off")
-
-
-def _require_sqlalchemy_transaction(connection: Any) -> None:
-    """SQLAlchemy begins a transaction automatically, unless its isolation level is AUTOCOMMIT."""
-    if hasattr(connection, "get_bind"):  # A session.
-        bind = connection.get_bind()
-        connection = connection.connection() if connection.in_transaction() else bind
-    dialect = connection.dialect.name
-    if dialect != "postgresql":
-        raise InvalidInput("tx", f"must be a connection to PostgreSQL, not to {dialect}")
-    level = connection.get_execution_options().get("isolation_level")
-    if level == "AUTOCOMMIT" or getattr(connection.dialect, "_on_connect_isolation_level", None) == "AUTOCOMMIT":
-        raise InvalidInput("tx", f"{NO_TRANSACTION}: its isolation level is AUTOCOMMIT")
 
 
 def _psycopg_sql(sql: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from everwork.core.breaker import Breaker
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.limits import HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, OLDEST_SCAN_MAX
 from everwork.core.queries import (
     Count,
@@ -49,7 +49,7 @@ COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State
 class PostgresQuestions(PostgresBase, Questions):
     """Questions, answered without changing anything."""
 
-    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+    async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         store = self._store
         rows = await store.connections.read(store.sql("get")["job"], sorted(set(keys)))
         jobs = {job.key: job for job in map(job_of, rows)}
@@ -205,6 +205,6 @@ async def _filtered(store: OpenStore, candidates: Sequence[int], query: JobFilte
     return [key for key in candidates if key in left]  # In their order; a plan may give them in any.
 
 
-def job_of(row: Any) -> Job:
+def job_of(row: Any) -> StoredJob:
     """A job from a row of get.sql."""
     return job_from(row[:_AFTER_TENANT], row["tenant"], row["limit_key"])

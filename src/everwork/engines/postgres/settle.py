@@ -169,6 +169,8 @@ def _ended_document(known: Known, decision: Decision) -> dict[str, Any]:
     }
     if decision.variables is not None:
         document["v"] = decision.variables
+    if decision.traceback is not None:
+        document["k"] = decision.traceback
     if decision.is_counted:
         document["f"] = 1
     return document

@@ -84,6 +84,7 @@ def _measures() -> dict[str, str]:
         "failure_name": f"'{measures.failure('')}'",
         "unclassified": f"'{measures.UNCLASSIFIED}'",
         "lapsed": f"'{measures.LAPSED}'",
+        "no_bucket": "-1",
     }
 
 

@@ -39,7 +39,8 @@ class StoreUrl:
             raise BadConfiguration("engine URL: write ? # @ in user and password as %3F %23 %40")
         query = parse_qsl(parts.query, keep_blank_values=True)
         own = {name: value for name, value in query if name in ("schema", "notify", "pool")}
-        rest = urlencode([(name, value) for name, value in query if name not in own])
+        # SQLAlchemy's URLs for asyncpg say ssl where all others say sslmode.
+        rest = urlencode([("sslmode" if name == "ssl" else name, value) for name, value in query if name not in own])
         host = parts.hostname or dict(query).get("host") or os.environ.get("PGHOST") or "localhost"
         database = unquote(parts.path.lstrip("/")) or dict(query).get("dbname") or "the default database"
         return cls(

@@ -17,7 +17,6 @@ from everwork.engines.postgres.opened import START, OpenStore
 from everwork.engines.postgres.read import server_now_ms
 from everwork.engines.postgres.registry import PostgresRegistry, turn_left_ms
 from everwork.engines.postgres.settle import end_lapsed
-from everwork.engines.rules import AUTOMATIC_REQUEUE
 from everwork.engines.values import Swept
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
@@ -106,7 +105,7 @@ async def _requeue_dead(store: OpenStore, rules: Sequence[QueueRule], now_ms: in
         return 0, False
     rounds_max = {rule.queue: rule.requeue_rounds for rule in rules}
     keys = [key for queue, _, key, rounds in rows if rounds < rounds_max[queue]]
-    requeued = await requeue_rows(store, keys, note=AUTOMATIC_REQUEUE) if keys else []
+    requeued = await requeue_rows(store, keys, is_automatic=True) if keys else []
     ends = {queue: (at_ms, key) for queue, at_ms, key, _ in rows}
     examined = [(queue, at_ms, key, *ends[queue]) for queue, at_ms, key, _ in spans if queue in ends]
     await store.connections.fetch(store.sql("sweep")["move_back_marks"], *_columns(examined))

@@ -130,7 +130,7 @@ class Listener:
         self._finished = finished
         self._task: asyncio.Task[None] | None = None
         self._is_listening = asyncio.Event()
-        self._outage = Outage(log, "cannot hear wake-ups, polling meanwhile", "wake-ups are heard again")
+        self._outage = Outage(log, "cannot receive notifications, polling instead", "notifications are received again")
 
     async def start(self) -> None:
         """Start listening, if that has not been done yet."""

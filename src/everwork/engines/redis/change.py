@@ -10,8 +10,9 @@ from everwork.core.limits import ATTEMPTS_MAX
 from everwork.core.retry import remaining_retries
 from everwork.engines.contract.changes import Changes
 from everwork.engines.redis.opened import RedisBase
-from everwork.engines.redis.records import STATE_OF, id_of
+from everwork.engines.redis.records import STATE_OF, id_of, payload_of
 from everwork.engines.redis.wire import Arg
+from everwork.engines.rules import CHANGED_ARGUMENTS
 
 _VERDICTS: Final = {
     "accepted": Verdict.ACCEPTED,
@@ -26,8 +27,11 @@ class RedisChanges(RedisBase, Changes):
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         return await self._change("cancel", keys, reason)
 
-    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
-        return await self._change("requeue", keys, int(waiting))
+    async def requeue(
+        self, keys: Sequence[int], *, waiting: bool = False, variables: str | None = None
+    ) -> list[Judged]:
+        payload, note = ("", "") if variables is None else (payload_of(variables), CHANGED_ARGUMENTS)
+        return await self._change("requeue", keys, int(waiting), payload, note)
 
     async def set_retries(self, key: int, retries: int) -> Judged:
         return (await self._change("set_retries", [key], retries, ATTEMPTS_MAX))[0]

@@ -125,7 +125,7 @@ class Inbox:
             self._readers[type] = asyncio.get_running_loop().create_task(self._read(type))
         elif key_type not in (b"none", b"stream") and type not in self._foreign:
             self._foreign.add(type)
-            log.warning("the key named like this type is no stream and is left alone", type=type)
+            log.warning("the key with the name of this type is not a stream, ignoring it", type=type)
 
     async def _read(self, source: str) -> None:
         loop = asyncio.get_running_loop()

@@ -87,7 +87,7 @@ def _refuse(transaction: object) -> NoReturn:
     raise InvalidInput(
         "tx",
         f"cannot be joined (a {type(transaction).__name__}): Redis has no transactions that others can join; "
-        "leave tx out, and give the job a dedupe key so that creating it again after a failure is safe",
+        "use app.after_commit(session), or leave tx out and give the job a dedupe key",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import State
 from everwork.engines.contract.moving import Moving
@@ -52,7 +52,7 @@ class RedisMoving(RedisBase, Moving):
 def _job_record(key: int, stored: Sequence[Any]) -> JobRecord:
     *of_job, own_policy, entries = stored
     state, _, error, _, _ = of_job
-    job = cast("Job", job_of(key, of_job))
+    job = cast("StoredJob", job_of(key, of_job))
     record = record_of(state)
     history = history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
     retry = own_policy.decode() if own_policy is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
 from everwork.core.queries import (
     Count,
@@ -54,9 +54,9 @@ PAYLOADS_MAX: Final = 2_000
 class RedisQuestions(RedisBase, Questions):
     """Questions; what may be long is read in steps, because the server serves no other client during a script."""
 
-    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+    async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         connection = self._connection
-        jobs: list[Job | None] = []
+        jobs: list[StoredJob | None] = []
         for start in range(0, len(keys), GET_STEP):
             step = keys[start : start + GET_STEP]
             columns = await connection.read("get", *map(id_of, step))

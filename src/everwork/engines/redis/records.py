@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from everwork.core.job import HistoryEntry, Job, LeasedJob, NewJob
+from everwork.core.job import HistoryEntry, LeasedJob, NewJob, StoredJob
 from everwork.core.leasing import Activation, Created, Demand, Stamp
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
@@ -71,7 +71,7 @@ def dedupe_field(type: str, tenant: str, dedupe_key: str) -> str:
     return f"{type}{SEPARATOR}{tenant}{SEPARATOR}{dedupe_key}"
 
 
-def rare_values(job: NewJob | Job) -> tuple[object, ...]:
+def rare_values(job: NewJob | StoredJob) -> tuple[object, ...]:
     """The rare values of a job's payload."""
     return job.headers, job.correlation_id, job.timeout_ms, job.extra, job.dedupe_key
 
@@ -267,7 +267,7 @@ def _values(stored: bytes) -> list[str]:
     return values
 
 
-def job_of(key: int, stored: Sequence[Any]) -> Job | None:
+def job_of(key: int, stored: Sequence[Any]) -> StoredJob | None:
     """A job from what `parts/jobs.lua` returns for it: state, payload, error, result, lease end."""
     state_text, payload, error_text, result, lease_end = stored
     if state_text is None:
@@ -281,7 +281,7 @@ def job_of(key: int, stored: Sequence[Any]) -> Job | None:
     tenant, limit_key = lane_parts(lane)
     code, _, error = error_text.decode().partition("\0") if error_text is not None else ("", "", None)
     state = STATE_OF[letter]
-    return Job(
+    return StoredJob(
         key=key, type=type, group=group, tenant=tenant, limit_key=limit_key, state=state, variables=variables,
         headers=headers, result=None if result is None else result.decode(), priority=int(priority),
         attempt=int(attempt), attempts=int(attempts), max_attempts=int(max_attempts),
@@ -308,20 +308,20 @@ def history_of(record: Record | None, error: bytes | None, entries: Sequence[byt
 
 def entry_of(stored: bytes) -> HistoryEntry:
     """A stored entry of the history."""
-    attempt, kind, at_ms, activated_at, retry_at, worker, error = stored.decode().split("\n", 6)
-    if kind == "lapse":
-        error = error.rpartition("\0")[0] or error  # Behind it is what reclaim.lua needs.
+    attempt, kind, at_ms, activated_at, retry_at, worker, text = stored.decode().split("\n", 6)
+    error, _, more = text.partition("\0")  # See parts/endings.lua.
     has_error = bool(error) or kind not in ("release", "requeue")
     return HistoryEntry(
         int(attempt), kind, int(at_ms), worker or None, error if has_error else None,
-        _instant(activated_at), _instant(retry_at),
+        _instant(activated_at), _instant(retry_at), (more or None) if kind != "lapse" else None,
     )  # fmt: skip
 
 
 def entry_text(entry: HistoryEntry) -> str:
     """An entry of the history as it is stored."""
-    attempt, kind, at_ms, worker, error, activated_at_ms, retry_at_ms = entry
-    values = (attempt, kind, at_ms, activated_at_ms, retry_at_ms, worker, error)
+    attempt, kind, at_ms, worker, error, activated_at_ms, retry_at_ms, traceback = entry
+    text = error if traceback is None else f"{error or ''}\0{traceback}"
+    values = (attempt, kind, at_ms, activated_at_ms, retry_at_ms, worker, text)
     return "\n".join("" if value is None else str(value) for value in values)
 
 

@@ -18,7 +18,7 @@ def _listed(values: Iterable[int | str]) -> str:
     return ", ".join(map(repr, values))
 
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FOLDER = Path(__file__).parent / "lua"
 CONSTANTS = {
     "SCHEMA_VERSION": SCHEMA_VERSION,

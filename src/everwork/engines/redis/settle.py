@@ -23,12 +23,12 @@ ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
 TRIES_MAX: Final = 50
 LAPSED_VALUES: Final = 4
 """Per lapsed lease: id, state, own policy, number of its type's policy."""
-_UNDECIDED: Final[tuple[Arg, ...]] = ("", "", 0, 0, "", "", "", "", 0, "")
-_RELEASE: Final[tuple[Arg, ...]] = ("release", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0, "")
+_UNDECIDED: Final[tuple[Arg, ...]] = ("", "", 0, 0, "", "", "", "", 0, "", "")
+_RELEASE: Final[tuple[Arg, ...]] = ("release", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0, "", "")
 
 Decided = dict[int, tuple[tuple[Arg, ...], Judged]]
-"""By index in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as; and what
-to answer if the script accepts it."""
+"""By index in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as, traceback;
+and what to answer if the script accepts it."""
 
 
 async def settle(
@@ -88,7 +88,7 @@ def _decision_args(decision: Decision, guard: str) -> tuple[Arg, ...]:
     kind, error, code = decision.kind, decision.error, decision.code
     variables = "" if decision.variables is None else payload_of(decision.variables)
     rest = (kind, error, code or "", variables, int(decision.is_counted), failure(decision.category))
-    return verdict, guard, decision.backoff_ms, decision.max_attempts, *rest
+    return verdict, guard, decision.backoff_ms, decision.max_attempts, *rest, decision.traceback or ""
 
 
 def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Arg], list[int]]:

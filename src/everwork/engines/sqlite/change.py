@@ -11,7 +11,7 @@ from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
 from everwork.engines.contract.changes import Changes
-from everwork.engines.rules import AUTOMATIC_REQUEUE
+from everwork.engines.rules import AUTOMATIC_REQUEUE, CHANGED_ARGUMENTS
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import (
     REQUEUED,
@@ -38,8 +38,10 @@ class SqliteChanges(SqliteBase, Changes):
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         return await self._store.writer.submit(lambda tx: cancel(tx, keys, reason))
 
-    async def requeue(self, keys: Sequence[int], *, waiting: bool = False) -> list[Judged]:
-        return await self._store.writer.submit(lambda tx: requeue(tx, keys, waiting=waiting))
+    async def requeue(
+        self, keys: Sequence[int], *, waiting: bool = False, variables: str | None = None
+    ) -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: requeue(tx, keys, waiting=waiting, variables=variables))
 
     async def set_retries(self, key: int, retries: int) -> Judged:
         return await self._store.writer.submit(lambda tx: set_retries(tx, key, retries))
@@ -59,10 +61,18 @@ def cancel(tx: Transaction, keys: Sequence[int], reason: str) -> list[Judged]:
     return [_judge(tx, key, lambda found: _cancel(tx, found, reason)) for key in keys]
 
 
-def requeue(tx: Transaction, keys: Sequence[int], *, waiting: bool) -> list[Judged]:
+def requeue(tx: Transaction, keys: Sequence[int], *, waiting: bool, variables: str | None = None) -> list[Judged]:
     """Make dead letters pending again, with the max_attempts they were created with."""
     act = _requeue_any if waiting else _requeue
-    return [_judge(tx, key, lambda found: act(tx, found)) for key in keys]
+    note = None if variables is None else CHANGED_ARGUMENTS
+
+    def requeue_one(found: FoundJob) -> Verdict:
+        verdict = act(tx, found, note=note)
+        if verdict is Verdict.ACCEPTED and variables is not None:
+            tx.cursor.execute(SHARED["set_variables"], (variables, found.key))
+        return verdict
+
+    return [_judge(tx, key, requeue_one) for key in keys]
 
 
 def requeue_automatically(tx: Transaction, key: int) -> None:
@@ -135,13 +145,13 @@ def _cancel(tx: Transaction, found: FoundJob, reason: str) -> Verdict:
     return Verdict.ACCEPTED
 
 
-def _requeue_any(tx: Transaction, found: FoundJob) -> Verdict:
+def _requeue_any(tx: Transaction, found: FoundJob, *, note: str | None) -> Verdict:
     if found.state != State.PENDING:
-        return _requeue(tx, found)
+        return _requeue(tx, found, note=note)
     if not tx.cursor.execute(REQUEUE["is_tried"], (found.key, found.attempt)).fetchone()[0]:
         return Verdict.WRONG_STATE
     leave_pending(tx, found.pending, is_ready=bool(found.is_ready))
-    _enter_again(tx, found, min(found.run_at_ms, tx.now_ms))
+    _enter_again(tx, found, min(found.run_at_ms, tx.now_ms), note=note)
     return Verdict.ACCEPTED
 
 

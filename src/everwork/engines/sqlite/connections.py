@@ -66,7 +66,7 @@ def join(thread: threading.Thread, path: str) -> None:
     """Wait for a thread, but not for ever: another process may hold the lock it waits for."""
     thread.join(CLOSE_SECONDS)
     if thread.is_alive():
-        log.error("the store is held by another process, not waiting for it any longer", path=path)
+        log.error("the store is locked by another process, no longer waiting for it", path=path)
 
 
 def reconnected(

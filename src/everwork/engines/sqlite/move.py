@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.contract.moving import Moving
@@ -128,5 +128,5 @@ def _ended(key: int, entry: HistoryEntry) -> Ended:
     return Ended(key, entry.attempt, step, *entry[1:])
 
 
-def _pending(job: Job, queue: int, lane: str) -> Pending:
+def _pending(job: StoredJob, queue: int, lane: str) -> Pending:
     return Pending(queue, lane, -job.priority, job.run_at_ms, job.key, job.attempt, job.attempts, job.max_attempts)

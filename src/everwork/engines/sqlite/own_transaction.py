@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from everwork.codec.local_file import unavailable
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.contract.jobs import JobFlow
+from everwork.engines.own_connection import NO_TRANSACTION, NOT_OPEN, OtherStore, OwnConnection, own_connection
 from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
@@ -27,14 +29,49 @@ class SqliteTransactions(SqliteBase, JobFlow):
     """Creating and completing jobs in the caller's transaction."""
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
-        return _act_in(self._url, transaction, self._clock(), lambda tx: create(tx, jobs))
+        return await self._act_in(transaction, lambda tx: create(tx, jobs))
 
     async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
-        return _act_in(self._url, transaction, self._clock(), lambda tx: settle(tx, completions))
+        return await self._act_in(transaction, lambda tx: settle(tx, completions))
+
+    async def _act_in(self, transaction: object, act: Callable[[Transaction], T]) -> T:
+        own = own_connection(transaction, f"a sqlite3, aiosqlite, SQLAlchemy or Django connection to {self._url.path}")
+        if own.is_asynchronous:
+            # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
+            await asyncio.sleep(0)
+        connection = await _driver_connection(self._url, own)
+        now_ms = self._clock()
+        if isinstance(connection, sqlite3.Connection):
+            return _act_in(self._url, connection, now_ms, act)
+        return await _in_its_thread(connection, lambda driver: _act_in(self._url, driver, now_ms, act))
 
 
-def _act_in(url: StoreUrl, transaction: object, now_ms: int, act: Callable[[Transaction], T]) -> T:
-    connection = _checked(url, transaction)
+async def _driver_connection(url: StoreUrl, own: OwnConnection) -> Any:
+    """The connection of sqlite3 or aiosqlite under the user's; asking a session for it begins a transaction."""
+    if own.dialect != "sqlite":
+        raise OtherStore(f"must be a connection to {url.path}, not to {own.dialect}")
+    if not own.is_sqlalchemy:
+        return own.connection
+    driver = (await own.sqlalchemy_connection()).connection.driver_connection
+    if not isinstance(driver, sqlite3.Connection) and not own.is_asynchronous:
+        raise InvalidInput("tx", f"must use the driver sqlite3 or aiosqlite, not {type(driver).__module__}")
+    return driver
+
+
+async def _in_its_thread(connection: Any, act: Callable[[sqlite3.Connection], T]) -> T:
+    """Run an action where aiosqlite runs its statements: a connection of sqlite3 belongs to one thread."""
+    try:
+        # It has no public name: aiosqlite offers single statements only, and none of them may come in between.
+        result: T = await connection._execute(lambda: act(connection._conn))  # noqa: SLF001
+    except InvalidInput:
+        raise  # Also a ValueError, but of the action.
+    except ValueError as error:
+        raise InvalidInput("tx", f"{NOT_OPEN}: {error}") from None
+    return result
+
+
+def _act_in(url: StoreUrl, connection: sqlite3.Connection, now_ms: int, act: Callable[[Transaction], T]) -> T:
+    _require_transaction(url, connection)
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
@@ -43,8 +80,8 @@ def _act_in(url: StoreUrl, transaction: object, now_ms: int, act: Callable[[Tran
         return _all_or_none(Transaction(cursor, now_ms), act)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
-            raise InvalidInput(
-                "tx", f"{url.path} has no tables for jobs yet: open the application before the transaction"
+            raise OtherStore(
+                f"{url.path} has no tables for jobs yet: open the application before the transaction"
             ) from None
         if error.sqlite_errorcode & 0xFF not in BUSY:
             raise unavailable(url.path, error) from error
@@ -53,25 +90,22 @@ def _act_in(url: StoreUrl, transaction: object, now_ms: int, act: Callable[[Tran
         ) from error
 
 
-def _checked(url: StoreUrl, transaction: object) -> sqlite3.Connection:
-    if not isinstance(transaction, sqlite3.Connection):
-        raise InvalidInput("tx", f"must be a sqlite3.Connection on {url.path}, not {type(transaction).__name__}")
-    if transaction.text_factory is not str:
+def _require_transaction(url: StoreUrl, connection: sqlite3.Connection) -> None:
+    if connection.text_factory is not str:
         raise InvalidInput("tx", "must have text_factory str")
     try:
-        cursor = transaction.cursor()
+        cursor = connection.cursor()
         cursor.row_factory = None
         files = cursor.execute("PRAGMA database_list").fetchall()
     except sqlite3.ProgrammingError as error:
         raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
     path = next((path for _, name, path in files if name == "main"), "")
     if not path or os.path.realpath(path) != url.path:
-        raise InvalidInput("tx", f"must be a connection to {url.path}, not to {path or 'memory'}")
+        raise OtherStore(f"must be a connection to {url.path}, not to {path or 'memory'}")
     # Python begins a transaction before a write, unless it is configured not to.
-    begins_none = transaction.isolation_level is None or getattr(transaction, "autocommit", None) is True
-    if not transaction.in_transaction and begins_none:
-        raise InvalidInput("tx", "must be in a transaction: execute BEGIN IMMEDIATE first")
-    return transaction
+    begins_none = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
+    if not connection.in_transaction and begins_none:
+        raise InvalidInput("tx", f"{NO_TRANSACTION}: execute BEGIN IMMEDIATE first")
 
 
 def _all_or_none(tx: Transaction, act: Callable[[Transaction], T]) -> T:

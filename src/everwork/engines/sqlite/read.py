@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Final
 
 from everwork.core.breaker import Breaker
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, HOUR_MS, INSTANT_MS_MAX, OLDEST_SCAN_MAX
 from everwork.core.queries import (
     Count,
@@ -58,7 +58,7 @@ FILTER_STEP = 1_000
 class SqliteQuestions(SqliteBase, Questions):
     """Queries on jobs."""
 
-    async def get(self, keys: Sequence[int]) -> list[Job | None]:
+    async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         return await self._store.query(lambda cursor, _: get(cursor, keys))
 
     async def owners(self, keys: Sequence[int]) -> list[str | None]:
@@ -89,7 +89,7 @@ class SqliteQuestions(SqliteBase, Questions):
         return await self._store.query(lambda reader, now_ms: find(reader, query, (limit, cursor), now_ms))
 
 
-def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[Job | None]:
+def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[StoredJob | None]:
     """Jobs by key, in the order of the keys."""
     rows = cursor.execute(JOBS, (json.dumps(list(keys)),)).fetchall()
     jobs = [job_from(row, tenant_of(lane := row[LANE]), limit_key_of(lane)) for row in rows]

@@ -79,7 +79,7 @@ def _uncount(tx: Transaction, queue: int, lapsed: Lapsed, due_at_ms: int) -> Non
     tx.flush()  # The lapse may have been counted in this very transaction.
     hour = lapsed.at_ms // HOUR_MS
     is_retried = lapsed.retry_at_ms is not None
-    work = failed_work(lapsed.at_ms, lapsed.activated_at_ms, due_at_ms, is_retried=is_retried)
+    work = failed_work(lapsed.at_ms, lapsed.activated_at_ms, due_at_ms, is_retried=is_retried, is_lapsed=True)
     whose = (hour, queue, lapsed.worker)
     tx.cursor.execute(SQL["less_hourly"], (*whose, work.failed, work.retried, work.execution_ms, work.wait_ms))
     tx.cursor.execute(SQL["forget_hourly"], whose)

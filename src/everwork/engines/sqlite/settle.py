@@ -9,6 +9,7 @@ from typing import NamedTuple
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.leasing import Activation, Demand, Judged, Lease, LeaseStatus, Settlement, Verdict
+from everwork.core.measures import LAPSED
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
 from everwork.core.states import Cause, State
 from everwork.engines.contract.jobs import JobFlow
@@ -189,7 +190,7 @@ def _fail(tx: Transaction, outcomes: Sequence[DecidedOutcome]) -> dict[int, Judg
     _bury(tx, [(row, decision) for row, decision in decided if decision.state is State.FAILED])
     changed = [(decision.variables, row.key) for row, decision in decided if decision.variables is not None]
     if changed:
-        tx.cursor.executemany(SQL["set_variables"], changed)
+        tx.cursor.executemany(SHARED["set_variables"], changed)
     for row, decision in decided:
         tx.move(row.queue, row.lane, State.PROCESSING, decision.state)
         work = _work(tx, row, decision)
@@ -233,6 +234,7 @@ def _ended(tx: Transaction, row: Leased, decision: Decision, retry_at_ms: int | 
         decision.error,
         row.activated_at_ms,
         retry_at_ms,
+        decision.traceback,
     )
     if decision.kind == Cause.LAPSE.value:
         return ended._replace(due_at_ms=row.run_at_ms, attempts=row.attempts)
@@ -240,8 +242,8 @@ def _ended(tx: Transaction, row: Leased, decision: Decision, retry_at_ms: int | 
 
 
 def _work(tx: Transaction, row: Leased, decision: Decision) -> Work:
-    is_retried = decision.state is State.PENDING
-    return failed_work(tx.now_ms, row.activated_at_ms, row.run_at_ms, is_retried=is_retried)
+    is_retried, is_lapsed = decision.state is State.PENDING, decision.category == LAPSED
+    return failed_work(tx.now_ms, row.activated_at_ms, row.run_at_ms, is_retried=is_retried, is_lapsed=is_lapsed)
 
 
 def _refusal(tx: Transaction, outcome: Outcome) -> Judged:

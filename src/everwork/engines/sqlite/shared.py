@@ -140,6 +140,7 @@ class Ended(NamedTuple):
     error: str | None = None
     activated_at_ms: int | None = None
     retry_at_ms: int | None = None
+    traceback: str | None = None
     due_at_ms: int | None = None
     attempts: int | None = None
 

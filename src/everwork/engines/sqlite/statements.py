@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from everwork.core.job import Job, LeasedJob, NewJob
+from everwork.core.job import LeasedJob, NewJob, StoredJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import DEFAULT_TENANT
 
@@ -49,7 +49,7 @@ def limit_key_of(lane: str) -> str | None:
     return lane.partition(LANE_SEPARATOR)[2] or None if lane else None
 
 
-def rare_columns(job: NewJob | Job, retry: str | None) -> tuple[object, ...]:
+def rare_columns(job: NewJob | StoredJob, retry: str | None) -> tuple[object, ...]:
     """The columns that most jobs leave empty, after their dedupe key."""
     return job.correlation_id, job.expires_at_ms, job.timeout_ms, job.headers, retry, job.extra
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import CLOSED, Breaker, CircuitBreaker
 from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, HOUR_MS
-from everwork.core.measures import BUCKETS, bucket_of, execution, failure, wait
+from everwork.core.measures import BUCKETS, LAPSED, bucket_of, execution, failure, wait
 from everwork.core.states import State
 from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
 
@@ -34,12 +34,12 @@ class Work(NamedTuple):
     wait_ms: int = 0
 
 
-def failed_work(at_ms: int, activated_at_ms: int, due_at_ms: int, *, is_retried: bool) -> Work:
-    """What one failed attempt adds to the statistics of its worker."""
+def failed_work(at_ms: int, activated_at_ms: int, due_at_ms: int, *, is_retried: bool, is_lapsed: bool) -> Work:
+    """What one failed attempt adds to the statistics of its worker. How long a lapsed one ran is not known."""
     return Work(
         failed=int(not is_retried),
         retried=int(is_retried),
-        execution_ms=max(0, at_ms - activated_at_ms),
+        execution_ms=0 if is_lapsed else max(0, at_ms - activated_at_ms),
         wait_ms=max(0, activated_at_ms - due_at_ms),
     )
 
@@ -320,6 +320,7 @@ def measure_failed(tx: Transaction, queue: int, execution_ms: int, wait_ms: int,
         tx.measured(queue, what)
 
 
-def failed_measures(execution_ms: int, wait_ms: int, category: str) -> tuple[str, str, str]:
-    """The names under which a failed attempt is counted."""
-    return EXECUTIONS[bucket_of(execution_ms)], WAITS[bucket_of(wait_ms)], failure(category)
+def failed_measures(execution_ms: int, wait_ms: int, category: str) -> tuple[str, ...]:
+    """The names under which a failed attempt is counted; a lapsed one has no run time."""
+    always = WAITS[bucket_of(wait_ms)], failure(category)
+    return always if category == LAPSED else (EXECUTIONS[bucket_of(execution_ms)], *always)

@@ -140,7 +140,7 @@ class Gateway:
             trailing = ((CODE, wire(error).code),)
         else:
             code, details = grpc.StatusCode.INTERNAL, INTERNAL_ERROR
-            log.error("a call failed by a defect", call=rpc.path, exc_info=error)
+            log.error("internal error in a call", call=rpc.path, exc_info=error)
         if isinstance(error, TooManyRequests):
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))

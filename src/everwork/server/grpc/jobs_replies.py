@@ -10,7 +10,7 @@ import orjson
 
 from everwork.codec.json import decode
 from everwork.core.instants import utc_text
-from everwork.core.job import Job, LeasedJob
+from everwork.core.job import LeasedJob, StoredJob
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.queries import Stats
 from everwork.core.states import State
@@ -51,7 +51,7 @@ def activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> jobs_pb2
     )
 
 
-def job_view(job: Job) -> jobs_pb2.Job:
+def job_view(job: StoredJob) -> jobs_pb2.Job:
     """A job with everything that is known of it."""
     view = jobs_pb2.Job(
         job_key=str(job.key),
@@ -122,7 +122,7 @@ def shown(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _add_times(view: jobs_pb2.Job, job: Job) -> None:
+def _add_times(view: jobs_pb2.Job, job: StoredJob) -> None:
     view.created_at = utc_text(job.created_at_ms)
     view.activated_at = _time(job.activated_at_ms)
     view.completed_at = _time(job.finished_at_ms)
@@ -131,7 +131,7 @@ def _add_times(view: jobs_pb2.Job, job: Job) -> None:
     view.expires_at = _time(job.expires_at_ms)
 
 
-def _add_own_fields(view: jobs_pb2.Job, job: Job) -> None:
+def _add_own_fields(view: jobs_pb2.Job, job: StoredJob) -> None:
     view.attempt = job.attempt
     view.attempts = job.attempts
     view.max_attempts = job.max_attempts

@@ -25,7 +25,7 @@ from everwork.core.limits import (
 )
 from everwork.core.outcome import Complete, Failed, Throw
 from everwork.core.queries import JobFilter
-from everwork.core.texts import error_text
+from everwork.core.texts import error_text, traceback_text
 from everwork.exceptions import InvalidInput
 from everwork.proto import jobs_pb2
 from everwork.server.grpc.jobs_replies import PROCESS_FIELDS
@@ -122,16 +122,17 @@ def failure(request: jobs_pb2.FailJobRequest) -> Failed:
     error = error_text(request.error_message)
     retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
     backoff_ms = checks.whole_number("backoff_timeout", request.backoff_timeout, 0, DELAY_MS_MAX)
-    key = job_key(request)
+    failed = Failed(job_key(request), request.attempt, error, traceback=traceback_text(request.traceback) or None)
     if request.by_policy or request.strict:
-        return Failed(key, request.attempt, error, classes=(), strict=request.strict)
-    return Failed(key, request.attempt, error, retries, backoff_ms)
+        return failed._replace(classes=(), strict=request.strict)
+    return failed._replace(retries=retries, backoff_ms=backoff_ms)
 
 
 def throw(request: jobs_pb2.ThrowErrorRequest) -> Throw:
     """A business error, without the variables that it may have."""
     code = checks.name("error_code", request.error_code)
-    return Throw(job_key(request), request.attempt, code, error_text(request.error_message))
+    traceback = traceback_text(request.traceback) or None
+    return Throw(job_key(request), request.attempt, code, error_text(request.error_message), traceback=traceback)
 
 
 def job_key(request: OfOneJob) -> int:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import KEY_MAX
 from everwork.core.queries import JobFilter
 from everwork.exceptions import InvalidInput
@@ -43,7 +43,7 @@ class Order(NamedTuple):
 class Listed(NamedTuple):
     """A part of the matching jobs. `total` may be bounded and the sort partial: `note` says so."""
 
-    jobs: list[Job]
+    jobs: list[StoredJob]
     total: int
     has_more: bool
     note: str = ""
@@ -53,11 +53,11 @@ class _Found:
     """Jobs for a page, until they are too large together."""
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[StoredJob] = []
         self.is_cut = False
         self._chars = 0
 
-    def add(self, job: Job) -> None:
+    def add(self, job: StoredJob) -> None:
         """Add a job, unless the page would be too large."""
         self._chars += len(job.variables) + len(job.result or "")
         self.is_cut = self.is_cut or (bool(self.jobs) and self._chars > PAGE_CHARS_MAX)
@@ -91,7 +91,7 @@ def sort_named(text: str, field: str = "sort_by") -> Sort:
         raise InvalidInput(field, f"must be one of {allowed}, not {text[:80]!r}") from None
 
 
-async def matching(jobs: Jobs, filter_: JobFilter, limit: int, below: int | None = None) -> AsyncIterator[Job]:
+async def matching(jobs: Jobs, filter_: JobFilter, limit: int, below: int | None = None) -> AsyncIterator[StoredJob]:
     """Up to `limit` matching jobs, newest first."""
     cursor = below
     while limit > 0:
@@ -184,7 +184,7 @@ def _first(ranked: list[tuple[float, int]], limit: int) -> list[int]:
     return [key for _, key in heapq.nlargest(limit, ranked)]
 
 
-def _rank(job: Job, order: Order) -> float:
+def _rank(job: StoredJob, order: Order) -> float:
     """Lower comes first; a job without the value comes last in either direction."""
     value = {
         Sort.ACTIVATED_AT: job.activated_at_ms,

@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from everwork.codec import proto_replies as replies
 from everwork.codec.json import decode
-from everwork.codec.proto_requests import cursor_from, demand_of, filter_of, leased_job_message, outcome_of
+from everwork.codec.proto_requests import (
+    cursor_from,
+    demand_of,
+    filter_of,
+    leased_job_message,
+    new_variables_of,
+    outcome_of,
+)
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.limits import (
@@ -121,9 +128,9 @@ class Verbs:
         """Cancel one job."""
         return replies.found_message(await jobs.cancel(request.key, request.reason))
 
-    async def requeue(self, jobs: Jobs, request: pb.JobRequest) -> pb.Found:
-        """Requeue one dead letter, or one job that waits for its retry."""
-        return replies.found_message(await jobs.requeue(request.key))
+    async def requeue(self, jobs: Jobs, request: pb.RequeueRequest) -> pb.Found:
+        """Requeue one dead letter, or one job that waits for its retry, with other variables if they are given."""
+        return replies.found_message(await jobs.requeue(request.key, variables=new_variables_of(request)))
 
     async def requeue_matching(self, jobs: Jobs, request: pb.RequeueMatchingRequest) -> pb.BulkChange:
         """Requeue every dead letter that matches, or all of them."""

@@ -20,6 +20,7 @@ from everwork.proto import work_pb2
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
 from everwork.server.grpc.outcomes import settle_messages
+from everwork.service.fleet.clients import type_name
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
@@ -92,6 +93,26 @@ class WorkStream:
     def silence_seconds_max(self) -> float:
         """A worker that is silent for longer is considered gone, even if its pings are answered."""
         return MISSED_HEARTBEATS * self._heartbeat_ms / 1000
+
+    @property
+    def poller_key(self) -> tuple[str, str]:
+        """The id of its API key, and the worker's name."""
+        return self.jobs.principal.id, self.worker
+
+    @property
+    def types(self) -> list[str]:
+        """The types that it has granted credits for."""
+        return [type_name(key.type, key.group) for key in self._feeds]
+
+    @property
+    def running(self) -> int:
+        """How many attempts the worker has."""
+        return len(self.held)
+
+    @property
+    def ended_jobs(self) -> int:
+        """How many outcomes it has reported."""
+        return self._received
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
         """Serve the worker until it closes its side, or something ends the stream."""
@@ -166,6 +187,7 @@ class WorkStream:
         self._streams.adopt(resumed, self.jobs)
         statuses = await self._extended(resumed, is_late=hello.offline)
         self.worker = worker
+        self._service.clients.add(self)
         kept = [lease for lease, status in statuses.items() if status is LeaseStatus.HELD]
         self._streams.adopt(kept)
         self.held |= dict.fromkeys(kept, self._loop.time())
@@ -183,6 +205,7 @@ class WorkStream:
             if len(self._feeds) >= FEEDS_MAX:
                 raise InvalidInput("grants", f"must name at most {FEEDS_MAX:,} types in one stream")
             self._feeds[key] = feed = _Feed(self._start(self._feed(key)))
+            self._service.clients.note_change()
         feed.add(checks.whole_number("credits", grant.credits + feed.credits, 0, CREDITS_MAX) - feed.credits)
 
     def _accept(self, outcomes: Iterable[work_pb2.Outcome]) -> None:
@@ -311,6 +334,7 @@ class WorkStream:
             await self._writer.next_write()
 
     async def _end(self) -> None:
+        self._service.clients.remove(self)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -10,6 +10,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
 
 from everwork.exceptions import EverworkError
 from everwork.server.http.api import activate, admin, changes, dead_letters, fleet, jobs, outcomes, policies, probes
@@ -19,8 +21,10 @@ from everwork.server.http.framework.openapi import describe
 from everwork.server.http.framework.operations import Call, Operation, PathHandler, ResponseSpec, SegmentRoute
 from everwork.server.http.framework.problems import Refusal, problem, problem_of
 from everwork.server.http.ui import live
-from everwork.server.http.ui.dashboard import Dashboard, is_dashboard_path
+from everwork.server.http.ui.address import SERVER, below
+from everwork.server.http.ui.dashboard import Dashboard
 from everwork.server.http.ui.pages import ACTIONS, PAGES
+from everwork.server.http.ui.session import LoggedInVisitors, Visitors
 
 _ROWS: Final = (
     *jobs.OPERATIONS,
@@ -41,18 +45,39 @@ def make_app(context: AppContext) -> Starlette:
     app.router.redirect_slashes = False
     for path, operations in _by_path(OPERATIONS).items():
         app.router.routes.append(SegmentRoute(path, PathHandler(context, operations)))
-    dashboard = Dashboard(context, PAGES, ACTIONS)
-    app.router.routes += [SegmentRoute(live.PATH, live.Live(dashboard)), *dashboard.routes()]
-
-    async def not_found(request: Request, error: Exception) -> Response:
-        """Respond where no route matches: with a page under /ui, with a problem document elsewhere."""
-        is_dashboard = is_dashboard_path(request.scope["path"])
-        return await dashboard.not_found(request) if is_dashboard else _http_problem(error)
-
-    app.add_exception_handler(HTTPException, not_found)
+    app.router.routes.append(DashboardRoute(make_dashboard(context, LoggedInVisitors(context))))
+    app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(EverworkError, _everwork_problem)
     app.add_middleware(ResponseMiddleware, context=context)
     return app
+
+
+def make_dashboard(context: AppContext, visitors: Visitors, lasting: live.Lasting | None = None) -> Dashboard:
+    """Build the dashboard, without a prefix."""
+    dashboard = Dashboard(context, visitors, PAGES, ACTIONS)
+    dashboard.add_route(SegmentRoute(live.PATH, live.Live(dashboard, lasting)))
+    return dashboard
+
+
+class DashboardRoute(BaseRoute):
+    """Everything under /ui."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether a request is for the dashboard."""
+        path: str = scope.get("path", "")
+        is_own = scope["type"] == "http" and (path == SERVER.path or path.startswith(f"{SERVER.path}/"))
+        return (Match.FULL if is_own else Match.NONE), {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request; the scope keeps the name of the operation, for metrics."""
+        inner = below(scope, SERVER, 1)
+        try:
+            await self._dashboard(inner, receive, send)
+        finally:
+            scope["everwork.operation"] = inner.get("everwork.operation", "ui")
 
 
 async def openapi(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
@@ -85,7 +110,7 @@ def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operat
     return found
 
 
-def _http_problem(error: Exception) -> Response:
+async def _http_problem(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for nothing else
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
     detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)

@@ -133,7 +133,7 @@ def stored_key(id: str, body: str) -> StoredKey | None:
         return StoredKey(key, bytes.fromhex(stored["sha256"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         # The body is not logged: it holds a hash.
-        log.error("a stored API key cannot be read and opens nothing", id=id, error=type(error).__name__)
+        log.error("a stored API key cannot be read, it is refused", id=id, error=type(error).__name__)
         return None
 
 

@@ -22,7 +22,7 @@ from everwork.service.fleet.entries import (
     WorkerView,
 )
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.fleet.running import RUNNING_JOBS_MAX, RunningJobs, running_jobs
+from everwork.service.fleet.running import RUNNING_JOBS_MAX, RunningJobs, by_lease_name, running_jobs
 from everwork.service.triggers.fires import FIRES_MAX, TriggerFire
 from everwork.service.verb import ITSELF, UNBOUND, Caller, ForCaller, verb
 
@@ -77,15 +77,19 @@ class FleetAdmin(ForCaller):
 
     @verb(*LOOK, tenants=UNBOUND)
     async def processes(self) -> list[ProcessView]:
-        """The running processes, each with its last heartbeat."""
+        """The running processes, streams and pollers, each with its last heartbeat."""
         return await self._fleet.process_views()
+
+    @verb(*LOOK, tenants=UNBOUND)
+    async def left_out(self) -> int:
+        """At least how many streams and pollers are not listed, because their servers have too many."""
+        return await self._fleet.left_out()
 
     @verb(*LOOK, tenants=UNBOUND)
     async def running(self, limit: int = RUNNING_JOBS_MAX) -> RunningJobs:
         """The jobs that are leased now, with their worker and start."""
         checks.whole_number("limit", limit, 1, RUNNING_JOBS_MAX)
-        names = {entry.name for entry in await self._fleet.processes()}
-        return await running_jobs(self._engine, names, limit)
+        return await running_jobs(self._engine, by_lease_name(await self._fleet.processes()), limit)
 
     @verb(*LOOK, tenants=UNBOUND)
     async def trigger(self, trigger: str) -> TriggerView:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -18,6 +18,21 @@ log = get_logger("everwork")
 
 PROBLEM_CHARS_MAX: Final = 2_000
 """Of the reason why a worker does not start: it is written to the registry with every heartbeat."""
+
+MANAGED: Final = "manager"
+"""A process of a manager."""
+APPLICATION: Final = "application"
+"""A process that runs the functions of an application."""
+STREAM: Final = "stream"
+"""A program that works over a stream."""
+POLLER: Final = "poller"
+"""A program that polls for jobs, by REST or gRPC."""
+CLIENTS_MAX: Final = 200
+"""How many streams, and how many pollers, one server lists."""
+CLIENT_TYPES_MAX: Final = 20
+"""How many types are listed for each."""
+CLIENTS_BYTES_MAX: Final = 128 * 1024
+"""The size of the whole list in the registry."""
 
 # Every field that was added after the first version needs a default: entries of other versions are read, too.
 
@@ -82,13 +97,20 @@ class ManagerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEntry:
-    """A running process. `workers` are ids; `broken` has those that could not start, with the reason.
+    """A running worker process, stream or poller, by `kind`.
 
-    It leases jobs under the same name. `quiet_ms`: how long it had sent no heartbeat when its manager wrote this;
-    `is_replaced`: another process takes its place.
+    A manager's process has `workers`, by id; `broken` has those that could not start, with the reason; `is_replaced`:
+    another process takes its place. The others have `types`. It leases jobs as `worker`, or under its own name; `via`
+    is the server that a stream or poller is connected to. `quiet_ms`: how long it had sent no heartbeat when this was
+    written.
     """
 
     name: str
+    kind: str = MANAGED
+    worker: str = ""
+    types: tuple[str, ...] = ()
+    concurrency: int = 0
+    via: str = ""
     manager: str = ""
     host: str = ""
     pid: int = 0
@@ -102,6 +124,18 @@ class ProcessEntry:
     memory_bytes: int | None = None
     quiet_ms: int = 0
     is_replaced: bool = False
+
+    @property
+    def lease_name(self) -> str:
+        """The name under which it leases jobs."""
+        return self.worker or self.name
+
+
+class ClientsEntry(NamedTuple):
+    """The streams and pollers of a server, or of a client in process; `left_out`: how many more it has."""
+
+    workers: tuple[ProcessEntry, ...]
+    left_out: int
 
 
 class ProcessView(NamedTuple):
@@ -168,6 +202,37 @@ def entry_body(entry: Entry) -> str:
     return orjson.dumps({name: _storable(value) for name, value in asdict(entry).items()}).decode()
 
 
+def clients_body(workers: Sequence[ProcessEntry], left_out: int) -> str:
+    """The body of a list of streams and pollers: as many as fit, those with short names and few types first."""
+    bodies: list[bytes] = []
+    size = 0
+    for body in sorted(map(_brief, workers), key=len):
+        size += len(body) + 1
+        if size > CLIENTS_BYTES_MAX:
+            break
+        bodies.append(body)
+    return f'{{"workers":[{b",".join(bodies).decode()}],"left_out":{left_out + len(workers) - len(bodies)}}}'
+
+
+def _brief(worker: ProcessEntry) -> bytes:
+    """An entry without the fields that have their defaults."""
+    values = {one.name: getattr(worker, one.name) for one in fields(worker) if one.default_factory is MISSING}
+    return orjson.dumps({name: _storable(value) for name, value in values.items() if value != _DEFAULTS.get(name)})
+
+
+def read_clients(entry: Registered) -> ClientsEntry:
+    """Such a list; what cannot be read is left out."""
+    try:
+        stored = _object(orjson.loads(entry.body))
+        bodies = [orjson.dumps(one).decode() for one in stored["workers"]]
+        found = [_read(ProcessEntry.__name__, entry.name, body) for body in bodies]
+        workers = tuple(one for one in found if isinstance(one, ProcessEntry))
+        return ClientsEntry(workers, _number("left_out", stored["left_out"]))
+    except (ValueError, TypeError, KeyError) as error:
+        log.error("an entry of the registry cannot be read", kind="clients", name=entry.name, error=str(error))
+        return ClientsEntry((), 0)
+
+
 def _storable(value: Any) -> Any:
     """File names and users' errors may have characters that JSON does not allow."""
     if isinstance(value, str):
@@ -188,7 +253,7 @@ def trigger_names(entry: Registered) -> tuple[str, ...]:
     try:
         return _texts("triggers", orjson.loads(entry.body))
     except ValueError as error:
-        log.error("an entry of the registry cannot be read", card="firing", name=entry.name, error=str(error))
+        log.error("an entry of the registry cannot be read", kind="firing", name=entry.name, error=str(error))
         return ()
 
 
@@ -200,7 +265,7 @@ def _read(kind: str, name: str, body: str) -> Entry | None:
         known = {one.name: one.type for one in fields(_KINDS[kind])}
         return _KINDS[kind](**{key: _READERS[known[key]](key, value) for key, value in stored.items() if key in known})
     except (ValueError, TypeError) as error:
-        log.error("an entry of the registry cannot be read", card=kind, name=name, error=str(error))
+        log.error("an entry of the registry cannot be read", kind=kind, name=name, error=str(error))
         return None
 
 
@@ -243,6 +308,8 @@ def _text_by_name(name: str, value: object) -> Mapping[str, str]:
 _KINDS: Final[Mapping[str, type[Entry]]] = {
     kind.__name__: kind for kind in (WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 }
+
+_DEFAULTS: Final = {one.name: one.default for one in fields(ProcessEntry)}
 
 _READERS: Final[Mapping[Any, Callable[[str, object], Any]]] = {
     "str": _text,

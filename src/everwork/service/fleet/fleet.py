@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Final, TypeVar
 
-import orjson
-
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
 from everwork.core.leasing import Verdict
@@ -16,15 +14,13 @@ from everwork.core.limits import DEFAULT_GROUP, FIRES_STEP_MAX, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
-from everwork.engines.contract import Engine
 from everwork.engines.values import Fire, Registered, TriggerMark
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
 from everwork.service.fleet.entries import (
-    ManagerEntry,
+    MANAGED,
     Off,
     ProcessEntry,
-    ProcessView,
     TriggerEntry,
     TriggerView,
     WorkerEntry,
@@ -34,21 +30,14 @@ from everwork.service.fleet.entries import (
     read_entries,
     trigger_names,
 )
+from everwork.service.fleet.live import FIRING, RESTART, LiveFleet
 from everwork.service.triggers.fires import TriggerFire, by_hand, fire_key, fires_of_many, last_fires
 
-FLEET_TTL_MS: Final = 20_000
-"""How long a manager and its processes count as running after their last heartbeat."""
 RESTART_TTL_MS: Final = 60_000
 """How long a restart request waits for its manager."""
 
 WORKER: Final = "worker"
 TRIGGER: Final = "trigger"
-MANAGER: Final = "manager"
-PROCESS: Final = "process"
-FIRING: Final = "firing"
-"""Applications that fire triggers, without a manager."""
-RESTART: Final = "restart"
-"""Requests to replace the process of this name."""
 WORKER_OFF: Final = "worker-off"
 TRIGGER_OFF: Final = "trigger-off"
 OWNER: Final = "owner"
@@ -61,11 +50,8 @@ log = get_logger("everwork")
 E = TypeVar("E", WorkerEntry, TriggerEntry)
 
 
-class Fleet:
+class Fleet(LiveFleet):
     """Workers, triggers, managers and processes in the registry. Stateless: every answer is the store's."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
     # For managers -------------------------------------------------------------------------------
 
@@ -88,38 +74,6 @@ class Fleet:
         for kind, name in stored.keys() - bodies.keys():
             if kind == TRIGGER and _worker_of(name) in declared:
                 await self._engine.unregister(kind, name)
-
-    async def beat(self, manager: ManagerEntry, processes: Sequence[ProcessEntry]) -> None:
-        """Register a manager and its processes as running, with their state."""
-        bodies = [(MANAGER, manager.name, entry_body(manager))]
-        bodies += [(PROCESS, one.name, entry_body(one)) for one in processes]
-        await asyncio.gather(*(self._engine.register(*entry, FLEET_TTL_MS) for entry in bodies))
-
-    async def leave(self, manager_name: str, process_names: Sequence[str]) -> None:
-        """Unregister processes, and then their manager."""
-        await self.end_processes(process_names)
-        await self._engine.unregister(MANAGER, manager_name)
-
-    async def end_processes(self, names: Sequence[str]) -> None:
-        """Unregister processes."""
-        for name in names:
-            await self._engine.unregister(PROCESS, name)
-
-    async def register_firing(self, name: str, triggers: Sequence[str]) -> None:
-        """Register that an application without a manager fires these triggers."""
-        await self._engine.register(FIRING, name, orjson.dumps(sorted(triggers)).decode(), FLEET_TTL_MS)
-
-    async def end_firing(self, name: str) -> None:
-        """Unregister such an application."""
-        await self._engine.unregister(FIRING, name)
-
-    async def restarts(self) -> frozenset[str]:
-        """The processes whose restart was requested."""
-        return await self._names(RESTART)
-
-    async def take_restart(self, name: str) -> bool:
-        """Claim a restart request; False if it is gone."""
-        return await self._engine.unregister(RESTART, name)
 
     # Queries ------------------------------------------------------------------------------------
 
@@ -162,34 +116,6 @@ class Fleet:
         """The latest jobs of several triggers, by name, as far as a time limit allows."""
         return await fires_of_many(self._engine, triggers, limit)
 
-    async def processes(self) -> list[ProcessEntry]:
-        """Every running process, by name."""
-        return read_entries(ProcessEntry, await self._entries(PROCESS))
-
-    async def process(self, name: str) -> ProcessEntry:
-        """A running process."""
-        for process in await self.processes():
-            if process.name == name:
-                return process
-        raise NotFound("process", name)
-
-    async def process_views(self) -> list[ProcessView]:
-        """Every running process, with its last heartbeat."""
-        entries, restarts = await asyncio.gather(self._entries(PROCESS), self.restarts())
-        return [
-            ProcessView(process, _last_beat_ms(entry, process), process.is_replaced or process.name in restarts)
-            for entry in entries
-            for process in read_entries(ProcessEntry, [entry])
-        ]
-
-    async def managers(self) -> list[ManagerEntry]:
-        """Every running manager, by name."""
-        return read_entries(ManagerEntry, await self._entries(MANAGER))
-
-    async def count_live(self) -> tuple[int, int]:
-        """How many managers and processes are running."""
-        return len(await self._entries(MANAGER)), len(await self._entries(PROCESS))
-
     async def lacks(self, worker_ids: Iterable[str]) -> bool:
         """Whether any of these workers is not registered, or no longer."""
         return not frozenset(worker_ids) <= await self._names(WORKER)
@@ -207,6 +133,21 @@ class Fleet:
         views, entries = await asyncio.gather(self.workers(), self._entries(OWNER))
         owner = group or next((entry.body for entry in entries if entry.name == type), None)
         return [view for view in views if type in view.entry.types and owner in (None, view.entry.id)]
+
+    async def takers(self, type: str, group: str = DEFAULT_GROUP) -> list[ProcessEntry]:
+        """The running processes, streams and pollers that take jobs of a type (and group)."""
+        processes, views = await asyncio.gather(self.processes(), self.workers_for(type, group))
+        ids = {view.entry.id for view in views if view.is_on}
+        return [
+            one
+            for one in processes
+            if ids.intersection(one.workers).difference(one.broken) or (group == DEFAULT_GROUP and type in one.types)
+        ]
+
+    async def served_types(self) -> frozenset[str]:
+        """The types that a running process, stream or poller takes."""
+        processes, views = await asyncio.gather(self.processes(), self.workers())
+        return types_taken(processes, views)
 
     # Changes ------------------------------------------------------------------------------------
 
@@ -242,6 +183,9 @@ class Fleet:
     async def restart(self, name: str) -> ProcessEntry:
         """Request that a process is replaced; it may finish what it runs."""
         process = await self.process(name)
+        if process.kind != MANAGED:
+            problem = f"{shown(name)} is not a process of a manager; restart its program where it runs"
+            raise InvalidInput("process", problem)
         if process.state == "stopping":
             raise InvalidInput("process", f"{shown(name)} is on its way out already")
         await self._engine.register(RESTART, name, "{}", RESTART_TTL_MS)
@@ -332,11 +276,11 @@ class Fleet:
     async def _triggers(self) -> list[TriggerEntry]:
         return read_entries(TriggerEntry, await self._entries(TRIGGER))
 
-    async def _names(self, kind: str) -> frozenset[str]:
-        return frozenset(entry.name for entry in await self._entries(kind))
 
-    async def _entries(self, kind: str) -> list[Registered]:
-        return await self._engine.registered(kind)
+def types_taken(processes: Iterable[ProcessEntry], workers: Iterable[WorkerView]) -> frozenset[str]:
+    """The types that these processes take, and these workers, if they are on and running."""
+    types = {type for one in processes for type in one.types}
+    return frozenset(types.union(*(view.entry.types for view in workers if view.is_on and view.processes)))
 
 
 def function_id(type: str) -> str:
@@ -366,15 +310,10 @@ def _belongs_to(entry: Registered, worker_id: str) -> bool:
     return _worker_of(entry.name) == worker_id
 
 
-def _last_beat_ms(entry: Registered, process: ProcessEntry) -> int:
-    """When a process last sent a heartbeat, by the engine's clock."""
-    return max(0, (entry.until_ms or 0) - FLEET_TTL_MS - process.quiet_ms)
-
-
 def _mark(entry: Registered) -> TriggerMark | None:
     try:
         began, last = map(int, entry.body.split())
     except ValueError:
-        log.error("a trigger's mark cannot be read", trigger=entry.name, body=shown(entry.body))
+        log.error("the last time point of a trigger cannot be read", trigger=entry.name, body=shown(entry.body))
         return None
     return TriggerMark(began, last)

@@ -1,14 +1,16 @@
-"""The jobs that are leased now, with worker and start; and which workers are processes of managers."""
+"""The jobs that are leased now, with worker and start; and which of these workers are registered."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from everwork.core.job import StoredJob
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.contract import Engine
+from everwork.service.fleet.entries import ProcessEntry
 
 RUNNING_JOBS_MAX: Final = 500
 
@@ -16,8 +18,8 @@ RUNNING_JOBS_MAX: Final = 500
 class RunningJob(NamedTuple):
     """A leased job.
 
-    `process` is the running process of the worker's name; None if that is an application, a worker of the API, or a
-    process that has just died.
+    `process` is the registered process, stream or poller that leases under the worker's name, and `kind` its kind; None
+    if it has just died, if it is a poller that has not polled for a while, or if several share the name.
     """
 
     key: int
@@ -28,6 +30,7 @@ class RunningJob(NamedTuple):
     process: str | None
     activated_at_ms: int
     lease_until_ms: int
+    kind: str | None = None
 
 
 class RunningJobs(NamedTuple):
@@ -38,24 +41,37 @@ class RunningJobs(NamedTuple):
 
     @property
     def others(self) -> dict[str, int]:
-        """How many of these jobs are leased by workers that are not processes of managers, by name."""
+        """How many of these jobs are leased by workers that are not registered, by name."""
         return dict(sorted(Counter(job.worker for job in self.jobs if job.process is None).items()))
 
 
-async def running_jobs(engine: Engine, processes: Collection[str], limit: int) -> RunningJobs:
-    """The newest leased jobs, up to `limit`; `processes` are the names of the running ones."""
+def by_lease_name(processes: Iterable[ProcessEntry]) -> dict[str, ProcessEntry]:
+    """Processes by the name under which each leases, as far as it is the only one."""
+    found: dict[str, ProcessEntry] = {}
+    shared: set[str] = set()
+    for one in processes:
+        if one.lease_name in found:
+            shared.add(one.lease_name)
+        found[one.lease_name] = one
+    return {name: one for name, one in found.items() if name not in shared}
+
+
+async def running_jobs(engine: Engine, processes: Mapping[str, ProcessEntry], limit: int) -> RunningJobs:
+    """The newest leased jobs, up to `limit`; `processes` are the running ones, by the names under which they lease."""
     page = await engine.find(JobFilter(states=frozenset([State.PROCESSING])), limit)
-    jobs = [
-        RunningJob(
-            job.key,
-            job.type,
-            job.tenant,
-            job.attempt,
-            job.worker or "",
-            job.worker if job.worker in processes else None,
-            job.activated_at_ms or 0,
-            job.lease_until_ms or 0,
-        )
-        for job in page.jobs
-    ]
+    jobs = [_running(job, processes.get(job.worker or "")) for job in page.jobs]
     return RunningJobs(sorted(jobs, key=lambda job: (job.activated_at_ms, job.key)), page.next is not None)
+
+
+def _running(job: StoredJob, process: ProcessEntry | None) -> RunningJob:
+    return RunningJob(
+        job.key,
+        job.type,
+        job.tenant,
+        job.attempt,
+        job.worker or "",
+        None if process is None else process.name,
+        job.activated_at_ms or 0,
+        job.lease_until_ms or 0,
+        None if process is None else process.kind,
+    )

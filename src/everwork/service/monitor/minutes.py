@@ -77,11 +77,11 @@ class Span:
 
     def execution_ms(self, share: float) -> float | None:
         """A percentile of run times: a share of 0.95 leaves the longest twentieth out."""
-        return percentile_ms(self.measured.execution, share)
+        return percentile_ms(self.measured.execution, share, self.work.execution_ms)
 
     def wait_ms(self, share: float) -> float | None:
         """A percentile of queue waits."""
-        return percentile_ms(self.measured.wait, share)
+        return percentile_ms(self.measured.wait, share, self.work.wait_ms)
 
     @property
     def per_second(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import Final, NamedTuple
 
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
@@ -56,16 +56,16 @@ async def fires_of_many(engine: Engine, entries: Sequence[TriggerEntry], limit: 
     return found
 
 
-async def _latest(engine: Engine, type: str) -> list[Job]:
+async def _latest(engine: Engine, type: str) -> list[StoredJob]:
     return (await engine.find(JobFilter(type=type, group=DEFAULT_GROUP), FIRES_MAX)).jobs
 
 
-def _made(jobs: Sequence[Job], entry: TriggerEntry, limit: int) -> list[TriggerFire]:
+def _made(jobs: Sequence[StoredJob], entry: TriggerEntry, limit: int) -> list[TriggerFire]:
     prefix = fire_key(entry.worker_id, entry.id, "")
     made = [job for job in jobs if job.dedupe_key is not None and job.dedupe_key.startswith(prefix)]
     return [_fire(job, prefix) for job in made[:limit]]
 
 
-def _fire(job: Job, prefix: str) -> TriggerFire:
+def _fire(job: StoredJob, prefix: str) -> TriggerFire:
     occasion = str(job.dedupe_key).removeprefix(prefix)
     return TriggerFire(job.key, job.state, job.created_at_ms, int(occasion) if occasion.isdecimal() else None)

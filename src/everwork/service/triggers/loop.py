@@ -188,7 +188,11 @@ class _TriggerState:
         self._broken_until_ms = 0
         self._broken_ms = BROKEN_MS_MIN
         self._failure = Outage(
-            log, "a trigger is broken, it waits", "a trigger works again", trigger=scheduled.name, type=scheduled.type
+            log,
+            "trigger failed, trying again later",
+            "trigger works again",
+            trigger=scheduled.name,
+            type=scheduled.type,
         )
 
     def adopt(self, mark: TriggerMark) -> None:

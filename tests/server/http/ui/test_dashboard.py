@@ -6,6 +6,7 @@ import asyncio
 import html
 import re
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +15,16 @@ import orjson
 import pytest
 import trustme
 
-from everwork.server.http.ui.pages import ACTIONS, PAGES
+from everwork.server.http.ui import pages
+from everwork.server.http.ui.address import SERVER
 from tests.fleets import a_process, a_trigger
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest, serving
 from tests.server.http.ui.visiting import Visitor, visiting
 from tests.stores import url_of
+
+PAGES: Final = [replace(one, path=SERVER.at(one.path)) for one in pages.PAGES]
+ACTIONS: Final = [replace(one, path=SERVER.at(one.path)) for one in pages.ACTIONS]
+"""By their addresses on a server."""
 
 OPERATORS: Final = frozenset({"/ui/keys", "/ui/audit", "/ui/settings"})
 FLEET: Final = frozenset({"/ui/types", "/ui/type", "/ui/breakers", "/ui/workers", "/ui/triggers", "/ui/trigger"})
@@ -38,6 +44,7 @@ OF_JOBS: Final[dict[str, Mapping[str, str]]] = {
     "/ui/jobs/change": {"act": "delete", "key": "{key}", "sure": "yes"},
     "/ui/jobs/{key}/cancel": {},
     "/ui/jobs/{key}/requeue": {},
+    "/ui/jobs/{key}/requeue-with": {"variables": "{}"},
     "/ui/jobs/{key}/run-now": {},
     "/ui/jobs/{key}/retries": {"retries": "7"},
     "/ui/jobs/{key}/priority": {"priority": "7"},
@@ -168,8 +175,8 @@ async def test_what_the_script_asks_about_is_asked_by_a_page_where_there_is_no_s
     key, waiting = await a_store(visitor.rest), (await visitor.rest.job())["key"]
     await visitor.rest.ok("PUT", "/api/v1/types/email-send/policy", {"breaker_failures": 3})
     await visitor.rest.keys.create("spare", ["jobs"])
-    pages = [place(page.path, key) for page in PAGES] + [f"/ui/jobs/{waiting}"]
-    shown = "".join([(await visitor.get(page)).text for page in pages])
+    shown_pages = [place(page.path, key) for page in PAGES] + [f"/ui/jobs/{waiting}"]
+    shown = "".join([(await visitor.get(page)).text for page in shown_pages])
     found = {re.sub(r"/\d+/", "/{key}/", path) for path, _ in ASKED.findall(shown)}
     assert found == {action.path for action in ACTIONS if action.confirms}
 

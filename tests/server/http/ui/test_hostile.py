@@ -62,7 +62,7 @@ async def test_a_live_page_that_meets_a_defect_ends_with_words_for_it(
     assert "event: trouble" in answer.text
     assert "The server met a defect" in answer.text
     assert "secret detail" not in answer.text
-    assert "a live page met a defect" in caplog.text
+    assert "internal error in a live page" in caplog.text
 
 
 async def test_a_form_that_met_an_outage_is_not_sent_again_by_itself_and_says_what_is_known(visitor: Visitor) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
+
+import pytest
 
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
@@ -54,9 +57,7 @@ async def test_a_failed_job_begins_with_its_error_and_a_running_one_counts_attem
     error = "2 fields are wrong\n  to: no address\n  from: missing\nTraceback (most recent call last):\n  line 7"
     await rest.ok("PUT", f"{at}/fail", {"error_message": error, "backoff_ms": 60_000, "retries": 1})
     page = await visitor.page(path)
-    assert re.match(
-        r"Why is it not running\? Scheduled: it may start from .* UTC \) on\. .*Attempt 1 failed", why_of(page)
-    )
+    assert re.match(r"Why is it not running\? Scheduled: it may start at .* UTC \)\. .*Attempt 1 failed", why_of(page))
     assert "1 of 2, 1 left" in page
     await visitor.done(f"{path}/run-now", path)
     await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
@@ -65,7 +66,7 @@ async def test_a_failed_job_begins_with_its_error_and_a_running_one_counts_attem
     told = why_of(await visitor.page(path))
     assert told.startswith("Attempt 2 failed")
     assert "2 fields are wrong to: no address from: missing The whole error" in told
-    assert "It will not run again by itself." in told
+    assert "It will not be retried; requeue it to run it again." in told
     await rest.ok("PUT", f"{at}/requeue")
     assert "fields are wrong" not in why_of(await visitor.page(path))
 
@@ -79,7 +80,7 @@ async def test_the_timeline_tells_every_attempt_and_what_became_of_it(visitor: V
     rest = visitor.rest
     job = await rest.leased(variables={"password": "s3cret-s3cret"}, max_attempts=3)
     path, at = f"/ui/jobs/{job['key']}", f"{JOBS}/{job['key']}"
-    assert timeline_of(await visitor.page(path)) == ["Attempt 1 runs", "Created"]
+    assert timeline_of(await visitor.page(path)) == ["Attempt 1 of 3 is running", "Created"]
     await rest.ok("PUT", f"{at}/fail", {"error_message": TRACEBACK, "backoff_ms": 0, "retries": 2})
     await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
     await rest.ok("PUT", f"{at}/fail", {"retries": 0, "error_message": "gone"})
@@ -93,6 +94,26 @@ async def test_the_timeline_tells_every_attempt_and_what_became_of_it(visitor: V
     assert "by w2" in page
     assert "not needed" in page
     assert "s3cret" not in page
+
+
+async def test_each_failed_attempt_has_its_traceback_folded_escaped_and_masked(visitor: Visitor) -> None:
+    rest = visitor.rest
+    job = await rest.leased(variables={"password": "s3cret-s3cret"}, max_attempts=3)
+    at = f"{JOBS}/{job['key']}"
+    first = {
+        "error_message": "one",
+        "traceback": f"{TRACEBACK}<script>alert(1)</script>",
+        "backoff_ms": 0,
+        "retries": 2,
+    }
+    await rest.ok("PUT", f"{at}/fail", first)
+    await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
+    await rest.ok("PUT", f"{at}/fail", {"retries": 0, "error_message": "two", "traceback": "at send (a.js:1)"})
+    page = (await visitor.get(f"/ui/jobs/{job['key']}")).text
+    assert re.findall(r'<details id="([a-z]+)-[^"]*"><summary>Traceback</summary>', page) == ["why", *["traceback"] * 2]
+    assert page.count(">at send (a.js:1)</pre>") == 2  # Of the last attempt also where the page begins.
+    assert "OSError: •••••• refused&lt;script&gt;alert(1)&lt;/script&gt;</pre>" in page
+    assert ("s3cret" in page, "<script>alert" in page) == (False, False)
 
 
 async def test_a_job_is_offered_only_what_its_state_allows_and_each_deed_is_in_the_audit_log(visitor: Visitor) -> None:
@@ -112,7 +133,8 @@ async def test_a_job_is_offered_only_what_its_state_allows_and_each_deed_is_in_t
     assert (await visitor.done(f"{path}/delete", path))["to"] == "/ui/jobs"
     assert (await rest("GET", f"{JOBS}/{key}")).status_code == 404
     dead = (await rest.dead_letter())["key"]
-    assert offered_in(await visitor.page(f"/ui/jobs/{dead}"), dead) == {"requeue", "retries", "delete"}
+    offered = {"requeue", "requeue-with", "retries", "delete"}
+    assert offered_in(await visitor.page(f"/ui/jobs/{dead}"), dead) == offered
     await visitor.done(f"/ui/jobs/{dead}/requeue", path)
     assert await visitor.audit() == [
         ("jobs.requeue", dead, {}),
@@ -122,6 +144,42 @@ async def test_a_job_is_offered_only_what_its_state_allows_and_each_deed_is_in_t
         ("jobs.priority", key, {"priority": -3}),
         ("jobs.retries", key, {"retries": 9}),
     ]
+
+
+async def test_a_dead_letter_is_requeued_with_edited_variables_and_a_slip_is_shown_with_what_was_typed(
+    visitor: Visitor,
+) -> None:
+    key = (await visitor.rest.dead_letter(variables={"to": "<ann>", "mark": "\u202e\U000e0001"}))["key"]
+    path, act = f"/ui/jobs/{key}", f"/ui/jobs/{key}/requeue-with"
+    page = await visitor.page(path)
+    typed = page.partition('<textarea id="variables"')[2].partition(">\n")[2].partition("</textarea>")[0]
+    assert typed == '{\n  "to": "<ann>",\n  "mark": "\\u202e\\udb40\\udc01"\n}'
+    for slip in ('{"to": "ada"', "[1]", ""):
+        answer = await visitor.post(act, path, variables=slip)
+        assert (answer.status_code, "variables: must be a JSON object" in answer.text) == (422, True)
+        assert f">\n{slip}</textarea>" in html.unescape(answer.text)
+    said = await visitor.done(act, path, variables=typed.replace("<ann>", "ada").replace("\n", "\r\n"))
+    assert (said["is_good"], said["to"]) == (True, path)
+    shown = await visitor.rest.ok("GET", f"{JOBS}/{key}")
+    assert (shown["state"], shown["variables"]) == ("pending", {"to": "ada", "mark": "\u202e\U000e0001"})
+    assert "arguments changed" in await visitor.page(path)
+    again = await visitor.done(act, path, variables="{}")
+    assert (again["text"], again["is_good"]) == (f"Job '{key}' is pending: {UNTRIED}", False)
+    assert (await visitor.audit()) == [("jobs.requeue", key, {"variables": "changed"})]
+
+
+@pytest.mark.parametrize("variables", [{"password": "hunter2-hunter2"}, {"text": "x" * 30_000}], ids=["masked", "long"])
+async def test_variables_that_are_not_shown_as_they_are_cannot_be_edited(
+    visitor: Visitor, variables: dict[str, str]
+) -> None:
+    key = (await visitor.rest.dead_letter(variables=variables))["key"]
+    path = f"/ui/jobs/{key}"
+    page = await visitor.page(path)
+    assert "They cannot be edited here, because some of them are masked, or they are too long." in page
+    assert "<textarea" not in page
+    said = await visitor.done(f"{path}/requeue-with", path, variables='{"password": "••••••"}')
+    assert said["text"] == "variables: cannot be edited here, because some of them are not shown"
+    assert (await visitor.rest.ok("GET", f"{JOBS}/{key}"))["variables"] == variables
 
 
 async def test_what_cannot_be_done_is_refused_in_words_and_not_noted(visitor: Visitor) -> None:
@@ -188,7 +246,7 @@ async def test_a_job_is_read_but_not_changed_by_those_who_may_only_read(local: R
         page = await reader.page(path)
         assert offered_in(page, job["key"]) == set()
         assert 'href="/ui/workers"' not in page.partition('class="why')[2]
-        for deed in ("cancel", "requeue", "run-now", "delete"):
+        for deed in ("cancel", "requeue", "requeue-with", "run-now", "delete"):
             assert (await reader.post(f"{path}/{deed}")).status_code == 403
     async with visiting(local, "jobs", tenants=("umbrella",)) as stranger:
         assert "acme" not in await stranger.page(path, 403)

@@ -147,7 +147,7 @@ async def test_all_jobs_that_match_are_changed_after_a_page_that_says_what_will_
         answer = await visitor.post("/ui/jobs/change", "/ui/jobs?correlation=c1", **asked)
         assert answer.status_code == 200
         assert "Cancel 3 jobs?" in answer.text
-        assert "Jobs that wait will never start" in answer.text
+        assert "Pending jobs will never start" in answer.text
         assert await states(rest, *mine) == ["pending"] * 3
         [below] = re.findall(r'name="below" value="(\d+)"', answer.text)
         too_late = await rest.job(correlation_id="c1", run_at=LATER)

@@ -78,7 +78,7 @@ async def test_what_needs_somebody_is_said_with_a_way_to_it(tmp_path: Path) -> N
             "1 type is paused: held": "/ui/type?name=held",
         }
         shown = {label: value for label, value in tiles(page).items() if value != "0"}
-        assert shown == {"pending": "4", "processing": "1", "worker processes": "1"}
+        assert shown == {"pending": "4", "processing": "1", "workers": "1"}
         rows = re.findall(r'<tr data-key="w-(\w+)/"', page)
         assert rows == ["broken", "held", "lonely", "taken"]
 

@@ -9,7 +9,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from everwork.codec.fields import TEXTS
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.states import State
 from everwork.server.http.ui.redaction import (
     FILE_WORK_MAX,
@@ -26,12 +26,12 @@ MASKS = Masks(MASKED)
 SECRET = "s3cr3t-value"
 
 
-def a_job(**fields: Any) -> Job:
+def a_job(**fields: Any) -> StoredJob:
     """A job with these values."""
     texts: dict[str, Any] = {
         name: json.dumps(value) if isinstance(value, dict) else value for name, value in fields.items()
     }
-    return Job(key=1, type="t", state=State.PENDING, **texts)
+    return StoredJob(key=1, type="t", state=State.PENDING, **texts)
 
 
 SECRET_NAMES = """

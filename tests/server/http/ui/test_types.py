@@ -158,7 +158,7 @@ async def test_groups_and_workers_of_a_type_are_shown(visitor: Visitor) -> None:
     await visitor.rest.job(type="card")
     page = await visitor.page("/ui/type?name=card")
     assert re.search(r'<tr data-key="g-audit">.*?data-label="pending" class="num">1<', page, re.S)
-    assert "no worker class names it" in page
+    assert "none running" in page
 
 
 # Breakers -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from everwork.service.fleet.entries import ProcessEntry
 from everwork.service.fleet.fleet import Fleet
 from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
@@ -26,7 +27,7 @@ async def test_each_process_is_shown_with_what_it_runs_and_what_is_broken(visito
     [job] = (await rest.ok("POST", f"{JOBS}/activate", asked))["jobs"]
     held = await rest.leased(type="sms-send")
     page = await visitor.page("/ui/workers")
-    process = row(page, "p-m1/0")
+    process = row(page, "p-manager-m1/0-")
     for told in (
         "here, pid 17",
         "running<",
@@ -62,14 +63,14 @@ async def test_a_worker_is_switched_and_a_process_restarted_and_both_are_noted(v
     await a_trigger(engine)
     await a_process(engine)
     said = await visitor.done("/ui/workers/switch", "/ui/workers", worker=WORKER_ID, on="no")
-    assert said["text"] == "mailer is off: it takes no more jobs; what runs goes on."
+    assert said["text"] == "mailer is off: it takes no new jobs; running jobs continue."
     assert (await Fleet(engine).off()).workers == {WORKER_ID}
     assert "Switch on" in row(await visitor.page("/ui/workers"), f"w-{WORKER_ID}")
     assert "already" in (await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="no"))["text"]
     await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="yes")
     said = await visitor.done("/ui/workers/restart", process="m1/0")
     assert said["text"] == "Process m1/0 is being replaced: what it runs it may finish first."
-    assert "being replaced" in row(await visitor.page("/ui/workers"), "p-m1/0")
+    assert "being replaced" in row(await visitor.page("/ui/workers"), "p-manager-m1/0-")
     noted = [(action, target) for action, target, _ in await visitor.audit()]
     assert noted == [
         ("processes.restart", "m1/0"),
@@ -77,6 +78,31 @@ async def test_a_worker_is_switched_and_a_process_restarted_and_both_are_noted(v
         ("workers.off", WORKER_ID),
         ("workers.off", WORKER_ID),
     ]
+
+
+async def test_workers_that_no_manager_runs_are_shown_while_idle_and_not_offered_a_restart(visitor: Visitor) -> None:
+    rest = visitor.rest
+    fleet = Fleet(rest.engine)
+    mailer = ProcessEntry(name="h-1-ab", kind="application", worker="mailer", types=("mails",), host="h", pid=1)
+    await fleet.beat(None, [mailer])
+    phone = ProcessEntry(name="phone", kind="poller", types=("sms", "calls (group eu)"), via="server-1")
+    await fleet.beat_clients("server-1", [phone], left_out=3)
+    page = await visitor.page("/ui/workers")
+    shown = row(page, "p-application-h-1-ab-")
+    for told in ("h, pid 1", "leases as mailer", "/ui/type?name=mails", "nothing"):
+        assert told in shown, told
+    shown = row(page, "p-poller-phone-server-1")
+    for told in ("via server-1", "/ui/type?name=sms", '/ui/type?name=calls"', "(group eu)"):
+        assert told in shown, told
+    assert ("Restart" in page, "At least 3 more streams or pollers" in page) == (False, True)
+    listed = await rest.ok("GET", "/api/v1/processes")
+    assert [(one["kind"], one["worker"], one["types"]) for one in listed["processes"]] == [
+        ("application", "mailer", ["mails"]),
+        ("poller", "phone", ["sms", "calls (group eu)"]),
+    ]
+    assert listed["left_out"] == 3
+    refused = await rest.refused(422, "POST", "/api/v1/processes/h-1-ab/restart")
+    assert "is not a process of a manager; restart its program where it runs" in refused["detail"]
 
 
 async def test_who_does_not_live_is_told_in_words(visitor: Visitor) -> None:
@@ -88,7 +114,8 @@ async def test_who_does_not_live_is_told_in_words(visitor: Visitor) -> None:
         assert (said["is_good"], "not found" in said["text"], said["to"]) == (False, True, "/ui/workers")
     page = await visitor.page("/ui/workers")
     assert "everwork worker app:manager" in page
-    assert "Nobody at this moment" in page
+    assert "No workers are running" in page
+    assert "Other leases" not in page
 
 
 async def test_a_key_that_may_only_read_is_offered_no_switch(local: Rest) -> None:

@@ -71,10 +71,10 @@ BEGIN
   END IF;
   INSERT INTO result (key, body) SELECT job_key, job->>'result' WHERE job->>'result' IS NOT NULL;
   IF record->'history' <> '[]' THEN
-    INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms)
-    SELECT job_key, x.attempt, x.step, x.kind, x.at_ms, x.worker, x.error, x.activated_at_ms, x.retry_at_ms
+    INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms, traceback)
+    SELECT job_key, x.attempt, x.step, x.kind, x.at_ms, x.worker, x.error, x.activated_at_ms, x.retry_at_ms, x.traceback
     FROM jsonb_to_recordset(record->'history') AS x(attempt int, step smallint, kind text, at_ms bigint, worker text,
-      error text, activated_at_ms bigint, retry_at_ms bigint);
+      error text, activated_at_ms bigint, retry_at_ms bigint, traceback text);
   END IF;
   INSERT INTO dedupe (type, tenant, dedupe_key, key)
   SELECT job->>'type', job->>'tenant', job->>'dedupe_key', job_key

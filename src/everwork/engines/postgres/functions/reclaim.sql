@@ -56,11 +56,10 @@ BEGIN
   worked AS (
     INSERT INTO work_delta (hour, queue_id, worker, failed, retried, execution_ms, wait_ms)
     SELECT u.at_ms / 3600000, u.queue_id, u.worker, -count(*) FILTER (WHERE u.retry_at_ms IS NULL),
-      -count(u.retry_at_ms), -sum(greatest(0, u.at_ms - u.activated_at_ms)),
+      -count(u.retry_at_ms), 0,
       -sum(greatest(0, u.activated_at_ms - u.due_at_ms))
     FROM undone u WHERE u.due_at_ms IS NOT NULL GROUP BY 1, 2, 3)
   INSERT INTO measure_delta (hour, queue_id, jobs, execution, wait, sort)
-  SELECT u.at_ms / 3600000, u.queue_id, -count(*), bucket_of(u.at_ms - u.activated_at_ms),
-    bucket_of(u.activated_at_ms - u.due_at_ms), {lapsed}
-  FROM undone u WHERE u.due_at_ms IS NOT NULL GROUP BY 1, 2, 4, 5;
+  SELECT u.at_ms / 3600000, u.queue_id, -count(*), {no_bucket}, bucket_of(u.activated_at_ms - u.due_at_ms), {lapsed}
+  FROM undone u WHERE u.due_at_ms IS NOT NULL GROUP BY 1, 2, 5;
 END $$;

@@ -30,10 +30,10 @@ END $$;
 
 -- What the core has decided: {"key": {"a": attempt, "n": attempts and "m": max_attempts that it knew,
 --   "s": 1 pending or 4 failed, "b": backoff, "x": new max_attempts, "i": kind, "e": error, "c": code,
---   "v": new variables, if there are any, "f": if a breaker counts it,
+--   "v": new variables and "k": the traceback, if there are any, "f": if a breaker counts it,
 --   "t": the kind of failure, if the client knows it}, ...}.
 -- `lapsed`: only leases that ran out may end this way, and jobs that are being settled at the moment, perhaps in a long
--- transaction of a user's, are skipped.
+-- transaction of a user's, are skipped. How long they ran is not known, and not measured.
 -- If attempts or max_attempts have changed meanwhile, the guard fails and the caller decides again.
 -- Returns also the keys that breakers count, and the queue of each.
 CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint, OUT accepted bigint[],
@@ -67,9 +67,9 @@ BEGIN
     FROM held h WHERE h.o->>'s' = '4'),
   recorded AS (
     INSERT INTO history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms,
-      due_at_ms, attempts)
+      traceback, due_at_ms, attempts)
     SELECT h.key, h.attempt, 0, h.o->>'i', at_ms, h.worker, h.o->>'e', h.activated_at_ms,
-      CASE WHEN h.o->>'s' = '1' THEN at_ms + (h.o->>'b')::bigint END,
+      CASE WHEN h.o->>'s' = '1' THEN at_ms + (h.o->>'b')::bigint END, h.o->>'k',
       -- What functions/reclaim.sql needs to undo a lapse; it knows the kind under which this one is counted.
       CASE WHEN h.o->>'t' = {lapsed} THEN h.run_at_ms END, CASE WHEN h.o->>'t' = {lapsed} THEN h.attempts END
     FROM held h),
@@ -81,11 +81,13 @@ BEGIN
   worked AS (
     INSERT INTO work_delta (hour, queue_id, worker, failed, retried, execution_ms, wait_ms)
     SELECT at_ms / 3600000, h.queue_id, h.worker, count(*) FILTER (WHERE h.o->>'s' = '4'),
-      count(*) FILTER (WHERE h.o->>'s' = '1'), sum(greatest(0, at_ms - h.activated_at_ms)),
+      count(*) FILTER (WHERE h.o->>'s' = '1'),
+      CASE WHEN lapsed THEN 0 ELSE sum(greatest(0, at_ms - h.activated_at_ms)) END,
       sum(greatest(0, h.activated_at_ms - h.run_at_ms)) FROM held h GROUP BY 2, 3),
   measured AS (
     INSERT INTO measure_delta (hour, queue_id, jobs, execution, wait, sort)
-    SELECT at_ms / 3600000, h.queue_id, count(*), bucket_of(at_ms - h.activated_at_ms),
+    SELECT at_ms / 3600000, h.queue_id, count(*),
+      CASE WHEN lapsed THEN {no_bucket} ELSE bucket_of(at_ms - h.activated_at_ms) END,
       bucket_of(h.activated_at_ms - h.run_at_ms), coalesce(h.o->>'t', {unclassified}) FROM held h GROUP BY 2, 4, 5, 6)
   SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.o ? 'f'), '{}'),
     coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}')

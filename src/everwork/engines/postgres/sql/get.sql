@@ -32,7 +32,7 @@ LEFT JOIN {schema}.result r ON r.key = j.key
 WHERE j.key = ANY($1::bigint[]);
 
 -- name: history
-SELECT h.key, h.attempt, h.kind, h.at_ms, h.worker, h.error, h.activated_at_ms, h.retry_at_ms
+SELECT h.key, h.attempt, h.kind, h.at_ms, h.worker, h.error, h.activated_at_ms, h.retry_at_ms, h.traceback
 FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) ORDER BY h.key, h.attempt, h.step;
 
 -- name: end

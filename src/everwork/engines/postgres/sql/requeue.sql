@@ -1,7 +1,7 @@
 -- Purpose: requeue dead letters, or let jobs that wait for a retry start afresh.
--- Inputs: sorted keys, now, max_attempts (NULL: as created), a note for the history. Returns: those requeued, as they
---   were before. With a note the requeue is automatic: only if the policies of their types allow it, and before they
---   expire.
+-- Inputs: sorted keys, now, max_attempts (NULL: as created), a note for the history, new variables (NULL: as they are),
+--   whether it is automatic: only if the policies of their types allow it, and before they expire. Returns: those
+--   requeued, as they were before.
 
 -- name: requeue
 -- By LATERAL and LIMIT, as in get.sql.
@@ -12,7 +12,7 @@ WITH gone AS (
     CROSS JOIN LATERAL (SELECT t.requeue_ms, t.requeue_rounds FROM {schema}.queue q
       JOIN {schema}.type t ON t.name = q.type WHERE q.id = j.queue_id LIMIT 1) r
     WHERE j.key = ANY($1::bigint[])
-      AND ($4::text IS NULL OR (
+      AND (NOT $6::boolean OR (
         p.finished_at_ms <= {schema}.now_ms($2) - r.requeue_ms
         AND coalesce(j.rounds, 0) < r.requeue_rounds AND p.kind <> 'reject'
         AND coalesce(j.expires_at_ms > {schema}.now_ms($2), true))))) RETURNING f.*),
@@ -25,10 +25,11 @@ placed AS (
   CROSS JOIN LATERAL (SELECT a.expires_at_ms, a.max_attempts FROM {schema}.job a WHERE a.key = g.key LIMIT 1) j),
 recorded AS (
   INSERT INTO {schema}.history (key, attempt, step, kind, at_ms, error)
-  SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2), $4 FROM gone),
-rounds AS (
-  UPDATE {schema}.job SET rounds = coalesce(rounds, 0) + 1
-  WHERE key = ANY(ARRAY(SELECT key FROM gone WHERE $4 IS NOT NULL))),
+  SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2), $4::text FROM gone),
+changed AS (
+  UPDATE {schema}.job SET rounds = CASE WHEN $6 THEN coalesce(rounds, 0) + 1 ELSE rounds END,
+    variables = coalesce($5, variables)
+  WHERE key = ANY(ARRAY(SELECT key FROM gone WHERE $6 OR $5::text IS NOT NULL))),
 counted AS (
   INSERT INTO {schema}.count_delta (queue_id, tenant, failed, pending)
   SELECT x.queue_id, x.tenant, -count(*), count(*) FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2)
@@ -36,7 +37,7 @@ SELECT g.key, 4, g.attempts, g.max_attempts, q.type FROM gone g JOIN {schema}.qu
 
 -- name: waiting
 -- Pending jobs that were tried since their creation or their last requeue. A concurrent requeue of the same job may
--- have written its entry already.
+-- have written its entry already. Inputs: sorted keys, now, a note for the history, new variables.
 WITH held AS MATERIALIZED (
   SELECT l.* FROM {schema}.live l
   WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2 AND l.attempt > 0 AND NOT EXISTS (
@@ -48,6 +49,10 @@ moved AS (
     max_attempts = (SELECT j.max_attempts FROM {schema}.job j WHERE j.key = l.key)
   WHERE l.key = ANY(ARRAY(SELECT key FROM held))),
 recorded AS (
-  INSERT INTO {schema}.history (key, attempt, step, kind, at_ms)
-  SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2) FROM held ON CONFLICT DO NOTHING)
+  INSERT INTO {schema}.history AS h (key, attempt, step, kind, at_ms, error)
+  SELECT key, attempt, 1, 'requeue', {schema}.now_ms($2), $3::text FROM held
+  ON CONFLICT (key, attempt, step) DO UPDATE SET error = coalesce(excluded.error, h.error)),
+changed AS (
+  UPDATE {schema}.job SET variables = $4
+  WHERE key = ANY(ARRAY(SELECT key FROM held WHERE $4::text IS NOT NULL)))
 SELECT h.key, 1, h.attempts, h.max_attempts, q.type FROM held h JOIN {schema}.queue q ON q.id = h.queue_id;

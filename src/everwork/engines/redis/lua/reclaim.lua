@@ -9,7 +9,7 @@ local function restore_error(id) -- That of the attempt before.
   for i = #entries, 1, -1 do
     local kind, error = string.match(entries[i], '^%d+\n(%a+)\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')
     if kind == 'requeue' then break end
-    if kind ~= 'release' then return put(ERRORS, id, '\0' .. (kind == 'lapse' and lapse_parts(error) or error)) end
+    if kind ~= 'release' then return put(ERRORS, id, '\0' .. string.match(error, '^[^%z]*')) end
   end
   drop(ERRORS, id)
 end
@@ -31,13 +31,11 @@ end
 
 local function uncount(r, at_ms, activated, retry_at, worker, due) -- What add_failure has added.
   local hour, type = fmt('%.0f', math.floor(at_ms / 3600000)), trait_for(r.queue).type
-  local spent, waited = math.max(0, at_ms - activated), math.max(0, activated - due)
+  local waited = math.max(0, activated - due)
   local sums, whose = P .. ':w:' .. hour, '\n' .. type .. '\n' .. worker
   less(sums, (retry_at == '' and 'failed' or 'retried') .. whose, 1)
-  less(sums, 'execution' .. whose, spent)
   less(sums, 'wait' .. whose, waited)
   local measures = P .. ':m:' .. hour .. ':' .. type
-  less(measures, bucket_of(EXECUTION, spent), 1)
   less(measures, bucket_of(WAIT, waited), 1)
   less(measures, '@LAPSED_NAME@', 1)
 end

@@ -1,16 +1,17 @@
 -- Purpose: requeue dead letters, with the attempts that they were created with.
--- Inputs: now; '1' to requeue also pending jobs that were tried, else '0'; ids. Returns: judgements, see
---   parts/change.lua.
+-- Inputs: now; '1' to requeue also pending jobs that were tried, else '0'; new variables, a payload without rare
+--   values, or '' to keep them; a note for the history; ids. Returns: judgements, see parts/change.lua.
 -- Parts: records traits running effects queues endings change
-local is_waiting = ARGV[2] == '1'
-local out = change(3, function(id, record, r)
+local is_waiting, variables, note = ARGV[2] == '1', ARGV[3], ARGV[4]
+local out = change(5, function(id, record, r)
   if r.state == 'f' then
-    requeue(id, record, r, r.created_max)
+    requeue(id, record, r, r.created_max, note)
   elseif is_waiting and r.state == 'p' and is_tried(id, r) then
-    requeue_waiting(id, record, r)
+    requeue_waiting(id, record, r, note)
   else
     return 'wrong_state'
   end
+  if variables ~= '' then set_variables(id, variables) end
   return 'accepted'
 end)
 finish()

@@ -3,7 +3,7 @@
 -- Inputs: now; segments, then per segment (no job twice in one):
 --     'complete', n, n ids, n attempts, results, and per result its number in the segment and its text; or
 --     'other', n, and per outcome id, attempt, verdict, guard, delay, max, kind, error, code, variables, '1' if the
---     breaker counts it, the name under which its failure is measured;
+--     breaker counts it, the name under which its failure is measured, traceback or '';
 --   '1' and jobs (see parts/intake.lua; their owners are the numbers of their completions, from 1 on) or '0';
 --   '1' and claims (see parts/claim.lua) or '0'.
 --   attempt 0: checked by state only. verdict: retry, fail, release, '' if the job was not processing when it was read.

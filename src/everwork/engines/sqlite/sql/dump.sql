@@ -5,7 +5,7 @@
 SELECT key, max_attempts, retry FROM ew_job WHERE key > ? ORDER BY key LIMIT ?;
 
 -- name: histories
-SELECT h.key, h.attempt, h.kind, h.at_ms, h.worker, h.error, h.activated_at_ms, h.retry_at_ms
+SELECT h.key, h.attempt, h.kind, h.at_ms, h.worker, h.error, h.activated_at_ms, h.retry_at_ms, h.traceback
 FROM json_each(?1) k CROSS JOIN ew_history h ON h.key = k.value ORDER BY k.id, h.attempt, h.step;
 
 -- name: ends

@@ -46,7 +46,7 @@ LEFT JOIN ew_future u ON u.queue = j.queue AND u.run_at_ms = COALESCE(v.run_at_m
 LEFT JOIN ew_result s ON s.key = j.key;
 
 -- name: history
-SELECT attempt, kind, at_ms, worker, error, activated_at_ms, retry_at_ms
+SELECT attempt, kind, at_ms, worker, error, activated_at_ms, retry_at_ms, traceback
 FROM ew_history WHERE key = ? ORDER BY attempt, step;
 
 -- name: end

@@ -40,9 +40,6 @@ CROSS JOIN ew_job j ON j.key = l.key
 CROSS JOIN ew_queue q ON q.id = l.queue
 CROSS JOIN ew_type t ON t.name = q.type;
 
--- name: set_variables
-UPDATE ew_job SET variables = ? WHERE key = ?;
-
 -- name: past_end
 -- How an earlier attempt ended, if the history still has it.
 SELECT kind FROM ew_history WHERE key = ? AND attempt = ? AND step = 0;

@@ -57,6 +57,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 INSERT INTO ew_revision (key, run_at_ms, priority) VALUES (?, ?, ?)
 ON CONFLICT DO UPDATE SET run_at_ms = excluded.run_at_ms, priority = excluded.priority;
 
+-- name: set_variables
+UPDATE ew_job SET variables = ? WHERE key = ?;
+
 -- name: rearm_expiry
 -- A job that is pending again can expire again.
 INSERT INTO ew_expiry (expires_at_ms, key) SELECT expires_at_ms, key FROM ew_job
@@ -81,8 +84,8 @@ DELETE FROM ew_finished WHERE queue = ? AND state = ? AND key = ?;
 
 -- name: append_history
 INSERT INTO ew_history (key, attempt, step, kind, at_ms, worker, error, activated_at_ms, retry_at_ms,
-  due_at_ms, attempts)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+  traceback, due_at_ms, attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: trim_history
 DELETE FROM ew_history WHERE key = ? AND attempt <= ?;

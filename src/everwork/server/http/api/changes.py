@@ -17,13 +17,14 @@ from everwork.core.limits import (
     DELAY_MS_MAX,
     ERROR_CHARS_MAX,
     LEASE_MS_MAX,
+    PAYLOAD_BYTES_MAX,
     PRIORITY_MAX,
     PRIORITY_MIN,
 )
 from everwork.exceptions import EngineError, InvalidInput, JobNotFound
 from everwork.server.http.api.jobs import FILTER, job_filter
 from everwork.server.http.api.schemas import ref
-from everwork.server.http.framework.fields import FLAG, INSTANT, Integer, Text
+from everwork.server.http.framework.fields import FLAG, INSTANT, Integer, JsonObject, Text
 from everwork.server.http.framework.operations import (
     Call,
     Field,
@@ -57,9 +58,9 @@ async def cancel(call: Call) -> Response:
 
 
 async def requeue(call: Call) -> Response:
-    """Requeue a dead letter, or a job waiting for a retry."""
-    await call.body()
-    await call.jobs.requeue(call.key)
+    """Requeue a dead letter, or a job waiting for a retry, with other variables if they are given."""
+    sent = await call.body()
+    await call.jobs.requeue(call.key, variables=sent["variables"])
     return await changed(call)
 
 
@@ -135,7 +136,23 @@ OPERATIONS: Final = (
         "Cancel a job",
         Shape("Cancel", (Field("reason", Text(ERROR_CHARS_MAX), "Why.", default=""),), {"reason": "not needed"}),
     ),
-    _change("requeueJob", requeue, Jobs.requeue, "Requeue a dead letter, or a job waiting for a retry", NOTHING),
+    _change(
+        "requeueJob",
+        requeue,
+        Jobs.requeue,
+        "Requeue a dead letter, or a job waiting for a retry",
+        Shape(
+            "Requeue",
+            (
+                Field(
+                    "variables",
+                    JsonObject(PAYLOAD_BYTES_MAX),
+                    "They replace all of the job's own, at most 1 MiB of JSON; by default it keeps its own.",
+                ),
+            ),
+            {"variables": {"to": "ada@example.com"}},
+        ),
+    ),
     _change(
         "setRetries",
         set_retries,

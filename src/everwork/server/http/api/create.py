@@ -11,7 +11,7 @@ import orjson
 from everwork.codec.job_reports import job_report
 from everwork.codec.new_job import wire_job
 from everwork.core import checks
-from everwork.core.job import Job, NewJob
+from everwork.core.job import NewJob, StoredJob
 from everwork.core.leasing import Created
 from everwork.core.limits import (
     ATTEMPTS_MAX,
@@ -165,21 +165,21 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
     return reports + [created_key(one) for one in created[len(reports) :]]
 
 
-async def _read(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[Job]:
+async def _read(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[StoredJob]:
     """Read every job once, even if it was deduplicated several times."""
     keys = list(dict.fromkeys(one.key for one in created))
     found = dict(zip(keys, await call.jobs.get_many(keys), strict=True))
     return [found[one.key] or _deleted_job(new, one.key) for new, one in zip(jobs, created, strict=True)]
 
 
-def _created_job(job: Job, created: Created) -> dict[str, Any]:
+def _created_job(job: StoredJob, created: Created) -> dict[str, Any]:
     return {**job_report(job, read=orjson.Fragment), "deduplicated": created.deduplicated}
 
 
-def _chars(job: Job) -> int:
+def _chars(job: StoredJob) -> int:
     return len(job.variables) + len(job.headers or "") + len(job.result or "") + len(job.extra or "")
 
 
-def _deleted_job(new: NewJob, key: int) -> Job:
+def _deleted_job(new: NewJob, key: int) -> StoredJob:
     """A job that was created, run and deleted before it could be read: as it was requested."""
-    return Job(key=key, type=new.type, state=State.PENDING, tenant=new.tenant, variables=new.variables)
+    return StoredJob(key=key, type=new.type, state=State.PENDING, tenant=new.tenant, variables=new.variables)

@@ -19,8 +19,7 @@ from everwork.service.reports import (
     fired_report,
     fires_report,
     forgotten_report,
-    manager_report,
-    process_report,
+    processes_report,
     restart_report,
     running_report,
     trigger_report,
@@ -80,14 +79,9 @@ async def list_fires(call: Call) -> Response:
 
 
 async def list_processes(call: Call) -> Response:
-    """List running managers and processes."""
-    managers = await call.admin.managers()
-    processes = await call.admin.processes()
-    report = {
-        "managers": [manager_report(one) for one in managers],
-        "processes": [process_report(p) for p in processes],
-    }
-    return json_response(report)
+    """List running managers, processes, streams and pollers."""
+    admin = call.admin
+    return json_response(processes_report(await admin.managers(), await admin.processes(), await admin.left_out()))
 
 
 async def restart_process(call: Call) -> Response:
@@ -212,7 +206,7 @@ OPERATIONS: Final = (
         f"GET {_PROCESSES}",
         list_processes,
         Admin.processes,
-        summary="What lives",
+        summary="List running workers: processes, streams and pollers",
         response=ok("Processes"),
     ),
     operation(

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from everwork.codec.job_reports import explanation_report, job_report
 from everwork.core import checks
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
 from everwork.core.queries import CURSOR_MAX, ORDERS, JobFilter, Order, Page
 from everwork.exceptions import InvalidInput
@@ -75,7 +75,7 @@ async def list_jobs(call: Call) -> Response:
 
 async def _bounded_page(call: Call, filter_: JobFilter, limit: int) -> Page:
     """Read up to `limit` jobs, fewer if they are large, to bound memory."""
-    jobs: list[Job] = []
+    jobs: list[StoredJob] = []
     page = Page([], call.query["cursor"])
     chars = 0
     while len(jobs) < limit and chars < PAGE_CHARS_MAX:

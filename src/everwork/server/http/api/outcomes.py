@@ -13,7 +13,7 @@ from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.changes import ATTEMPT, CHANGED, changed
 from everwork.server.http.framework.context import API
-from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, Integer, JsonObject
+from everwork.server.http.framework.fields import FLAG, MESSAGE, NAME, TRACEBACK, Integer, JsonObject
 from everwork.server.http.framework.operations import Call, Field, Operation, Shape
 from everwork.service.jobs import Jobs
 
@@ -35,6 +35,7 @@ async def fail(call: Call) -> Response:
     default_ms = 0 if sent["retries"] is not None else None
     backoff_ms = default_ms if sent["backoff_ms"] is None else sent["backoff_ms"]
     outcome = Failed(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms)
+    outcome = outcome._replace(traceback=sent["traceback"])
     if rule is not None:
         outcome = outcome._replace(classes=(), strict=sent["strict"])
     return await _settle(call, outcome._replace(variables=await _merged(call, sent)), "failed")
@@ -43,7 +44,7 @@ async def fail(call: Call) -> Response:
 async def throw(call: Call) -> Response:
     """Fail a job with an error code, without retry."""
     sent = await call.body()
-    outcome = Throw(call.key, sent["attempt"], sent["error_code"], sent["error_message"])
+    outcome = Throw(call.key, sent["attempt"], sent["error_code"], sent["error_message"], traceback=sent["traceback"])
     return await _settle(call, outcome._replace(variables=await _merged(call, sent)), "failed")
 
 
@@ -63,6 +64,11 @@ async def _settle(call: Call, outcome: Outcome, done: str) -> Response:
 
 _VARIABLES: Final = JsonObject(PAYLOAD_BYTES_MAX)
 _MESSAGE: Final = Field("error_message", MESSAGE, "What went wrong; 8,192 characters of it are kept.", default="")
+_TRACEBACK: Final = Field(
+    "traceback",
+    TRACEBACK,
+    "Stored with the attempt. Of more than 8,192 characters, the first line and the end are kept.",
+)
 _OVER: Final = Field("variables", _VARIABLES, "Put over the job's own variables.")
 
 OPERATIONS: Final = (
@@ -101,6 +107,7 @@ OPERATIONS: Final = (
                 ),
                 _OVER,
                 ATTEMPT,
+                _TRACEBACK,
             ),
             {"error_message": "connection refused", "retries": 2, "backoff_ms": 5_000, "attempt": 1},
         ),
@@ -116,7 +123,7 @@ OPERATIONS: Final = (
         Jobs.settle,
         body=Shape(
             "Throw",
-            (Field("error_code", NAME, "The error's name.", is_required=True), _MESSAGE, _OVER, ATTEMPT),
+            (Field("error_code", NAME, "The error's name.", is_required=True), _MESSAGE, _OVER, ATTEMPT, _TRACEBACK),
             {"error_code": "ADDRESS_UNKNOWN", "error_message": "no such address", "attempt": 1},
         ),
         problems=(404, 409),

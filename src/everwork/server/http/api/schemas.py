@@ -8,7 +8,7 @@ from typing import Any, Final
 from everwork.codec.fields import Field, fields_of
 from everwork.codec.job_reports import leased_report
 from everwork.core.breaker import BreakerState
-from everwork.core.job import HistoryEntry, Job, Kind, LeasedJob
+from everwork.core.job import HistoryEntry, Kind, LeasedJob, StoredJob
 from everwork.core.queries import Reason
 from everwork.core.states import State
 from everwork.server.http.framework.fields import Schema
@@ -81,8 +81,8 @@ def _schema(field: Field) -> Schema:
     return {**schema, "type": [schema["type"], "null"]} if field.is_optional else schema
 
 
-_EVERYTHING: Final = _properties(Job) | {"max_retries": _COUNT}
-_PROCESSING: Final = Job(key=1, type="", state=State.PROCESSING, lease_until_ms=0)
+_EVERYTHING: Final = _properties(StoredJob) | {"max_retries": _COUNT}
+_PROCESSING: Final = StoredJob(key=1, type="", state=State.PROCESSING, lease_until_ms=0)
 _LEASED_REPORT: Final = leased_report(LeasedJob(*attrgetter(*LeasedJob._fields)(_PROCESSING)), "", ())
 _LEASED: Final = {name: _EVERYTHING[name] for name in _LEASED_REPORT if name != "deadline"}
 _JOB: Final = _LEASED | _EVERYTHING
@@ -286,6 +286,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Process": exactly(
         name=_TEXT,
+        kind={
+            "type": "string",
+            "enum": ["manager", "application", "stream", "poller"],
+            "description": "manager or application: a worker process; stream or poller: a gRPC or REST client.",
+        },
+        worker={**_TEXT, "description": "The name under which it leases jobs."},
+        types={**list_of(_TEXT), "description": "The types that it takes; for a manager's process, see its workers."},
+        concurrency={**_COUNT, "description": "How many jobs it runs concurrently; 0 if not known."},
+        via={**_TEXT, "description": "The server that a stream or poller is connected to."},
         manager=_TEXT,
         host=_TEXT,
         pid=_COUNT,
@@ -307,7 +316,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         tenant=_TEXT,
         attempt=_COUNT,
         worker={**_TEXT, "description": "The name under which it is leased."},
-        process={**_MAYBE_TEXT, "description": "The process of that name, if one lives."},
+        process={
+            **_MAYBE_TEXT,
+            "description": "The process, stream or poller with that name, if there is exactly one.",
+        },
         activated_at=_TIME,
         deadline=_TIME,
     ),
@@ -316,11 +328,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
         others={
             "type": "object",
             "additionalProperties": _COUNT,
-            "description": "How many of them are held under names that are no process's.",
+            "description": "How many of them are leased by workers that are not registered.",
         },
         cut={**_FLAG, "description": "There are more."},
     ),
-    "Processes": exactly(managers=list_of(ref("Manager")), processes=list_of(ref("Process"))),
+    "Processes": exactly(
+        managers=list_of(ref("Manager")),
+        processes=list_of(ref("Process")),
+        left_out={**_COUNT, "description": "At least this many more streams and pollers are not listed."},
+    ),
     "Key": exactly(**_API_KEY),
     "NewKey": exactly(**{**_API_KEY, "key": {"type": "string", "description": "The key itself, shown this once."}}),
     "Keys": exactly(keys=list_of(ref("Key"))),

@@ -59,7 +59,7 @@ API: Final = "rest"
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """What handlers depend on. `stopping` is set when the server stops."""
+    """What handlers depend on. `stopping` is set when the server stops. `is_mounted`: in another application."""
 
     service: JobService
     keys: KeyRing
@@ -68,3 +68,4 @@ class AppContext:
     readiness: Readiness
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    is_mounted: bool = False

@@ -12,7 +12,7 @@ from everwork.core import checks
 from everwork.core.instants import moment_ms
 from everwork.core.limits import ERROR_CHARS_MAX, KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import SYNONYMS
-from everwork.core.texts import error_text
+from everwork.core.texts import error_text, traceback_text
 from everwork.exceptions import InvalidInput
 
 Schema = dict[str, Any]
@@ -147,6 +147,21 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Traceback:
+    """The traceback of a failure: of any length, too."""
+
+    schema: Schema = field(default_factory=lambda: {"type": "string"})
+
+    def read(self, name: str, value: object) -> str | None:
+        """The part of the traceback that is kept; None if there is none."""
+        if not isinstance(value, str):
+            raise InvalidInput(name, f"must be a text, not {checks.shown(value)}")
+        return traceback_text(value) or None
+
+    parse = read
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """A boolean."""
 
@@ -255,6 +270,7 @@ class ListOf:
 NAME: Final = Name()
 SEARCH_TEXT: Final = SearchText()
 MESSAGE: Final = Message()
+TRACEBACK: Final = Traceback()
 FLAG: Final = Flag()
 INSTANT: Final = Instant()
 KEY: Final = Integer(1, KEY_MAX)

@@ -73,7 +73,7 @@ class ResponseMiddleware:
             if status == GONE:
                 await problem(503, "stopping", "the server is stopping")(scope, receive, send_with_headers)
         except Exception as error:  # the last resort: a bug must not become a traceback on the wire
-            log.error("a request met a defect", path=scope["path"], error=type(error).__name__, exc_info=error)
+            log.error("internal error in a request", path=scope["path"], error=type(error).__name__, exc_info=error)
             if status != GONE:
                 raise
             await problem(500, "internal_error", "the server met a defect; its log says more")(

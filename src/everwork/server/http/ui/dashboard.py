@@ -15,18 +15,15 @@ from everwork.server.errors import wire
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.operations import SegmentRoute
 from everwork.server.http.framework.problems import Refusal
+from everwork.server.http.ui.address import HOME, SERVER, address, local_address, prefix_of, under
 from everwork.server.http.ui.page import Action, Done, Download, Page, View
-from everwork.server.http.ui.render import ASSET_PATH, address, asset, render, render_live
-from everwork.server.http.ui.session import (
-    LoggedOut,
-    SessionCookies,
-    require_same_origin,
-    require_token,
-)
-from everwork.server.http.ui.visit import HOME, Visit, local_path
+from everwork.server.http.ui.render import ASSET_PATH, asset, render, render_live
+from everwork.server.http.ui.session import LoggedOut, Visitors, require_same_origin, require_token
+from everwork.server.http.ui.visit import Visit
 from everwork.service.access.keys import host_clock
 
-LOGIN: Final = "/ui/login"
+LOGIN: Final = "/login"
+REFUSED: Final = "you do not have access to this dashboard"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -43,21 +40,50 @@ CONFIRMATION_FIELDS: Final = frozenset({"csrf", "back", "sure", "question", "lab
 DEFAULT_QUESTION: Final = "Are you sure?"
 DEFAULT_LABEL: Final = "Confirm"
 THEMES: Final = ("light", "dark")
+OF_LOGIN: Final = ("/login", "/logout")
+"""The paths of sessions."""
 
 
 class Dashboard:
-    """The pages and actions of one server."""
+    """The pages and actions of one dashboard, as an ASGI application; addresses begin with the request's prefix.
 
-    def __init__(self, context: AppContext, pages: Sequence[Page], actions: Sequence[Action]) -> None:
+    Without a login page of its own, it has no pages and actions for visitors that are not logged in.
+    """
+
+    def __init__(
+        self, context: AppContext, visitors: Visitors, pages: Sequence[Page], actions: Sequence[Action]
+    ) -> None:
         self.context = context
-        self.cookies = SessionCookies(context)
-        self.pages = {page.path: page for page in pages}
-        self._actions = {action.path: action for action in actions}
+        self.visitors = visitors
+        self.pages = {one.path: one for one in pages if visitors.has_login or one.path not in OF_LOGIN}
+        self._actions = {one.path: one for one in actions if visitors.has_login or one.path not in OF_LOGIN}
+        self._routes = list(self.routes())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to a request, whose path is the one inside the dashboard (`address.below`)."""
+        prefix = prefix_of(scope)
+        with under(prefix):
+            if scope["path"] == HOME and prefix.home == prefix.path:
+                await RedirectResponse(prefix.home, 308)(scope, receive, send)
+                return
+            if scope["path"] == "":
+                scope.update(path=HOME, raw_path=HOME.encode())
+            for route in self._routes:
+                match, found = route.matches(scope)
+                if match.value:
+                    scope.update(found)
+                    await route.handle(scope, receive, send)
+                    return
+            response = await self._not_found(Request(scope, receive))
+            await response(scope, receive, send)
+
+    def add_route(self, route: SegmentRoute) -> None:
+        """Add a path that is neither page nor action."""
+        self._routes.insert(0, route)
 
     def routes(self) -> Iterator[SegmentRoute]:
-        """The routes under /ui; fixed paths first."""
+        """The routes; fixed paths first."""
         yield SegmentRoute(ASSET_PATH, _Static())
-        yield SegmentRoute(f"{HOME}/", RedirectResponse(HOME, 308))
         for path in sorted({*self.pages, *self._actions}, key=lambda one: "{" in one):
             targets = {"GET": self.pages.get(path), "POST": self._actions.get(path)}
             yield SegmentRoute(path, _PageHandler(self, {method: one for method, one in targets.items() if one}))
@@ -67,7 +93,8 @@ class Dashboard:
         html = render(view.template, {**self._layout(visit), **view.context, "flash": flash})
         response = Response(html, view.status, media_type="text/html", headers={"Content-Security-Policy": POLICY})
         if flash is not None:
-            self.cookies.clear_flash(visit.request, response)
+            self.visitors.clear_flash(visit.request, response)
+        self.visitors.remember(visit, response)
         return response
 
     def live_html(self, visit: Visit, view: View) -> str:
@@ -78,39 +105,49 @@ class Dashboard:
         """To another page, which shows the message of the action."""
         response = RedirectResponse(to, 303)
         if done is not None:
-            self.cookies.set_flash(request, response, done)
+            self.visitors.set_flash(request, response, done)
         return response
 
     def error_page(self, visit: Visit | None, request: Request, error: EverworkError | Refusal) -> Response:
         """A page that describes an error."""
         status = error.status if isinstance(error, Refusal) else wire(error).http
-        layout = self._layout(visit) if visit is not None else _bare_layout(request)
+        layout = self._layout(visit) if visit is not None else _bare_layout(request) | {"login_url": self._login_url}
         is_read = request.method in ("GET", "HEAD")
-        flash = self.cookies.flash(request) if is_read else None
+        flash = self.visitors.flash(request) if is_read else None
         detail = detail_of(error, UNAVAILABLE if is_read else NOT_DONE)
         # Never after a form: a browser that reloads its response sends the form again.
         about = {"status": status, "detail": detail, "title": title_of(status), "is_retried": is_read, "flash": flash}
         headers = {"Content-Security-Policy": POLICY, **(error.headers if isinstance(error, Refusal) else {})}
         response = Response(render("error.html", {**layout, **about}), status, headers, "text/html")
         if flash is not None:
-            self.cookies.clear_flash(request, response)
+            self.visitors.clear_flash(request, response)
         return response
 
-    async def not_found(self, request: Request) -> Response:
+    async def _not_found(self, request: Request) -> Response:
         """The error page of an unknown path."""
         request.scope["everwork.operation"] = "ui"
         error = Refusal(404, "not_found", "there is no page at this address")
         try:
-            return self.error_page(await self.cookies.visit(request, is_open=True), request, error)
+            return self.error_page(await self.visitors.visit(request, is_open=True), request, error)
         except EverworkError as failure:
             return self.error_page(None, request, failure)
 
+    @property
+    def has_login(self) -> bool:
+        """Whether visitors can log in and out here."""
+        return self.visitors.has_login and self.context.settings.has_auth
+
+    @property
+    def _login_url(self) -> str:
+        """The login page; empty without one."""
+        return address(LOGIN) if self.visitors.has_login else ""
+
     def _layout(self, visit: Visit) -> dict[str, Any]:
         """The template context that every page needs."""
-        bare = _bare_layout(visit.request) | {"path": visit.path}
+        bare = _bare_layout(visit.request) | {"path": visit.path, "login_url": self._login_url}
         if not visit.session.token:
             return bare
-        more = {"has_auth": self.context.settings.has_auth, "csrf": visit.session.csrf, "here": visit.url()}
+        more = {"has_login": self.has_login, "csrf": visit.session.csrf, "here": visit.url()}
         return {**bare, "visit": visit, **more}
 
 
@@ -135,7 +172,7 @@ class _PageHandler:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         target = self._targets.get("GET" if request.method == "HEAD" else request.method)
-        scope["everwork.operation"] = "ui" if target is None else f"ui {target.path}"
+        scope["everwork.operation"] = operation_name(target)
         response = await self._respond(request, target)
         await response(scope, receive, send)
 
@@ -144,7 +181,7 @@ class _PageHandler:
         try:
             if target is None:
                 raise Refusal(405, "method_not_allowed", f"allowed here: {self._allowed}", {"Allow": self._allowed})
-            visit = await self._dashboard.cookies.visit(request, is_open=target.is_open)
+            visit = await self._dashboard.visitors.visit(request, is_open=target.is_open)
             if visit.session.token:
                 self._dashboard.context.keys.spend(visit.principal)
             return await (self._show(visit, target) if isinstance(target, Page) else self._act(visit, target))
@@ -157,7 +194,7 @@ class _PageHandler:
         view = await page.show(visit)
         if isinstance(view, Download):
             return download_response(view)
-        return self._dashboard.page(visit, view, self._dashboard.cookies.flash(visit.request))
+        return self._dashboard.page(visit, view, self._dashboard.visitors.flash(visit.request))
 
     async def _act(self, visit: Visit, action: Action) -> Response:
         require_same_origin(visit.request)
@@ -180,25 +217,23 @@ class _PageHandler:
         target = done.redirect_to or visit.back
         response = self._dashboard.redirect(visit.request, target, done if done.message else None)
         if done.session is not None:
-            self._dashboard.cookies.set_session(visit.request, response, done.session)
+            self._dashboard.visitors.set_session(visit.request, response, done.session)
         return response
 
     def _to_login(self, request: Request, error: LoggedOut) -> Response:
+        if not self._dashboard.visitors.has_login:
+            return self._dashboard.error_page(None, request, PermissionDenied(REFUSED))
         if request.method not in ("GET", "HEAD"):
             over = LoggedOut(f"{error}; nothing was done: log in, and repeat")
             return self._dashboard.error_page(None, request, over)
-        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return self._dashboard.redirect(request, login_url(wanted))
+        query = request.scope["query_string"].decode("latin-1")
+        wanted = address(request.scope["path"]) + (f"?{query}" if query else "")
+        return self._dashboard.redirect(request, address(LOGIN, next=local_address(wanted)))
 
 
-def is_dashboard_path(path: str) -> bool:
-    """Whether a path belongs to the dashboard."""
-    return path == HOME or path.startswith(f"{HOME}/")
-
-
-def login_url(next_path: str) -> str:
-    """The login page, which continues to another page."""
-    return address(LOGIN, next=local_path(next_path))
+def operation_name(target: Page | Action | None) -> str:
+    """The name of a page or action in metrics: its path on a server, wherever it is mounted."""
+    return "ui" if target is None else f"ui {SERVER.at(target.path)}"
 
 
 def download_response(download: Download) -> Response:

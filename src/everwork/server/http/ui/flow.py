@@ -244,8 +244,8 @@ def _draw(range_: Range, points: Sequence[Point], steps: Sequence[Point]) -> Cha
     whole = _merged(points)
     slots = _slots(range_, points, range_.marked)
     steps_slots = _slots(range_, steps, max(1, range_.marked * len(steps) // len(points)))
-    executions = [step.measured.execution for step in [*steps, whole]]
-    waits = [step.measured.wait for step in [*steps, whole]]
+    executions = [(step.measured.execution, step.work.execution_ms) for step in [*steps, whole]]
+    waits = [(step.measured.wait, step.work.wait_ms) for step in [*steps, whole]]
     return Charts(
         _throughput(range_, points, slots, whole.work),
         _percentiles(executions, steps_slots, f"How long attempts ran in {range_.last}"),
@@ -269,14 +269,14 @@ def _throughput(range_: Range, points: Sequence[Point], slots: Sequence[Slot], t
     return bars(series, slots, about, number)
 
 
-def _percentiles(counts: Sequence[Sequence[int]], slots: Sequence[Slot], about: str) -> Markup:
-    """Draw percentiles; the last of the counts are the totals."""
-    *slot_counts, whole = counts
-    series = [
-        Series(name, name, [percentile_ms(one, share) for one in slot_counts], duration(percentile_ms(whole, share)))
-        for name, share in PERCENTILES
-    ]
-    description = f"{about}: {', '.join(f'{one.whole} at {one.label}' for one in series)}" if any(whole) else about
+def _percentiles(durations: Sequence[tuple[Sequence[int], int]], slots: Sequence[Slot], about: str) -> Markup:
+    """Draw percentiles of durations, given as counts and sum; the last are the totals."""
+    series = []
+    for name, share in PERCENTILES:
+        *found, whole = [percentile_ms(counts, share, total_ms) for counts, total_ms in durations]
+        series.append(Series(name, name, found, duration(whole)))
+    has_any = any(durations[-1][0])
+    description = f"{about}: {', '.join(f'{one.whole} at {one.label}' for one in series)}" if has_any else about
     return lines(series, slots, description, duration)
 
 

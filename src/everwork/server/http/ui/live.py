@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 from starlette.requests import Request
@@ -19,14 +20,15 @@ from everwork.core.limits import LIVE_PAGES_EACH_MAX, LIVE_PAGES_MAX
 from everwork.exceptions import EverworkError
 from everwork.logs import get_logger
 from everwork.server.http.framework.problems import problem
+from everwork.server.http.ui.address import HOME, inner_path
 from everwork.server.http.ui.dashboard import Dashboard, detail_of
 from everwork.server.http.ui.page import Download, Page
 from everwork.server.http.ui.session import LoggedOut
-from everwork.server.http.ui.visit import Visit, local_path
+from everwork.server.http.ui.visit import Visit
 
 log = get_logger("everwork")
 
-PATH: Final = "/ui/live"
+PATH: Final = "/live"
 EVENTS: Final = "text/event-stream"
 TOO_MANY_PAGES: Final = (
     "Too many pages are followed at once; this one is not kept up to date. Close some, or load it again."
@@ -40,11 +42,23 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 """The longest silence, so that no proxy takes the connection for dead."""
 
 
-class Live:
-    """The ASGI application of `/ui/live?path=/ui/jobs?state=failed`, which streams that page."""
+class Lasting(NamedTuple):
+    """When a stream ends: after `seconds_max` the page connects again; `is_over`: the web server stops."""
 
-    def __init__(self, dashboard: Dashboard) -> None:
+    seconds_max: float = math.inf
+    is_over: Callable[[], bool] = bool
+    """Always false, unless there is another sign than the server's own."""
+
+
+class Live:
+    """The ASGI application of `live?path=...`, which streams the page of that address.
+
+    `lasting` says how long a stream lasts.
+    """
+
+    def __init__(self, dashboard: Dashboard, lasting: Lasting | None = None) -> None:
         self._dashboard = dashboard
+        self._lasting = lasting or Lasting()
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,11 +74,11 @@ class Live:
             await response(scope, receive, send_in_time)
 
     def _respond(self, request: Request) -> Response:
-        found = self._page(local_path(request.query_params.get("path", "")), request.scope)
+        found = self._page(inner_path(request.query_params.get("path", "")) or HOME, request.scope)
         if request.method != "GET" or found is None:
             return problem(404, "not_found", "there is no such page")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        viewer = self._dashboard.cookies.token(request)
+        viewer = self._dashboard.visitors.viewer(request)
         if self._open[viewer] >= LIVE_PAGES_EACH_MAX or self._open.total() >= LIVE_PAGES_MAX:
             return Response(_event("crowded", TOO_MANY_PAGES), media_type=EVENTS, headers=headers)
         return StreamingResponse(self._events(viewer, *found), media_type=EVENTS, headers=headers)
@@ -86,7 +100,7 @@ class Live:
             async for event in self._follow(page, page_request):
                 yield event
         except Exception:  # the last resort of a started response: breaking it off would look like a lost server
-            log.exception("a live page met a defect", page=page.path)
+            log.exception("internal error in a live page", page=page.path)
             yield _event("trouble", "The server met a defect; its log says more. This page is not kept up to date.")
         finally:
             self._open[viewer] -= 1
@@ -94,11 +108,11 @@ class Live:
 
     async def _follow(self, page: Page, page_request: Request) -> AsyncIterator[bytes]:
         loop, stopping = asyncio.get_running_loop(), self._dashboard.context.stopping
-        last, sent_at = b"", loop.time()
+        last, sent_at, ends = b"", loop.time(), loop.time() + self._lasting.seconds_max
         yield b"retry: 2000\n\n"
         # After a restart all pages reconnect at the same time, and have just been rendered.
         await first_of(stopping, seconds=random.uniform(0, REFRESH_SECONDS / 2))  # noqa: S311 - jitter, not a secret
-        while not stopping.is_set():
+        while not (stopping.is_set() or self._lasting.is_over()):
             started = loop.time()
             event, is_over = await self._event(page, page_request)
             if event != last or loop.time() - sent_at > KEEP_ALIVE_SECONDS:
@@ -106,12 +120,15 @@ class Live:
                 last, sent_at = event, loop.time()
             if is_over:
                 return
+            if loop.time() > ends:
+                yield _event("again", "")
+                return
             await first_of(stopping, seconds=max(REFRESH_SECONDS, COST_FACTOR * (loop.time() - started)))
 
     async def _event(self, page: Page, page_request: Request) -> tuple[bytes, bool]:
         """The event of the page as it is now, and whether it is the last."""
         try:
-            visit: Visit = await self._dashboard.cookies.visit(page_request)
+            visit: Visit = await self._dashboard.visitors.visit(page_request)
             view = await page.show(visit)
             if isinstance(view, Download):
                 return _event("trouble", "this is a file, and no page"), True

@@ -16,7 +16,7 @@ import orjson
 
 from everwork.codec.fields import JSON_TEXTS, TEXTS
 from everwork.codec.json import decode
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.server.http.ui.visit import Visit
 
 MASK: Final = "••••••"
@@ -202,7 +202,7 @@ _MARKS: Final = re.compile("\0+")
 class RedactedJob:
     """One job with its secrets masked."""
 
-    def __init__(self, masks: Masks, job: Job) -> None:
+    def __init__(self, masks: Masks, job: StoredJob) -> None:
         self._masks = masks
         self._job = job
         self._texts = {name: text for name in JSON_TEXTS if (text := getattr(job, name)) is not None}
@@ -225,13 +225,24 @@ class RedactedJob:
         text = self._pretty(name)
         return None if text is None else self.redact(text, FILE_WORK_MAX)
 
+    @property
+    def editable(self) -> str | None:
+        """The variables as they are, indented; None if they are not shown so: secrets, or more than a page shows.
+
+        Invisible characters are escaped as JSON has them.
+        """
+        plain = pretty(self._values["variables"])
+        if self.json("variables") != (plain, 0):
+            return None
+        return "".join(one if _visible(one) == one else json.dumps(one)[1:-1] for one in plain)
+
     def redact(self, text: str, work_max: int = PAGE_WORK_MAX) -> str:
         """A text, such as an error, with the job's secrets masked."""
         marked = self._marked(text, work_max)
         return MASK if marked is None else self._unmarked(marked)
 
     @property
-    def job(self) -> Job:
+    def job(self) -> StoredJob:
         """The job with its own texts redacted."""
         redacted: dict[str, Any] = {name: self.redact(text) for name in TEXTS if (text := getattr(self._job, name))}
         return replace(self._job, **redacted)

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,6 +14,7 @@ from starlette.responses import Response
 
 from everwork.core.instants import utc_text
 from everwork.core.states import State
+from everwork.server.http.ui.address import address, base, job_url, type_url
 from everwork.server.http.ui.redaction import one_line, visible
 
 NOTHING: Final = "\u2013"
@@ -26,12 +26,12 @@ _FOLDER: Final = Path(__file__).parent / "static"
 _MEDIA: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FILES: Final = {file.name: file.read_bytes() for file in sorted(_FOLDER.iterdir()) if file.suffix in _MEDIA}
 VERSION: Final = sha256(b"".join(_FILES.values())).hexdigest()[:12]
-ASSET_PATH: Final = "/ui/static/{version}/{name}"
+ASSET_PATH: Final = "/static/{version}/{name}"
 
 
 def asset_url(name: str) -> str:
     """The URL of an asset, which changes with its version."""
-    return f"/ui/static/{VERSION}/{name}"
+    return address(f"/static/{VERSION}/{name}")
 
 
 def asset(version: str, name: str) -> Response | None:
@@ -113,22 +113,6 @@ def size(count: int | None) -> str:
     return f"{amount:.1f} GiB"
 
 
-def address(path: str, **query: object) -> str:
-    """The URL of a dashboard page; parameters that are None or empty are omitted."""
-    given = {name: str(value) for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
-
-
-def job_url(key: int | str) -> str:
-    """The page of a job."""
-    return f"/ui/jobs/{quote(str(key), safe='')}"
-
-
-def type_url(type: str) -> str:
-    """The page of a type."""
-    return address("/ui/type", name=type)
-
-
 environment.filters |= {
     "when": when,
     "duration": duration,
@@ -137,7 +121,8 @@ environment.filters |= {
     "visible": visible,
     "one_line": one_line,
 }
-environment.globals |= {"address": address, "asset_url": asset_url, "job_url": job_url, "type_url": type_url}
+environment.globals |= {"address": address, "base": base, "job_url": job_url, "type_url": type_url}
+environment.globals["asset_url"] = asset_url
 environment.globals["states"] = tuple(state.label for state in State)
 # Not imported by each template: a block that is rendered alone does not see what its template imports.
 environment.globals["macros"] = environment.get_template("macros.html").module

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 from starlette.requests import Request
@@ -16,44 +17,42 @@ from everwork.exceptions import PermissionDenied, Unauthenticated
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.operations import ANONYMOUS
 from everwork.server.http.framework.peer import host_port, is_tls
+from everwork.server.http.ui.address import prefix_of
 from everwork.server.http.ui.page import Done
-from everwork.server.http.ui.visit import HOME, Visit
-from everwork.service.access.principal import ANYBODY
-from everwork.service.access.sessions import Session, holder_of
+from everwork.server.http.ui.visit import Visit
+from everwork.service.access.principal import ANYBODY, Principal
+from everwork.service.access.sessions import TOKEN_BYTES, Session, holder_of
 
 FLASH_SECONDS: Final = 60
 FLASH_CHARS_MAX: Final = 500
+PRINCIPAL: Final = "everwork.principal"
+"""The key in the scope of a request for a visitor that was checked already."""
 
 
 class LoggedOut(Unauthenticated):
     """There is no session, or it has expired."""
 
 
-class SessionCookies:
-    """Finds the session of a request, and sets the cookies of sessions and flash messages."""
+class Visitors(ABC):
+    """Identifies visitors, and sets the cookies of flash messages."""
+
+    has_login: ClassVar[bool]
+    """Whether visitors log in and out on pages of the dashboard."""
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
-        self._sessions = context.service.sessions
-        self._shared = Session(secrets.token_urlsafe(), ANYBODY.id)
-        """The session of every visitor if authentication is off."""
 
+    @abstractmethod
     async def visit(self, request: Request, *, is_open: bool = False) -> Visit:
-        """Identify the visitor; without a session, only open pages may be visited."""
-        if not self._context.settings.has_auth:
-            return Visit(self._context, request, ANYBODY, self._shared)
-        token = self.token(request)
-        session = await self._sessions.find(token)
-        principal = None if session is None else holder_of(session, self._context.keys)
-        if session is not None and principal is not None:
-            return Visit(self._context, request, principal, session)
-        if is_open:
-            return Visit(self._context, request, ANONYMOUS, Session("", ""))
-        raise LoggedOut("the session is over" if token else "nobody is logged in")
+        """Identify the visitor; without permission, only open pages may be visited."""
 
-    def token(self, request: Request) -> str:
-        """The session token that a request brings; empty without any."""
-        return request.cookies.get(_cookie(request), "")
+    @abstractmethod
+    def viewer(self, request: Request) -> str:
+        """What tells one browser from another; empty for one that is not known yet."""
+
+    @abstractmethod
+    def remember(self, visit: Visit, response: Response) -> None:
+        """Set what the visitor's browser must send with its next form."""
 
     def set_session(self, request: Request, response: Response, session: Session) -> None:
         """Store a session's token in its cookie; an empty token expires the cookie."""
@@ -76,11 +75,44 @@ class SessionCookies:
 
     def clear_flash(self, request: Request, response: Response) -> None:
         """Delete a message that has been shown."""
-        response.delete_cookie(_flash_cookie(request), HOME)
+        response.delete_cookie(_flash_cookie(request), prefix_of(request.scope).cookie_path)
 
     def _set_cookie(self, request: Request, response: Response, cookie: tuple[str, str], seconds: int) -> None:
         is_secure = is_tls(request.scope, self._context.settings.trusted_proxies)
-        response.set_cookie(*cookie, seconds, path=HOME, httponly=True, samesite="lax", secure=is_secure)
+        path = prefix_of(request.scope).cookie_path
+        response.set_cookie(*cookie, seconds, path=path, httponly=True, samesite="lax", secure=is_secure)
+
+
+class LoggedInVisitors(Visitors):
+    """Visitors with a session, which they have begun on the login page."""
+
+    has_login = True
+
+    def __init__(self, context: AppContext) -> None:
+        super().__init__(context)
+        self._sessions = context.service.sessions
+        self._shared = Session(secrets.token_urlsafe(), ANYBODY.id)
+        """The session of every visitor if authentication is off."""
+
+    async def visit(self, request: Request, *, is_open: bool = False) -> Visit:
+        """Identify the visitor; without a session, only open pages may be visited."""
+        if not self._context.settings.has_auth:
+            return Visit(self._context, request, ANYBODY, self._shared)
+        token = self.viewer(request)
+        session = await self._sessions.find(token)
+        principal = None if session is None else holder_of(session, self._context.keys)
+        if session is not None and principal is not None:
+            return Visit(self._context, request, principal, session)
+        if is_open:
+            return Visit(self._context, request, ANONYMOUS, Session("", ""))
+        raise LoggedOut("the session is over" if token else "not logged in")
+
+    def viewer(self, request: Request) -> str:
+        """The session token that a request brings; empty without any."""
+        return request.cookies.get(_cookie(request), "")
+
+    def remember(self, visit: Visit, response: Response) -> None:
+        """The session's cookie is enough."""
 
 
 def require_token(visit: Visit) -> None:
@@ -102,6 +134,35 @@ def require_same_origin(request: Request) -> None:
         raise PermissionDenied("forms of other sites are not taken; nothing was done")
 
 
+class CheckedVisitors(Visitors):
+    """Visitors that the application around the dashboard has let in: it has set `PRINCIPAL` in the scope.
+
+    The token of their forms is made of a random cookie: it holds in every process of the application.
+    """
+
+    has_login = False
+
+    async def visit(self, request: Request, *, is_open: bool = False) -> Visit:
+        """Identify the visitor; without access, only open pages may be visited."""
+        principal: Principal | None = request.scope.get(PRINCIPAL)
+        if principal is not None:
+            token = self.viewer(request) or secrets.token_urlsafe(TOKEN_BYTES)
+            return Visit(self._context, request, principal, Session(token, principal.id))
+        if is_open:
+            return Visit(self._context, request, ANONYMOUS, Session("", ""))
+        raise LoggedOut("access was refused")
+
+    def viewer(self, request: Request) -> str:
+        """The random cookie of a browser."""
+        return request.cookies.get(_form_cookie(request), "")
+
+    def remember(self, visit: Visit, response: Response) -> None:
+        """Give a browser its cookie."""
+        if visit.session.token and not self.viewer(visit.request):
+            cookie = (_form_cookie(visit.request), visit.session.token)
+            self._set_cookie(visit.request, response, cookie, SESSION_MS // 1000)
+
+
 def _cookie(request: Request) -> str:
     """The name of the session cookie, by port: servers on one host must not log out each other's visitors."""
     return f"everwork_{host_port(request.scope)}"
@@ -109,3 +170,7 @@ def _cookie(request: Request) -> str:
 
 def _flash_cookie(request: Request) -> str:
     return f"{_cookie(request)}_said"
+
+
+def _form_cookie(request: Request) -> str:
+    return f"{_cookie(request)}_form"

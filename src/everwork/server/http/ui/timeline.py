@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from everwork.core.instants import moment_ms
-from everwork.core.job import HistoryEntry, Job
+from everwork.core.job import HistoryEntry, StoredJob, attempt_numbers
 from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.queries import Explanation, Reason
 from everwork.core.states import State
@@ -28,6 +28,7 @@ class TimelineEntry(NamedTuple):
     error: str | None = None
     retry_at_ms: int | None = None
     note: str | None = None
+    traceback: str | None = None
 
     @property
     def error_line(self) -> str:
@@ -44,25 +45,32 @@ ERROR_LINE_MAX: Final = 240
 BEGINNING_LINES: Final = 4
 BEGINNING_CHARS: Final = 600
 TRACEBACK: Final = "Traceback (most recent call last)"
+TRACEBACKS_MAX: Final = 20
+"""How many entries are shown with their tracebacks: the newest ones."""
 _ENDS: Final = {
     "complete": ("good", "Attempt {n} completed"),
     "fail": ("bad", "Attempt {n} failed"),
-    "retry": ("bad", "Attempt {n} asked to be repeated"),
-    "reject": ("bad", "Attempt {n} rejected the job: it makes no sense to repeat it"),
+    "retry": ("bad", "Attempt {n} requested a retry"),
+    "reject": ("bad", "Attempt {n} rejected the job; it will not be retried"),
     "throw": ("bad", "Attempt {n} threw an error"),
-    "lapse": ("bad", "Attempt {n} was lost: its worker was not heard of in time"),
+    "lapse": ("bad", "Attempt {n} failed: lease expired"),
     "release": ("", "Attempt {n} was handed back; it does not count"),
-    "expire": ("", "Expired: it had not started in time"),
+    "expire": ("", "Expired before it was started"),
     "requeue": ("", "Requeued"),
 }
 _CANCELLED: Final = ("Cancelled", "Cancelled while attempt {n} ran")
 
 
 def timeline(
-    job: Job, history: Sequence[HistoryEntry], now_ms: int, clean: Callable[[str], str]
+    job: StoredJob, history: Sequence[HistoryEntry], now_ms: int, clean: Callable[[str], str]
 ) -> list[TimelineEntry]:
     """The entries of a job, newest first; `clean` redacts errors."""
-    past = [_ended(f"h{at}-{entry.at_ms}", entry, clean) for at, entry in enumerate(history)]
+    numbers = attempt_numbers(job, history)
+    first = len(history) - TRACEBACKS_MAX
+    past = [
+        _ended(f"h{at}-{entry.at_ms}", entry if at >= first else entry._replace(traceback=None), numbers[at], clean)
+        for at, entry in enumerate(history)
+    ]
     if len(history) >= HISTORY_ENTRIES_MAX:
         note = f"Only the last {HISTORY_ENTRIES_MAX} entries are kept."
         past = [TimelineEntry("older", "", "Earlier attempts", None, note=note), *past]
@@ -85,18 +93,18 @@ def beginning(error: str) -> str:
     return "\n".join(islice(before, BEGINNING_LINES))[:BEGINNING_CHARS]
 
 
-def _now(job: Job, now_ms: int) -> list[TimelineEntry]:
+def _now(job: StoredJob, now_ms: int) -> list[TimelineEntry]:
     """The entry of what is happening now, or next."""
     if job.state is State.PROCESSING:
-        title = f"Attempt {job.attempt} runs"
+        title = f"Attempt {job.attempts} of {job.max_attempts} is running"
         return [TimelineEntry("now", "busy", title, job.activated_at_ms, worker=job.worker)]
     if job.state is State.PENDING:
         is_due = job.run_at_ms <= now_ms
-        return [TimelineEntry("now", "busy", "Waits, due since" if is_due else "Will run", job.run_at_ms)]
+        return [TimelineEntry("now", "busy", "Waiting, due since" if is_due else "Scheduled for", job.run_at_ms)]
     return []
 
 
-def _ended(name: str, entry: HistoryEntry, clean: Callable[[str], str]) -> TimelineEntry:
+def _ended(name: str, entry: HistoryEntry, number: int, clean: Callable[[str], str]) -> TimelineEntry:
     mood, title = _ENDS.get(entry.kind, ("", entry.kind.capitalize()))
     if entry.kind == "cancel":
         mood, title = "", _CANCELLED[entry.activated_at_ms is not None]
@@ -104,13 +112,14 @@ def _ended(name: str, entry: HistoryEntry, clean: Callable[[str], str]) -> Timel
     return TimelineEntry(
         name,
         "warn" if entry.retry_at_ms is not None and mood == "bad" else mood,
-        title.format(n=entry.attempt),
+        title.format(n=number),
         entry.at_ms,
         entry.activated_at_ms,
         took_ms,
         entry.worker,
         None if entry.error is None else clean(entry.error),
         entry.retry_at_ms,
+        traceback=None if entry.traceback is None else clean(entry.traceback),
     )
 
 
@@ -124,12 +133,13 @@ Piece = str | int
 
 
 class Failure(NamedTuple):
-    """The last failed attempt: the first lines of its error, and the whole error if that is longer."""
+    """The last failed attempt: the first lines of its error, the whole error if that is longer, its traceback."""
 
     title: str
     at_ms: int | None
     lines: str
     whole: str | None
+    traceback: str | None
 
 
 class Summary(NamedTuple):
@@ -143,7 +153,7 @@ class Summary(NamedTuple):
     note: str | None = None
 
 
-def summary(job: Job, why: Explanation, entries: Sequence[TimelineEntry], now_ms: int) -> Summary | None:
+def summary(job: StoredJob, why: Explanation, entries: Sequence[TimelineEntry], now_ms: int) -> Summary | None:
     """Summarise a job; None if it is completed."""
     if job.state is State.COMPLETED:
         return None
@@ -156,14 +166,14 @@ def summary(job: Job, why: Explanation, entries: Sequence[TimelineEntry], now_ms
     return Summary(tone, title, at_ms, sentence, failure)
 
 
-def _end(job: Job, entries: Sequence[TimelineEntry]) -> tuple[str, int | None]:
+def _end(job: StoredJob, entries: Sequence[TimelineEntry]) -> tuple[str, int | None]:
     """Title and time of the job's end: from the history, if it has it."""
     if entries[0].at_ms is None or entries[0].at_ms < (job.finished_at_ms or 0):
         return job.state.label.capitalize(), job.finished_at_ms
     return entries[0].title, entries[0].at_ms
 
 
-def _tone(job: Job, why: Explanation, now_ms: int) -> str:
+def _tone(job: StoredJob, why: Explanation, now_ms: int) -> str:
     if job.state is State.FAILED:
         return "bad"
     if job.state is State.CANCELLED:
@@ -175,10 +185,10 @@ def _tone(job: Job, why: Explanation, now_ms: int) -> str:
 def _failure(entry: TimelineEntry) -> Failure:
     error = (entry.error or "").strip()
     lines = beginning(error)
-    return Failure(entry.title, entry.at_ms, lines, error if error != lines else None)
+    return Failure(entry.title, entry.at_ms, lines, error if error != lines else None, entry.traceback)
 
 
-def _sentence(job: Job, text: str) -> list[Piece]:
+def _sentence(job: StoredJob, text: str) -> list[Piece]:
     """The explanation as a sentence, without the state that the page shows anyway."""
     known = f"it is {job.state.label} and "
     sentence = f"it {text.removeprefix(known)}" if text.startswith(known) else text

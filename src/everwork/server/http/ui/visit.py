@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
@@ -13,24 +12,23 @@ from everwork.exceptions import InvalidInput
 from everwork.server.http.framework.body import read_body
 from everwork.server.http.framework.context import AppContext, AuthorisedRequest
 from everwork.server.http.framework.problems import Refusal
+from everwork.server.http.ui.address import address, local_address
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.sessions import Session
 
 FORM_BYTES_MAX: Final = 2 * 1_048_576
 FIELDS_MAX: Final = 2_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
-HOME: Final = "/ui"
-_LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
-"""Path parts that browsers resolve to another folder or host."""
 
 
 class Visit(AuthorisedRequest):
-    """A visitor's request. `path` and `query` are those of the page, also when it is updated live."""
+    """A visitor's request. `path` (inside the dashboard) and `query` are those of the page, also when it
+    is updated live."""
 
     def __init__(self, context: AppContext, request: Request, principal: Principal, session: Session) -> None:
         super().__init__(context, request, principal, is_person=True)
         self.session = session
-        self.path = request.scope["path"]
+        self.path: str = request.scope["path"]
         self.query = parse_pairs(request.scope["query_string"])
         self.form: Mapping[str, Sequence[str]] = {}
 
@@ -62,8 +60,8 @@ class Visit(AuthorisedRequest):
         """The URL of this page with some parameters changed; None removes one."""
         query = {name: values[-1] for name, values in self.query.items() if values[-1]}
         query |= {name: value for name, value in changes.items() if value is not None}
-        kept = [(name, value) for name, value in query.items() if changes.get(name, value) is not None]
-        return f"{self.path}?{urlencode(kept)}" if kept else self.path
+        kept = {name: value for name, value in query.items() if changes.get(name, value) is not None}
+        return address(self.path, **kept)
 
     # Forms --------------------------------------------------------------------------------------
 
@@ -91,7 +89,7 @@ class Visit(AuthorisedRequest):
     @property
     def back(self) -> str:
         """The page of the form; always one of the dashboard."""
-        return local_path(self.form.get("back", [""])[-1])
+        return local_address(self.form.get("back", [""])[-1])
 
 
 def parse_pairs(raw: bytes) -> dict[str, list[str]]:
@@ -104,11 +102,3 @@ def parse_pairs(raw: bytes) -> dict[str, list[str]]:
     for name, value in pairs:
         found.setdefault(name, []).append(value)
     return found
-
-
-def local_path(text: str) -> str:
-    """A path of the dashboard unchanged; anything else becomes the first page."""
-    path = unquote(text.partition("?")[0])
-    is_own = path == HOME or path.startswith(f"{HOME}/")
-    is_plain = text.isascii() and text.isprintable() and "\\" not in text
-    return text if is_own and is_plain and not _LEAVING.search(path) else HOME

@@ -1,4 +1,5 @@
--- Purpose: cancel a job, record the end of an attempt, requeue a dead letter or a job that waits for a retry.
+-- Purpose: cancel a job, record the end of an attempt, replace a job's variables, requeue a dead letter or a job that
+--   waits for a retry.
 -- Inputs: records, effects, queues.
 local HISTORY_MAX = @HISTORY_ENTRIES_MAX@
 
@@ -22,12 +23,19 @@ local function lapse_of(id, attempt) -- The entry of the history that says so, i
 end
 
 -- A lapse is recorded with what reclaim.lua needs to undo it, behind its error: since when the job had been due, and
--- its attempts. Entries that another store or version has written end with their error.
+-- its attempts. Entries that another store or version has written end with their error. Of other ends it is the
+-- traceback that stands behind the error, if there is one.
 local function lapse_text(error, due, attempts) return error .. '\0' .. fmt('%.0f', due) .. ' ' .. attempts end
 
 local function lapse_parts(text)
   local error, due, attempts = string.match(text, '^(.*)%z(%d+) (%d+)$')
   return error or text, tonumber(due), tonumber(attempts)
+end
+
+local function set_variables(id, given) -- The rare values, in the first line of the payload, stay.
+  local rare = string.match(call('HGET', PAYLOADS .. sub(id, 1, 13), id), '^%[[^\n]*\n')
+  if rare then given = rare .. (string.match(given, '^%[[^\n]*\n(.*)$') or given) end
+  put(PAYLOADS, id, given)
 end
 
 local function cancel(id, record, r, kind, reason) -- A pending or processing job.
@@ -80,7 +88,7 @@ local function is_tried(id, r) -- Whether a pending job had an attempt since its
   return last and string.match(last, '^%d+\n(%a+)\n') ~= 'requeue'
 end
 
-local function requeue_waiting(id, record, r) -- A pending job.
+local function requeue_waiting(id, record, r, note) -- A pending job.
   leave_pending(id, r)
-  enter_again(id, record, r, math.min(tonumber(sub(record, 1, 15)), now), r.created_max)
+  enter_again(id, record, r, math.min(tonumber(sub(record, 1, 15)), now), r.created_max, note)
 end

@@ -3,7 +3,7 @@
 -- A refused outcome is returned with the job's state, its latest attempt, and how the named attempt ended.
 local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
 local n_completions = 0
-local VALUES = 12 -- Of an outcome other than a completion.
+local VALUES = 13 -- Of an outcome other than a completion.
 
 local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = number
@@ -101,17 +101,13 @@ local function decisions_fit(at, segments) -- Called before anything is written.
   return true
 end
 
-local function set_variables(id, given) -- The rare values, in the first line of the payload, stay.
-  local rare = string.match(call('HGET', PAYLOADS .. sub(id, 1, 13), id), '^%[[^\n]*\n')
-  if rare then given = rare .. (string.match(given, '^%[[^\n]*\n(.*)$') or given) end
-  put(PAYLOADS, id, given)
-end
-
 local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than a completion.
-  local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, measured_as = unpack(outcome)
+  local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, measured_as, traceback = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
-  local spent, waited = math.max(0, now - r.activated), math.max(0, r.activated - run_at)
-  local noted = kind == 'lapse' and lapse_text(error, run_at, r.attempts) or error
+  local spent = kind ~= 'lapse' and math.max(0, now - r.activated) or nil -- How long a lapsed one ran is not known.
+  local waited = math.max(0, r.activated - run_at)
+  local noted = kind == 'lapse' and lapse_text(error, run_at, r.attempts)
+    or traceback ~= '' and error .. '\0' .. traceback or error
   call('ZREM', LEASES, id)
   if is_counted == '1' then note_failure(id, r) end
   if variables ~= '' then set_variables(id, variables) end

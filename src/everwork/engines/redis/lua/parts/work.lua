@@ -27,10 +27,11 @@ local function add_work(r, what, jobs, execution_ms, wait_ms)
   add(sums, 'wait', wait_ms)
 end
 
-local function add_failure(r, what, execution_ms, wait_ms, measured_as) -- Of one failed attempt.
+-- Of one failed attempt; without a run time if that is not known.
+local function add_failure(r, what, execution_ms, wait_ms, measured_as)
   local measures = measures_of(r)
-  add(measures, bucket_of(EXECUTION, execution_ms), 1)
+  if execution_ms then add(measures, bucket_of(EXECUTION, execution_ms), 1) end
   add(measures, bucket_of(WAIT, wait_ms), 1)
   add(measures, measured_as, 1)
-  add_work(r, what, 1, execution_ms, wait_ms)
+  add_work(r, what, 1, execution_ms or 0, wait_ms)
 end

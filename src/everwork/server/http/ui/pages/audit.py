@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core.instants import utc_text
 from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.address import address, job_url, type_url
 from everwork.server.http.ui.page import Action, Page, View
 from everwork.server.http.ui.redaction import Masks, masks_of, pretty
-from everwork.server.http.ui.render import address, job_url, type_url
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.audit import AuditEntry
 
@@ -92,7 +92,7 @@ def _row(entry: AuditEntry, names: Mapping[str, str], masks: Masks) -> Row:
 
 def _permitted(visit: Visit, row: Row) -> Row:
     """Remove the link to a job if the visitor may not see jobs."""
-    is_job = row.href is not None and row.href.startswith("/ui/jobs/")
+    is_job = row.href is not None and row.href.startswith(address("/jobs/"))
     return row._replace(href=None) if is_job and not visit.may_see_jobs else row
 
 
@@ -121,13 +121,14 @@ def _href(subject: str, entry: AuditEntry) -> str | None:
     if subject == "groups":
         return _type_href(target.rpartition("/")[0])
     if subject == "triggers":
-        return address("/ui/trigger", name=target)
-    return {"keys": "/ui/keys", "workers": "/ui/workers", "processes": "/ui/workers"}.get(subject)
+        return address("/trigger", name=target)
+    path = {"keys": "/keys", "workers": "/workers", "processes": "/workers"}.get(subject)
+    return None if path is None else address(path)
 
 
 def _type_href(type: str) -> str | None:
     return None if type in ("", "*") else type_url(type)
 
 
-PAGES: Sequence[Page] = (Page("/ui/audit", show),)
+PAGES: Sequence[Page] = (Page("/audit", show),)
 ACTIONS: Sequence[Action] = ()

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.fingerprint import fingerprint
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import InvalidInput, NotFound
+from everwork.server.http.ui.address import address
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of
-from everwork.server.http.ui.render import address
 from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
@@ -118,7 +118,7 @@ async def change(visit: Visit) -> Done:
     left = done.matched - done.changed
     others = f" {left:,} were changed meanwhile." if left else ""
     changed = "requeued" if action is DeadLetterAction.REQUEUE else "deleted"
-    return Done(f"{done.changed:,} {many} {changed}.{others}", "/ui/dead")
+    return Done(f"{done.changed:,} {many} {changed}.{others}", address("/dead"))
 
 
 # Groups -----------------------------------------------------------------------------------------------
@@ -137,11 +137,11 @@ async def _rows(visit: Visit, form: DeadLetterForm, groups: Sequence[DeadLetterG
 def _row(form: DeadLetterForm, group: DeadLetterGroup, error: str) -> GroupRow:
     fields = {**form.typed, "type": group.type, "fingerprint": group.fingerprint}
     is_alone = form.query.fingerprint is not None
-    jobs = address("/ui/jobs", state="failed", type=group.type, error=_search_text(error))
-    return GroupRow(group, error, gist(error), jobs if is_alone else address("/ui/dead", **fields), fields)
+    jobs = address("/jobs", state="failed", type=group.type, error=_search_text(error))
+    return GroupRow(group, error, gist(error), jobs if is_alone else address("/dead", **fields), fields)
 
 
-def _redacted(masks: Masks, job: Job) -> str:
+def _redacted(masks: Masks, job: StoredJob) -> str:
     return RedactedJob(masks, job).redact(job.last_error or "")
 
 
@@ -210,7 +210,7 @@ class ErrorGroup(NamedTuple):
     """Dead letters of one type and error group; `job` is the latest, `error` its redacted error."""
 
     jobs: int
-    job: Job
+    job: StoredJob
     error: str
     href: str
 
@@ -233,7 +233,7 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
     if not visit.may_see_jobs:
         return None
     page = await bulk.find_within(visit.jobs, dead_filter(type=type), RECENT_SCAN_MAX, 0)
-    found: dict[tuple[str, str], list[Job]] = {}
+    found: dict[tuple[str, str], list[StoredJob]] = {}
     for job in page.jobs:
         found.setdefault((job.type, fingerprint(job.last_error or "")), []).append(job)
     latest = [(group, len(jobs), max(jobs, key=_failed_ms)) for group, jobs in found.items()]
@@ -244,17 +244,17 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
     return RecentFailures(groups, len(page.jobs), page.next is not None)
 
 
-def _error_group(visit: Visit, fingerprint_: str, jobs: int, job: Job) -> ErrorGroup:
+def _error_group(visit: Visit, fingerprint_: str, jobs: int, job: StoredJob) -> ErrorGroup:
     error = gist(RedactedJob(masks_of(visit), job).redact(job.last_error or ""))
-    return ErrorGroup(jobs, job, error, address("/ui/dead", type=job.type, fingerprint=fingerprint_))
+    return ErrorGroup(jobs, job, error, address("/dead", type=job.type, fingerprint=fingerprint_))
 
 
-def _failed_ms(job: Job) -> int:
+def _failed_ms(job: StoredJob) -> int:
     return job.finished_at_ms or job.created_at_ms
 
 
-PAGES = (Page("/ui/dead", show),)
+PAGES = (Page("/dead", show),)
 ACTIONS = (
-    Action("/ui/dead/sure", sure, Jobs.change_dead),
-    Action("/ui/dead/change", change, Jobs.change_dead),
+    Action("/dead/sure", sure, Jobs.change_dead),
+    Action("/dead/change", change, Jobs.change_dead),
 )

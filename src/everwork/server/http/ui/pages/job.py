@@ -8,16 +8,24 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.codec.fields import JSON_TEXTS
+from everwork.codec.json import decode_object
 from everwork.core import checks
-from everwork.core.job import Job
-from everwork.core.limits import ATTEMPTS_MAX, KEY_MAX, LIST_SCAN_MAX, PRIORITY_MAX, PRIORITY_MIN
+from everwork.core.job import StoredJob
+from everwork.core.limits import (
+    ATTEMPTS_MAX,
+    KEY_MAX,
+    LIST_SCAN_MAX,
+    PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+)
 from everwork.core.queries import Explanation, Reason
 from everwork.core.states import FINISHED_STATES, LIVE_STATES, State
-from everwork.exceptions import NotFound
+from everwork.exceptions import InvalidInput, NotFound
+from everwork.server.http.ui.address import address, type_url
 from everwork.server.http.ui.page import Action, Done, Download, Page, View
 from everwork.server.http.ui.pages.jobs import now_of, shown_state
 from everwork.server.http.ui.redaction import RedactedJob, masks_of
-from everwork.server.http.ui.render import address, type_url
 from everwork.server.http.ui.timeline import summary, timeline
 from everwork.server.http.ui.visit import Visit
 from everwork.service.jobs import Jobs
@@ -40,6 +48,7 @@ async def show(visit: Visit) -> View:
     redacted, now_ms = RedactedJob(masks_of(visit), job), await now_of(visit)
     job, explanation = redacted.job, replace(explanation, text=redacted.redact(explanation.text))
     entries = timeline(job, history, now_ms, redacted.redact)
+    may = _allowed(visit, job, now_ms)
     context = {
         "job": job,
         "state": shown_state(job, now_ms),
@@ -49,7 +58,9 @@ async def show(visit: Visit) -> View:
         "links": _links(visit, job, explanation),
         "texts": {name: shown for name in _SHOWN_TEXTS if (shown := redacted.json(name)) is not None},
         "entries": entries,
-        "may": _allowed(visit, job, now_ms),
+        "may": may,
+        "typed": redacted.editable if may["requeue"] else None,
+        "error": None,
         "bounds": {"priority": (PRIORITY_MIN, PRIORITY_MAX), "retries": (_retries_min(job), ATTEMPTS_MAX)},
     }
     return View("job.html", context)
@@ -65,7 +76,7 @@ async def text(visit: Visit) -> Download:
     return Download(f"job-{visit.key}-{part}.txt", full)
 
 
-def _attempts(job: Job) -> str:
+def _attempts(job: StoredJob) -> str:
     """The attempts of a job in words."""
     counted, left = f"{job.attempts} of {job.max_attempts}", job.max_attempts - job.attempts
     if job.state is State.PROCESSING:
@@ -73,14 +84,14 @@ def _attempts(job: Job) -> str:
     return f"{counted}, {left} left" if job.state is State.PENDING and job.attempts else counted
 
 
-def _related_cursor(visit: Visit, job: Job) -> int | None:
+def _related_cursor(visit: Visit, job: StoredJob) -> int | None:
     """Where the list of related jobs starts: in a large store near this job."""
     sample = visit.context.sampler.latest
     is_large = sample is not None and sum(count.jobs for count in sample.counts) > LIST_SCAN_MAX
     return min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
 
 
-def _allowed(visit: Visit, job: Job, now_ms: int) -> dict[str, bool]:
+def _allowed(visit: Visit, job: StoredJob, now_ms: int) -> dict[str, bool]:
     """The actions that the job's state and the visitor's key allow."""
     is_pending = job.state is State.PENDING
     allowed = {
@@ -94,24 +105,24 @@ def _allowed(visit: Visit, job: Job, now_ms: int) -> dict[str, bool]:
     return {name: one and visit.may_change_jobs for name, one in allowed.items()}
 
 
-def _retries_min(job: Job) -> int:
+def _retries_min(job: StoredJob) -> int:
     return 0 if job.state is State.PROCESSING else 1
 
 
-def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
+def _links(visit: Visit, job: StoredJob, why: Explanation) -> list[Link]:
     """Links that belong to the reason; those about all tenants only for visitors who may see them."""
     found = []
     if why.reason in (Reason.PAUSED, Reason.BREAKER, Reason.LIMIT):
         found.append(Link(f"Type {job.type}", type_url(job.type)))
     if why.reason is Reason.BREAKER:
-        found.append(Link("Breakers", "/ui/breakers"))
+        found.append(Link("Breakers", address("/breakers")))
     if why.reason in (Reason.NOT_ASKED, Reason.QUEUED, Reason.RUNNING, Reason.LIMIT):
-        found.append(Link("Workers", "/ui/workers"))
+        found.append(Link("Workers", address("/workers")))
     if why.reason in (Reason.QUEUED, Reason.LIMIT):
-        found.append(Link("Running jobs of its type", address("/ui/jobs", type=job.type, state="processing")))
+        found.append(Link("Running jobs of its type", address("/jobs", type=job.type, state="processing")))
     if job.state is State.FAILED:
-        found.append(Link("Dead letters of its type", address("/ui/dead", type=job.type)))
-    return [link for link in found if visit.sees_all or link.href.startswith("/ui/jobs")]
+        found.append(Link("Dead letters of its type", address("/dead", type=job.type)))
+    return [link for link in found if visit.sees_all or link.href.startswith(address("/jobs"))]
 
 
 # Actions ------------------------------------------------------------------------------------------------
@@ -120,7 +131,7 @@ def _links(visit: Visit, job: Job, why: Explanation) -> list[Link]:
 async def cancel(visit: Visit) -> Done:
     """Cancel the job."""
     was = await visit.jobs.cancel(visit.key, visit.optional("reason") or "")
-    note = " Its worker is told to stop." if was is State.PROCESSING else ""
+    note = " Its handler will be stopped." if was is State.PROCESSING else ""
     return Done(f"Job {visit.key} is cancelled.{note}")
 
 
@@ -128,6 +139,20 @@ async def requeue(visit: Visit) -> Done:
     """Requeue the job."""
     await visit.jobs.requeue(visit.key)
     return Done(f"Job {visit.key} is requeued: it is due now, with all its attempts.")
+
+
+async def requeue_with(visit: Visit) -> Done | View:
+    """Requeue the job with the typed variables; those that cannot be used are shown again, with what is wrong."""
+    typed = visit.optional("variables") or ""
+    job = await visit.jobs.get(visit.key)
+    if RedactedJob(masks_of(visit), job).editable is None:
+        raise InvalidInput("variables", "cannot be edited here, because some of them are not shown")
+    try:
+        variables = decode_object("variables", typed, PAYLOAD_BYTES_MAX)
+        await visit.jobs.requeue(visit.key, variables=variables)
+    except InvalidInput as error:
+        return View("job_requeue.html", {"job": job, "typed": typed, "error": str(error), "here": visit.back}, 422)
+    return Done(f"Job {visit.key} is requeued with other variables: it is due now, with all its attempts.")
 
 
 async def run_now(visit: Visit) -> Done:
@@ -154,19 +179,20 @@ async def set_priority(visit: Visit) -> Done:
 async def delete(visit: Visit) -> Done:
     """Delete the job."""
     await visit.jobs.delete(visit.key)
-    return Done(f"Job {visit.key} is deleted.", "/ui/jobs")
+    return Done(f"Job {visit.key} is deleted.", address("/jobs"))
 
 
 def _action(
-    name: str, act: Callable[[Visit], Awaitable[Done]], verb: Callable[..., Any], *, confirms: bool = False
+    name: str, act: Callable[[Visit], Awaitable[Done | View]], verb: Callable[..., Any], *, confirms: bool = False
 ) -> Action:
-    return Action(f"/ui/jobs/{{key}}/{name}", act, verb, confirms=confirms)
+    return Action(f"/jobs/{{key}}/{name}", act, verb, confirms=confirms)
 
 
-PAGES: tuple[Page, ...] = (Page("/ui/jobs/{key}", show), Page("/ui/jobs/{key}/text", text))
+PAGES: tuple[Page, ...] = (Page("/jobs/{key}", show), Page("/jobs/{key}/text", text))
 ACTIONS = (
     _action("cancel", cancel, Jobs.cancel, confirms=True),
     _action("requeue", requeue, Jobs.requeue),
+    _action("requeue-with", requeue_with, Jobs.requeue),
     _action("run-now", run_now, Jobs.run_now),
     _action("retries", set_retries, Jobs.set_retries),
     _action("priority", set_priority, Jobs.set_priority),

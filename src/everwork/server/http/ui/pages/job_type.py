@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from everwork.core.policy import TypePolicy, fields_of
 from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound
+from everwork.server.http.ui.address import type_url
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, charts, range_of
 from everwork.server.http.ui.page import Action, Done, Page, View
@@ -30,10 +32,11 @@ from everwork.server.http.ui.pages.types import (
     without_worker,
 )
 from everwork.server.http.ui.redaction import pretty
-from everwork.server.http.ui.render import duration, type_url
+from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView
+from everwork.service.fleet.fleet import types_taken
 from everwork.service.policies import stored_fields
 
 DUE_SCAN_MAX: Final = 100
@@ -72,9 +75,14 @@ async def show(visit: Visit) -> View:
     view = next((one for one in views if one.info.type == type), None)
     if view is None:
         raise NotFound("type", type)
-    drawn, failed, workers, due = await asyncio.gather(
-        charts(visit, range_of(visit), type), recent_failures(visit, type), visit.admin.workers(), _due(visit, view)
+    drawn, failed, workers, due, processes = await asyncio.gather(
+        charts(visit, range_of(visit), type),
+        recent_failures(visit, type),
+        visit.admin.workers(),
+        _due(visit, view),
+        visit.admin.processes(),
     )
+    served = types_taken((one.entry for one in processes), workers)
     context = {
         "worker": own_sources(workers).get(type),
         "range": range_of(visit),
@@ -83,10 +91,11 @@ async def show(visit: Visit) -> View:
         "failures": failed,
         "due": due,
         "workers": [one for one in workers if type in one.entry.types],
+        "takers": sorted(Counter(one.entry.kind for one in processes if type in one.entry.types).items()),
         "groups": await _groups(visit, type, view.info.groups),
         "durations": [(seconds, duration(seconds * 1000)) for seconds in OPEN_SECONDS],
     }
-    return View("type.html", context | await _figures(visit, view, workers) | _policy(type, view.info.policy))
+    return View("type.html", context | await _figures(visit, view, workers, served) | _policy(type, view.info.policy))
 
 
 async def show_breakers(visit: Visit) -> View:
@@ -141,11 +150,13 @@ async def reset_breaker(visit: Visit) -> Done:
 # Figures and policy --------------------------------------------------------------------------------------
 
 
-async def _figures(visit: Visit, view: TypeView, workers: Sequence[WorkerView]) -> dict[str, Any]:
+async def _figures(
+    visit: Visit, view: TypeView, workers: Sequence[WorkerView], served: frozenset[str]
+) -> dict[str, Any]:
     sampler, type = visit.context.sampler, view.info.type
     sample, span = sampler.latest or await sampler.fresh(), sampler.span(RATE_MINUTES, type)
     running, is_broken = view.counts[State.PROCESSING], type in failing_to_start(sample, workers)
-    has_no_worker = type in without_worker(sample, [type] if running else [])
+    has_no_worker = type in without_worker(sample, [type] if running else served)
     return {
         "info": view.info,
         "badge": badge_of(view.info, has_no_worker=has_no_worker, is_broken=is_broken),
@@ -224,10 +235,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-PAGES = (Page("/ui/type", show), Page("/ui/breakers", show_breakers))
+PAGES = (Page("/type", show), Page("/breakers", show_breakers))
 ACTIONS = (
-    Action("/ui/type/policy", set_policy, Admin.set_policy),
-    Action("/ui/type/policy-clear", clear_policy, Admin.clear_policy, confirms=True),
-    Action("/ui/type/breaker-open", open_breaker, Admin.open_breaker, confirms=True),
-    Action("/ui/type/breaker-reset", reset_breaker, Admin.reset_breaker),
+    Action("/type/policy", set_policy, Admin.set_policy),
+    Action("/type/policy-clear", clear_policy, Admin.clear_policy, confirms=True),
+    Action("/type/breaker-open", open_breaker, Admin.open_breaker, confirms=True),
+    Action("/type/breaker-reset", reset_breaker, Admin.reset_breaker),
 )

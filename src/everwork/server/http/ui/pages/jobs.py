@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.core import checks
-from everwork.core.job import Job
+from everwork.core.job import StoredJob
 from everwork.core.limits import KEY_MAX
 from everwork.core.queries import BulkChange
 from everwork.core.queries import Page as JobPage
 from everwork.core.states import FINISHED_STATES, State
 from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.address import job_url
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import Masks, RedactedJob, masks_of
-from everwork.server.http.ui.render import job_url
 from everwork.server.http.ui.search import DUE, SCHEDULED, SearchForm, read_search
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit, parse_pairs
@@ -50,16 +50,16 @@ LABELS: Final = {
 }
 CONSEQUENCES: Final = {
     BulkAction.CANCEL: (
-        "Jobs that wait will never start. For those that run, their workers are told to stop, and whatever they bring "
-        "is not taken. Cancelled jobs do not come back by themselves, and cannot be requeued."
+        "Pending jobs will never start. Running jobs are stopped, and their results discarded. Cancelled jobs cannot "
+        "be requeued."
     ),
     BulkAction.REQUEUE: (
-        "They wait again and are due at once, with all their attempts. Their history stays. Workers run them from the "
-        "beginning: what they had done before they failed may be done again."
+        "They are due now, with attempts reset to 0. Their history is kept. Handlers start over, so work done before "
+        "the failure may be done again."
     ),
-    BulkAction.RUN_NOW: "They are due at once, instead of at their time; workers take them as soon as they can.",
+    BulkAction.RUN_NOW: "They are due now instead of at their scheduled time.",
     BulkAction.DELETE: (
-        "They are removed with their variables, results and histories, and their dedupe keys may be used again. "
+        "They are deleted with their variables, results and histories, and their dedupe keys can be used again. "
         "This cannot be undone."
     ),
 }
@@ -78,7 +78,7 @@ CONDITIONS: Final = {
 class Row(NamedTuple):
     """One row of the list."""
 
-    job: Job
+    job: StoredJob
     state: str
     error: str | None
     at_label: str
@@ -125,7 +125,7 @@ async def now_of(visit: Visit) -> int:
     return sample.at_ms + NOW_SLACK_MS
 
 
-def shown_state(job: Job, now_ms: int) -> str:
+def shown_state(job: StoredJob, now_ms: int) -> str:
     """A job's state; `scheduled` if it is pending but not due."""
     return SCHEDULED if job.state is State.PENDING and job.run_at_ms > now_ms else job.state.label
 
@@ -144,7 +144,7 @@ async def _tabs(visit: Visit, form: SearchForm) -> dict[str, Any]:
     return {"counts": by_state, "total": total, "types": types, "is_empty": not counts, "is_counted": is_counted}
 
 
-def _row(job: Job, now_ms: int, masks: Masks) -> Row:
+def _row(job: StoredJob, now_ms: int, masks: Masks) -> Row:
     is_over = job.state in FINISHED_STATES
     label, at_ms = ("ended", job.finished_at_ms) if is_over else ("due", job.run_at_ms)
     if job.state is State.PROCESSING:
@@ -247,8 +247,8 @@ def _below(visit: Visit) -> int:
     return checks.job_key(visit.required("below"), "below")
 
 
-PAGES = (Page("/ui/jobs", show),)
+PAGES = (Page("/jobs", show),)
 ACTIONS = (
-    Action("/ui/jobs/find", find, Jobs.get),
-    Action("/ui/jobs/change", change, Jobs.change_matching),
+    Action("/jobs/find", find, Jobs.get),
+    Action("/jobs/change", change, Jobs.change_matching),
 )

@@ -95,8 +95,8 @@ def _number(visit: Visit, name: str) -> float | None:
     return number
 
 
-PAGES = (Page("/ui/keys", show),)
+PAGES = (Page("/keys", show),)
 ACTIONS = (
-    Action("/ui/keys/create", create, Admin.create_key),
-    Action("/ui/keys/revoke", revoke, Admin.revoke_key, confirms=True),
+    Action("/keys/create", create, Admin.create_key),
+    Action("/keys/revoke", revoke, Admin.revoke_key, confirms=True),
 )

@@ -6,8 +6,9 @@ from typing import Final
 
 from everwork.exceptions import Unauthenticated
 from everwork.logs import get_logger
+from everwork.server.http.ui.address import address, local_address
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.visit import Visit, local_path
+from everwork.server.http.ui.visit import Visit
 from everwork.service.access.principal import Principal
 from everwork.service.access.sessions import OPERATOR, Session
 
@@ -32,18 +33,18 @@ async def log_in(visit: Visit) -> Done | View:
             session = await sessions.begin(visit.context.keys.badge(principal))
     except Unauthenticated as error:
         if token is not None and visit.session.token:  # A used link, followed again within its session.
-            return Done("", local_path(visit.optional("next") or ""))
+            return Done("", local_address(visit.optional("next") or ""))
         log.warning("login failed", origin=visit.caller.origin, error=str(error))
         return _form(visit, None, str(error), 401)
     await _record(visit, principal, "ui.login")
-    return Done("", local_path(visit.optional("next") or ""), session=session)
+    return Done("", local_address(visit.optional("next") or ""), session=session)
 
 
 async def log_out(visit: Visit) -> Done:
     """End the session."""
     await visit.context.service.sessions.end(visit.session)
     await _record(visit, visit.principal, "ui.logout")
-    return Done("You are logged out.", "/ui/login", session=Session("", ""))
+    return Done("You are logged out.", address("/login"), session=Session("", ""))
 
 
 async def _record(visit: Visit, principal: Principal, action: str) -> None:
@@ -56,12 +57,13 @@ def _form(visit: Visit, token: str | None, error: str | None, status: int = 200)
     is_automatic = not visit.session.token and visit.request.headers.get("sec-fetch-site") not in FOREIGN
     shown = {
         "token": token,
-        "next": local_path(next_),
+        "next": local_address(next_),
         "has_auth": visit.context.settings.has_auth,
+        "is_mounted": visit.context.is_mounted,
         "is_automatic": is_automatic,
     }
     return View("login.html", {**shown, "error": error}, status)
 
 
-PAGES = (Page("/ui/login", show, is_open=True),)
-ACTIONS = (Action("/ui/login", log_in, is_open=True), Action("/ui/logout", log_out))
+PAGES = (Page("/login", show, is_open=True),)
+ACTIONS = (Action("/login", log_in, is_open=True), Action("/logout", log_out))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.core.breaker import BreakerState
 from everwork.core.queries import Count, Oldest
 from everwork.core.states import State
+from everwork.server.http.ui.address import address, type_url
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
 from everwork.server.http.ui.page import Action, Page, View
 from everwork.server.http.ui.pages.dead_letters import recent_failures
 from everwork.server.http.ui.pages.types import LATE_MS, RATE_MINUTES, without_worker
-from everwork.server.http.ui.render import address, duration, number, type_url
+from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.visit import Visit
-from everwork.service.fleet.entries import ProcessView
+from everwork.service.fleet.entries import ProcessView, WorkerView
+from everwork.service.fleet.fleet import types_taken
 from everwork.service.monitor.minutes import MINUTE_MS, Span
 from everwork.service.monitor.sampler import MINUTES_KEPT, MetricsSampler, Sample
 from everwork.spool.contents import SpoolStatus
@@ -88,8 +90,11 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
     """The part of the page about all tenants."""
     sampler, range_ = visit.context.sampler, range_of(visit)
     sample = sampler.latest or await sampler.fresh()
-    drawn, processes = await asyncio.gather(charts(visit, range_), visit.admin.processes())
-    flow, *needs = _notices(sampler, sample, counts, await _not_starting(visit, processes))
+    drawn, processes, workers = await asyncio.gather(
+        charts(visit, range_), visit.admin.processes(), visit.admin.workers()
+    )
+    served = types_taken((view.entry for view in processes), workers)
+    flow, *needs = _notices(sampler, sample, counts, _not_starting(processes, workers), served)
     if (spooled := spool_notice(await visit.context.service.spool_status())) is not None:
         needs.insert(0, spooled)
     return {
@@ -102,7 +107,7 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
         "waiting": _waiting(sampler, sample, counts),
         "oldest_ms": min((one.run_at_ms for one in sample.oldest), default=None),
         "processes": len(processes),
-        "running": sum(one.entry.running for one in processes),
+        "running": totals_of(counts)[State.PROCESSING.label],
     }
 
 
@@ -123,21 +128,26 @@ def pace(per_second: float) -> str:
 
 
 def _notices(
-    sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], not_starting: Sequence[str]
+    sampler: MetricsSampler,
+    sample: Sample,
+    counts: Sequence[Count],
+    not_starting: Sequence[str],
+    served: Collection[str],
 ) -> Iterator[Notice]:
     """The throughput, and then what needs attention, worst first."""
     yield _flow(sampler, sample, counts)
     broken = sorted(one.type for one in sample.types if one.breaker is not BreakerState.CLOSED)
     if broken:
-        yield Notice(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", "/ui/breakers")
+        yield Notice(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", address("/breakers"))
     if not_starting:
-        yield Notice(_named(not_starting, "worker does not start", "workers do not start"), "bad", "/ui/workers")
-    if idle := without_worker(sample, (one.type for one in counts if one.state is State.PROCESSING and one.jobs)):
-        href = type_url(idle[0]) if len(idle) == 1 else address("/ui/types", show="unasked")
+        yield Notice(_named(not_starting, "worker does not start", "workers do not start"), "bad", address("/workers"))
+    running = {one.type for one in counts if one.state is State.PROCESSING and one.jobs}
+    if idle := without_worker(sample, running.union(served)):
+        href = type_url(idle[0]) if len(idle) == 1 else address("/types", show="unasked")
         texts = ("type has work that no worker asks for", "types have work that no worker asks for")
         yield Notice(_named(idle, *texts), "warn", href)
     if paused := sorted(one.type for one in sample.types if one.paused):
-        href = type_url(paused[0]) if len(paused) == 1 else address("/ui/types", show="paused")
+        href = type_url(paused[0]) if len(paused) == 1 else address("/types", show="paused")
         yield Notice(_named(paused, "type is paused", "types are paused"), "warn", href)
 
 
@@ -151,13 +161,15 @@ def spool_notice(spool: SpoolStatus | None) -> Notice | None:
         kept.append(f"{number(spool.waiting)} waiting for delivery, the oldest for {oldest}")
     if spool.counts.aside:
         kept.append(f"{number(spool.counts.aside)} set aside")
-    return Notice(f"Spool of this server: {'; '.join(kept)}", "bad" if spool.counts.aside else "warn", "/ui/settings")
+    return Notice(
+        f"Spool of this server: {'; '.join(kept)}", "bad" if spool.counts.aside else "warn", address("/settings")
+    )
 
 
-async def _not_starting(visit: Visit, processes: Sequence[ProcessView]) -> list[str]:
+def _not_starting(processes: Sequence[ProcessView], workers: Sequence[WorkerView]) -> list[str]:
     """The titles of workers that a process could not start."""
     broken = {worker for one in processes for worker in one.entry.broken}
-    return [one.entry.title for one in await visit.admin.workers() if one.entry.id in broken] if broken else []
+    return [one.entry.title for one in workers if one.entry.id in broken]
 
 
 def _flow(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count]) -> Notice:
@@ -169,13 +181,13 @@ def _flow(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count]) -> N
     if late_ms > LATE_MS:
         quiet = _quiet(sampler, sample)
         text = f"Nothing has ended for {quiet}, although work has been due for {duration(late_ms)}."
-        return Notice(text, "bad", address("/ui/jobs", state="due"))
+        return Notice(text, "bad", address("/jobs", state="due"))
     if any(one.state is State.PROCESSING and one.jobs for one in counts):
         return Notice(
-            "Jobs are running; none has ended in the last minutes.", "good", address("/ui/jobs", state="processing")
+            "Jobs are running; none has ended in the last minutes.", "good", address("/jobs", state="processing")
         )
     text = "Nothing is due: all waiting jobs are scheduled for later." if pending else "Nothing to do right now."
-    return Notice(text, "good", "/ui/jobs")
+    return Notice(text, "good", address("/jobs"))
 
 
 def _flowing(span: Span) -> Notice:
@@ -184,11 +196,11 @@ def _flowing(span: Span) -> Notice:
     rate = f"{pace(work.completed / max(span.seconds, 1.0))} completed in the last {since}"
     if not work.completed:
         return Notice(
-            f"Nothing succeeds: all {number(work.ended)} attempts of the last {since} failed.", "bad", "/ui/dead"
+            f"Nothing succeeds: all {number(work.ended)} attempts of the last {since} failed.", "bad", address("/dead")
         )
     part = f"; {_percent(failed / work.ended)} of the attempts failed" if failed else ""
     tone = "bad" if failed * 2 > work.ended else "good"
-    return Notice(f"Work flows: {rate}{part}.", tone, "/ui/types?sort=rate")
+    return Notice(f"Work flows: {rate}{part}.", tone, address("/types", sort="rate"))
 
 
 def _percent(part: float) -> str:
@@ -242,5 +254,5 @@ def _causes(drawn: Charts) -> list[Cause]:
     return [Cause(CAUSES.get(cause, cause), cause, jobs, share(jobs, whole)) for cause, jobs in most if jobs]
 
 
-PAGES = (Page("/ui", show),)
+PAGES = (Page("/", show),)
 ACTIONS: tuple[Action, ...] = ()

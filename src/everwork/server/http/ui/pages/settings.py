@@ -60,7 +60,7 @@ async def show(visit: Visit) -> View:
         "upkeep_age_s": app.service.upkeep_age_s,
         "sample": app.sampler.latest,
         "spool": await app.service.spool_status(),
-        "settings": _settings(app.settings),
+        "settings": [] if app.is_mounted else _settings(app.settings),
         "versions": {"Everwork": version("everwork"), "Python": sys.version.split()[0]},
         "pid": os.getpid(),
         "started_ms": _STARTED_MS,
@@ -97,5 +97,5 @@ def _shown(name: str, value: object) -> str:
     return pretty(value) if isinstance(value, dict) else str(value)
 
 
-PAGES = (Page("/ui/settings", show),)
+PAGES = (Page("/settings", show),)
 ACTIONS: tuple[Action, ...] = ()

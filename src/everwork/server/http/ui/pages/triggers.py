@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode
 from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.address import address, job_url, type_url
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import cut, masks_of, pretty
-from everwork.server.http.ui.render import address, job_url, type_url
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin
 from everwork.service.fleet.entries import TriggerView, own_source
@@ -100,7 +100,7 @@ async def _titles(visit: Visit) -> dict[str, str]:
 
 def _row(view: TriggerView, titles: Mapping[str, str], fires: list[TriggerFire] | None) -> Row:
     entry = view.entry
-    href = address("/ui/trigger", name=entry.name)
+    href = address("/trigger", name=entry.name)
     return Row(view, href, titles.get(entry.worker_id), entry.type == own_source(entry.worker_id), fires)
 
 
@@ -112,8 +112,8 @@ def _variables(visit: Visit, view: TriggerView) -> tuple[str, int]:
     return ("", 0) if value == {} else cut(pretty(masks_of(visit).masked(value)), VARIABLES_CHARS_MAX)
 
 
-PAGES = (Page("/ui/triggers", show), Page("/ui/trigger", show_one))
+PAGES = (Page("/triggers", show), Page("/trigger", show_one))
 ACTIONS = (
-    Action("/ui/triggers/switch", switch, Admin.switch_trigger, confirms=True),
-    Action("/ui/triggers/fire", fire, Admin.fire_trigger, confirms=True),
+    Action("/triggers/switch", switch, Admin.switch_trigger, confirms=True),
+    Action("/triggers/fire", fire, Admin.fire_trigger, confirms=True),
 )

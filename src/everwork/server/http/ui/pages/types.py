@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView, own_source
+from everwork.service.fleet.fleet import types_taken
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES
 from everwork.service.monitor.sampler import MetricsSampler, Sample
 
@@ -130,7 +132,7 @@ async def pause(visit: Visit) -> Done:
     """Pause a type."""
     type = visit.required("type")
     await visit.admin.pause(type)
-    return Done(f"{type} is paused: none of its jobs starts; what runs goes on.")
+    return Done(f"{type} is paused: no new jobs start; running jobs continue.")
 
 
 async def resume(visit: Visit) -> Done:
@@ -174,12 +176,12 @@ def oldest_of(sample: Sample) -> Mapping[str, int]:
     return found
 
 
-def without_worker(sample: Sample, running: Iterable[str]) -> list[str]:
-    """Types whose jobs are overdue, without a worker that requests them, and not among the `running` types."""
+def without_worker(sample: Sample, taken: Iterable[str]) -> list[str]:
+    """Types whose jobs are overdue and that no worker requests; not those that run or that a running worker takes."""
     requested_ms = {one.type: one.last_asked_ms or 0 for one in sample.types if not one.paused}
     late = {one.type for one in sample.oldest if sample.at_ms - one.run_at_ms > LATE_MS}
     return sorted(
-        type for type in late.difference(running) if sample.at_ms - requested_ms.get(type, 1 << 62) > NO_WORKER_MS
+        type for type in late.difference(taken) if sample.at_ms - requested_ms.get(type, 1 << 62) > NO_WORKER_MS
     )
 
 
@@ -218,9 +220,10 @@ def own_sources(workers: Sequence[WorkerView]) -> Mapping[str, str]:
 
 async def _rows(visit: Visit, views: Sequence[TypeView], sample: Sample) -> list[Row]:
     oldest, rate = oldest_of(sample), rates(visit.context.sampler)
-    workers = await visit.admin.workers()
+    workers, processes = await asyncio.gather(visit.admin.workers(), visit.admin.processes())
     titles, broken = own_sources(workers), failing_to_start(sample, workers)
-    idle = set(without_worker(sample, (view.info.type for view in views if view.counts[State.PROCESSING])))
+    served = types_taken((view.entry for view in processes), workers)
+    idle = set(without_worker(sample, served.union(v.info.type for v in views if v.counts[State.PROCESSING])))
     return [
         Row(view.info, view.counts, oldest.get(type), type in idle, type in broken, rate(type), titles.get(type))
         for view in views
@@ -244,8 +247,8 @@ def _first(visit: Visit, rows: int) -> int:
     return min(int(text) if text.isdecimal() and len(text) < 9 else 0, max(rows - 1, 0))
 
 
-PAGES = (Page("/ui/types", show),)
+PAGES = (Page("/types", show),)
 ACTIONS = (
-    Action("/ui/type/pause", pause, Admin.pause, confirms=True),
-    Action("/ui/type/resume", resume, Admin.resume),
+    Action("/type/pause", pause, Admin.pause, confirms=True),
+    Action("/type/resume", resume, Admin.resume),
 )

@@ -1,4 +1,4 @@
-"""Page: managers, processes and their running jobs, worker classes, and other workers."""
+"""Page: running workers of every kind and their jobs, worker classes, managers, and other leases."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from everwork.service.fleet.running import RunningJob
 
 ROWS_MAX: Final = 200
 JOBS_SHOWN: Final = 5
+TYPES_SHOWN: Final = 10
 LATE_MS: Final = 15_000
 """A process without a heartbeat for this long is highlighted."""
 
 
 class ProcessRow(NamedTuple):
-    """A process, its running jobs, the titles of its workers, and those that fail to start."""
+    """A running worker, its jobs, the titles of its worker classes, and those that fail to start."""
 
     view: ProcessView
     jobs: Sequence[RunningJob]
@@ -45,8 +46,8 @@ class WorkerRow(NamedTuple):
 async def show(visit: Visit) -> View:
     """Show managers, processes and workers."""
     admin = visit.admin
-    managers, processes, workers, running = await asyncio.gather(
-        admin.managers(), admin.processes(), admin.workers(), admin.running()
+    managers, processes, workers, running, left_out = await asyncio.gather(
+        admin.managers(), admin.processes(), admin.workers(), admin.running(), admin.left_out()
     )
     held: defaultdict[str, list[RunningJob]] = defaultdict(list)
     others: defaultdict[str, list[RunningJob]] = defaultdict(list)
@@ -64,6 +65,8 @@ async def show(visit: Visit) -> View:
         "is_cut": running.is_cut,
         "rows_max": ROWS_MAX,
         "jobs_shown": JOBS_SHOWN,
+        "types_shown": TYPES_SHOWN,
+        "left_out": left_out,
     }
     return View("workers.html", context)
 
@@ -72,7 +75,7 @@ async def switch(visit: Visit) -> Done:
     """Switch a worker on or off."""
     is_on = visit.required("on") == "yes"
     done = await visit.admin.switch_worker(visit.required("worker"), is_on)
-    state = "on: it takes jobs" if is_on else "off: it takes no more jobs; what runs goes on"
+    state = "on: it takes jobs" if is_on else "off: it takes no new jobs; running jobs continue"
     return Done(f"{done.entry.title} is {'' if done.is_changed else 'already '}{state}.")
 
 
@@ -96,8 +99,8 @@ def _worker(view: WorkerView) -> WorkerRow:
     return WorkerRow(view, [source for source in view.entry.sources if source != own], own)
 
 
-PAGES = (Page("/ui/workers", show),)
+PAGES = (Page("/workers", show),)
 ACTIONS = (
-    Action("/ui/workers/switch", switch, Admin.switch_worker, confirms=True),
-    Action("/ui/workers/restart", restart, Admin.restart_process, confirms=True),
+    Action("/workers/switch", switch, Admin.switch_worker, confirms=True),
+    Action("/workers/restart", restart, Admin.restart_process, confirms=True),
 )

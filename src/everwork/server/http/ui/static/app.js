@@ -4,6 +4,7 @@
 (() => {
   const root = document.documentElement;
   root.classList.add("scripted");
+  const base = root.dataset.base;
   const by = (id) => document.getElementById(id);
 
   // Times -----------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@
   function follow() {
     if (source || !by("live") || document.hidden) return;
     const here = location.pathname + location.search;
-    source = new EventSource(`/ui/live?path=${encodeURIComponent(here)}`);
+    source = new EventSource(`${base}/live?path=${encodeURIComponent(here)}`);
     source.addEventListener("page", (event) => {
       wait = 1000;
       trouble("");
@@ -148,13 +149,18 @@
       trouble(JSON.parse(event.data));
       timer = setTimeout(follow, 30000);
     });
+    source.addEventListener("again", () => {
+      rest();
+      follow();
+    });
     source.addEventListener("ended", () => {
       rest();
       pulse("lost", "logged out");
       trouble("Your session is over. ");
       const link = document.createElement("a");
-      link.href = `/ui/login?next=${encodeURIComponent(here)}`;
-      link.textContent = "Log in again";
+      // Without a login page of its own, the application around it decides who may see the page.
+      link.href = root.dataset.login ? `${root.dataset.login}?next=${encodeURIComponent(here)}` : here;
+      link.textContent = root.dataset.login ? "Log in again" : "Load the page again";
       by("trouble").append(link);
     });
     source.onerror = () => {
@@ -253,7 +259,7 @@
   function switchTheme() {
     const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = isDark ? "light" : "dark";
-    document.cookie = `everwork_theme=${root.dataset.theme}; path=/ui; max-age=31536000; samesite=lax`;
+    document.cookie = `everwork_theme=${root.dataset.theme}; path=${base || "/"}; max-age=31536000; samesite=lax`;
   }
 
   async function copy(button) {

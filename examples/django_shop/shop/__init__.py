@@ -1,0 +1,1 @@
+"""A shop that confirms its orders by email."""

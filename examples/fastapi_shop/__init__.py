@@ -1,0 +1,1 @@
+"""A small shop on FastAPI and SQLAlchemy."""

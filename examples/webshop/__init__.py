@@ -1,0 +1,1 @@
+"""A shop on FastAPI and SQLAlchemy, with its jobs in the same database."""

@@ -1,0 +1,136 @@
+"""Jobs that are created after the commit of a transaction that the store cannot share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
+
+from everwork.app.commits import SessionCommits
+from everwork.app.enqueuer import Door, FunctionEnqueuer, Pair, _Calls
+from everwork.app.handle import JobCall
+from everwork.app.options import JobOptions
+from everwork.core.checks import shown
+from everwork.core.job import NewJob
+from everwork.engines.own_connection import OwnConnection, django_connection, is_session, own_connection
+from everwork.exceptions import EverworkError, InvalidInput
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Wait = Callable[[list[NewJob]], None]
+"""Lets jobs wait for the commit."""
+
+
+class _AfterCommit(_Calls):
+    """Options for jobs of any type that are created after a commit."""
+
+    def __init__(self, door: Door, options: Mapping[str, Any], wait: Wait) -> None:
+        super().__init__(door, options)
+        if self._tx is not None:
+            raise InvalidInput("tx", "must not be given together with after_commit")
+        self._wait = wait
+
+    def _enqueue(self, target: object, given: tuple[Any, ...], arguments: dict[str, Any]) -> None:
+        self._wait([self._call(target, given, arguments).new])
+
+    def _enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> None:
+        self._wait([call.new for call in self._calls(jobs)])
+
+
+class AfterCommitEnqueuer(_AfterCommit):
+    """Returned by `app.after_commit(session)`. `enqueue` returns no handle: the job is created after the commit."""
+
+    @overload
+    async def enqueue(self, target: FunctionEnqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    async def enqueue(self, target: str, arguments: Mapping[str, Any] | None = None, /, **kwargs: Any) -> None: ...
+    async def enqueue(self, target: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Create a job after the commit; its arguments are validated now. See `Enqueuer.enqueue`."""
+        self._enqueue(target, args, kwargs)
+
+    async def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> None:
+        """Create many jobs after the commit; see `Enqueuer.enqueue_many`."""
+        self._enqueue_many(jobs)
+
+    def using(self, **options: Unpack[JobOptions]) -> AfterCommitEnqueuer:
+        """Set options; see `Enqueuer.using`."""
+        return AfterCommitEnqueuer(self._door, {**self._options, **options}, self._wait)
+
+    @property
+    def sync(self) -> SyncAfterCommitEnqueuer:
+        """A blocking version, for synchronous code."""
+        return SyncAfterCommitEnqueuer(self._door, self._options, self._wait)
+
+
+class SyncAfterCommitEnqueuer(_AfterCommit):
+    """`AfterCommitEnqueuer` for synchronous code."""
+
+    @overload
+    def enqueue(self, target: FunctionEnqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def enqueue(self, target: str, arguments: Mapping[str, Any] | None = None, /, **kwargs: Any) -> None: ...
+    def enqueue(self, target: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Create a job after the commit; its arguments are validated now. See `Enqueuer.enqueue`."""
+        self._enqueue(target, args, kwargs)
+
+    def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> None:
+        """Create many jobs after the commit; see `Enqueuer.enqueue_many`."""
+        self._enqueue_many(jobs)
+
+    def using(self, **options: Unpack[JobOptions]) -> SyncAfterCommitEnqueuer:
+        """Set options; see `Enqueuer.using`."""
+        return SyncAfterCommitEnqueuer(self._door, {**self._options, **options}, self._wait)
+
+
+def waiting_for_commit(door: Door, session: object) -> Wait:
+    """How jobs wait for the commit of a session of SQLAlchemy's, or of a connection of Django's."""
+    connection = django_connection(session)
+    if connection is not None:
+        return lambda jobs: connection.on_commit(partial(_create_blocking, door, jobs))
+    own = own_connection(session, ACCEPTED, "session")
+    if not own.is_sqlalchemy or not is_session(own.connection):
+        raise InvalidInput("session", f"must be {ACCEPTED}, not {shown(session)}")
+    return _of_session(door, own).add
+
+
+def _of_session(door: Door, own: OwnConnection) -> SessionCommits[list[NewJob]]:
+    """The jobs that wait for this session, which is listened to once, however often it is asked for."""
+    session = own.connection.sync_session if own.is_asynchronous else own.connection
+    commits: SessionCommits[list[NewJob]] | None = session.info.get(door)
+    if commits is None:
+        create = _create_awaiting if own.is_asynchronous else _create_blocking
+        commits = SessionCommits(session, lambda batches: create(door, [job for jobs in batches for job in jobs]))
+        session.info[door] = commits
+    return commits
+
+
+def _create_awaiting(door: Door, jobs: list[NewJob]) -> None:
+    """Inside of a coroutine of SQLAlchemy's, which can wait without blocking the event loop."""
+    from sqlalchemy.util import await_only  # noqa: PLC0415 - the session is here, so it is installed
+
+    try:
+        await_only(door.create(jobs, None))
+    except EverworkError as error:
+        _log_lost(jobs, error)
+        raise
+
+
+def _create_blocking(door: Door, jobs: list[NewJob]) -> None:
+    try:
+        door.create_blocking(jobs, None)
+    except EverworkError as error:
+        _log_lost(jobs, error)
+        raise
+
+
+def _log_lost(jobs: Sequence[NewJob], error: EverworkError) -> None:
+    """The caller may have gone by the time of its commit: the log says what is missing."""
+    types = sorted({job.type for job in jobs})
+    log.error("jobs were not created after the commit", types=types, jobs=len(jobs), error=str(error))
+
+
+ACCEPTED = "a SQLAlchemy session or a Django connection"

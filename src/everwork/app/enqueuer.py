@@ -1,0 +1,338 @@
+"""The ways to enqueue: by type or by function, with options, in an event loop or blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+
+from everwork.app.handle import AnyHandle, JobCall, JobHandle, Load, SyncJobHandle
+from everwork.app.options import OPTIONS, JobOptions, Options
+from everwork.codec.json import require_object
+from everwork.core import checks
+from everwork.core.job import NewJob
+from everwork.core.leasing import Created
+from everwork.exceptions import InvalidInput
+from everwork.service.policies import attempts_in_code
+
+if TYPE_CHECKING:
+    from everwork.app.after_commit import AfterCommitEnqueuer, SyncAfterCommitEnqueuer
+    from everwork.app.app import Everwork
+    from everwork.app.engine_host import EngineHost
+    from everwork.app.function import JobFunction
+
+P = ParamSpec("P")
+R = TypeVar("R")
+H = TypeVar("H", bound=AnyHandle)
+
+Pair = tuple[str, Mapping[str, Any]]
+"""A type and the arguments of its handler."""
+
+
+TYPES_KEPT_MAX: Final = 1_000
+
+
+class Door:
+    """Where an application's jobs are created."""
+
+    def __init__(
+        self, app: Everwork, host: EngineHost, functions: Mapping[str, JobFunction[..., Any, ..., Any]]
+    ) -> None:
+        self.app = app
+        self.host = host
+        self.functions = functions
+        self._handles: dict[tuple[type[AnyHandle], Load | None], type[AnyHandle]] = {}
+
+    def handle(self, kind: type[H], load: Load | None, created: Created) -> H:
+        """The handle of a created job."""
+        bound = self._handles.get((kind, load))
+        if bound is None:
+            bound = self._handles[kind, load] = kind.bound(self.app, load)
+        return cast("H", bound.of(created))
+
+    async def create(self, jobs: list[NewJob], tx: object) -> list[Created]:
+        """Create jobs, in the caller's transaction if it has given one."""
+        return await (self.host.create(jobs) if tx is None else self.host.create_in(tx, jobs))
+
+    def create_blocking(self, jobs: list[NewJob], tx: object) -> list[Created]:
+        """The same from a thread without event loop."""
+        return self.host.create_blocking(jobs) if tx is None else self.host.create_in_blocking(tx, jobs)
+
+
+# By function --------------------------------------------------------------------------------------------
+
+
+class _FunctionCalls(Generic[P, R]):
+    """A function with options: its jobs, not yet created."""
+
+    def __init__(self, door: Door, function: JobFunction[P, R, ..., Any], options: Options) -> None:
+        self._door = door
+        self._function = function
+        self._options = options
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
+        """A job that is ready to be created, for `app.enqueue_many`."""
+        _refuse_tx(self._options.tx)
+        return JobCall(self._new(args, kwargs), self._function.load)
+
+    def _new(self, given: tuple[Any, ...], arguments: dict[str, Any]) -> NewJob:
+        return new_function_job(self._function, given, arguments, self._options)
+
+    def _with(self, options: JobOptions) -> Options:
+        return Options(self._function.type, {**self._options.given, **options})
+
+
+class FunctionEnqueuer(_FunctionCalls[P, R]):
+    """Enqueues jobs of one function; `using` adds options."""
+
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Create a job with the function's arguments; it is stored durably when this returns."""
+        job = self._new(args, kwargs)
+        [created] = await self._door.create([job], self._options.tx)
+        handle: JobHandle[R] = self._door.handle(JobHandle, self._function.load, created)
+        return handle
+
+    def using(self, **options: Unpack[JobOptions]) -> FunctionEnqueuer[P, R]:
+        """Add options, such as `delay` or `dedupe_key`; options set before are kept."""
+        return FunctionEnqueuer(self._door, self._function, self._with(options))
+
+    def within(self, tx: object) -> FunctionEnqueuer[P, R]:
+        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        return self.using(tx=_given_tx(tx))
+
+    @property
+    def sync(self) -> SyncFunctionEnqueuer[P, R]:
+        """A blocking version, for synchronous code."""
+        return SyncFunctionEnqueuer(self._door, self._function, self._options)
+
+
+class SyncFunctionEnqueuer(_FunctionCalls[P, R]):
+    """`function.sync`: enqueues jobs of one function from synchronous code."""
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+        """Create a job with the function's arguments; it is stored durably when this returns."""
+        job = self._new(args, kwargs)
+        [created] = self._door.create_blocking([job], self._options.tx)
+        handle: SyncJobHandle[R] = self._door.handle(SyncJobHandle, self._function.load, created)
+        return handle
+
+    def using(self, **options: Unpack[JobOptions]) -> SyncFunctionEnqueuer[P, R]:
+        """Add options; options set before are kept."""
+        return SyncFunctionEnqueuer(self._door, self._function, self._with(options))
+
+    def within(self, tx: object) -> SyncFunctionEnqueuer[P, R]:
+        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        return self.using(tx=_given_tx(tx))
+
+
+def new_function_job(
+    function: JobFunction[P, R, ..., Any], given: tuple[Any, ...], arguments: dict[str, Any], options: Options
+) -> NewJob:
+    """A job of a function, ready to be created."""
+    if given:
+        arguments = function.arguments.named(given, arguments)
+    try:
+        dumped = function.arguments.dump(arguments)
+    except InvalidInput as error:
+        name = error.field
+        if name in OPTIONS and name in arguments and name not in function.arguments.names:
+            own = function.__name__ if function.__name__.isidentifier() else "app"
+            raise _is_option(name, f"{own}.using({name}=...).enqueue(...)", function.type) from None
+        raise
+    # The declared policy holds immediately, also before it is stored.
+    return options.job(dumped, attempts_in_code(function.type, function.policy_said))
+
+
+# By type ------------------------------------------------------------------------------------------------
+
+
+class _Calls:
+    """Options for jobs of any type, not yet created."""
+
+    def __init__(self, door: Door, options: Mapping[str, Any]) -> None:
+        self._door = door
+        self._options = options
+        self._tx = options.get("tx")
+        self._by_type: dict[str, Options] = {}
+        if options:
+            self._of_type("any")  # Bad ones are refused here.
+
+    def call(self, type: str, arguments: Mapping[str, Any] | None = None, /, **kwargs: Any) -> JobCall[Any]:
+        """A job of a type that is ready to be created, for `enqueue_many`."""
+        _refuse_tx(self._tx)
+        return self._call(type, () if arguments is None else (arguments,), kwargs)
+
+    def _calls(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[JobCall[Any]]:
+        """Jobs ready to be created; the first that is wrong is named by its index."""
+        if not isinstance(jobs, Iterable):
+            raise InvalidInput("jobs", f"must be calls, or pairs of a type and arguments, not {checks.shown(jobs)}")
+        calls = []
+        for at, item in enumerate(jobs):
+            try:
+                calls.append(self._of(item))
+            except InvalidInput as error:
+                raise InvalidInput(f"jobs[{at}].{error.field}", error.problem) from None
+            except (TypeError, ValueError):
+                problem = "must be a call, such as send.call(...), or a pair: a type and its arguments"
+                raise InvalidInput(f"jobs[{at}]", problem) from None
+        return calls
+
+    def _of(self, item: JobCall[Any] | Pair) -> JobCall[Any]:
+        if not isinstance(item, JobCall):
+            type, arguments = item
+            return self._call(type, (), {**require_object("arguments", arguments)})
+        for name in self._options.keys() - {"tx"}:
+            raise InvalidInput(name, "must be set for each call: write send.using(...).call(...)")
+        return item
+
+    def _of_type(self, type: Any) -> Options:
+        """The options for a type, checked once."""
+        options = self._by_type.get(type) if isinstance(type, str) else None
+        if options is None:
+            if callable(type):
+                raise InvalidInput("type", f"must be a type or a function under @app.job, not {checks.shown(type)}")
+            options = Options(checks.name("type", type), self._options)
+            if len(self._by_type) < TYPES_KEPT_MAX:
+                self._by_type[type] = options
+        return options
+
+    def _call(self, target: object, given: tuple[Any, ...], arguments: dict[str, Any]) -> JobCall[Any]:
+        if isinstance(target, _FunctionCalls):
+            of_function: JobFunction[Any, Any, ..., Any] = target._function  # noqa: SLF001 - of this module
+            options = Options(of_function.type, {**target._options.given, **self._options})  # noqa: SLF001
+            return JobCall(new_function_job(of_function, given, arguments, options), of_function.load)
+        options = self._of_type(target)
+        function = self._door.functions.get(options.template.type)
+        if given:
+            arguments = {**_one_object(given), **arguments}
+        elif function is None:
+            for name in sorted(OPTIONS & arguments.keys()):
+                raise _is_option(name, f"app.using({name}=...).enqueue({target!r}, ...)", target, _AS_ARGUMENT)
+        if function is None:
+            return JobCall(options.job(arguments))
+        return JobCall(new_function_job(function, (), arguments, options), function.load)
+
+
+class Enqueuer(_Calls):
+    """Enqueues jobs of any type or function, with the same options."""
+
+    @overload
+    async def enqueue(self, target: FunctionEnqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    @overload
+    async def enqueue(
+        self, target: str, arguments: Mapping[str, Any] | None = None, /, **kwargs: Any
+    ) -> JobHandle[Any]: ...
+    async def enqueue(self, target: Any, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Create a job, store it durably, and return its handle.
+
+        `target` is a job function, or a type, whose handler may be in another program. All other arguments are passed
+        to the handler; for a type, they can also be given as one mapping. Pass options with `using`.
+        """
+        call = self._call(target, args, kwargs)
+        [created] = await self._door.create([call.new], self._tx)
+        handle: JobHandle[Any] = self._door.handle(JobHandle, call.load, created)
+        return handle
+
+    @overload
+    async def enqueue_many(self, jobs: Iterable[JobCall[R]]) -> list[JobHandle[R]]: ...
+    @overload
+    async def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[JobHandle[Any]]: ...
+    async def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[JobHandle[Any]]:
+        """Create all of these jobs or none: calls such as `send.call(to="ada")`, or pairs of a type and arguments."""
+        calls = self._calls(jobs)
+        created = await self._door.create([call.new for call in calls], self._tx)
+        return [self._door.handle(JobHandle, call.load, one) for one, call in zip(created, calls, strict=True)]
+
+    def using(self, **options: Unpack[JobOptions]) -> Enqueuer:
+        """Set options: `await app.using(delay=60).enqueue("email-send", to="ada")`.
+
+        `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`, `limit_key`,
+        `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, and `tx`, a connection or session
+        to the database that holds the jobs: the jobs are created in its transaction.
+        """
+        return Enqueuer(self._door, {**self._options, **options})
+
+    def within(self, tx: object) -> Enqueuer:
+        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        return self.using(tx=_given_tx(tx))
+
+    def after_commit(self, session: object) -> AfterCommitEnqueuer:
+        """Create jobs once the session is committed, and none after a rollback: for jobs in another store.
+
+        `session` is a SQLAlchemy session, async or not, or a Django connection, on any database. A crash between the
+        commit and the creation of the jobs loses them; if the jobs are in the same database, use `within`. If they
+        cannot be created, the commit raises the error and logs it; your data is committed nevertheless.
+        """
+        from everwork.app.after_commit import AfterCommitEnqueuer, waiting_for_commit  # noqa: PLC0415 - few need it
+
+        return AfterCommitEnqueuer(self._door, self._options, waiting_for_commit(self._door, session))
+
+    @property
+    def sync(self) -> SyncEnqueuer:
+        """A blocking version, for synchronous code."""
+        return SyncEnqueuer(self._door, self._options)
+
+
+class SyncEnqueuer(_Calls):
+    """`Enqueuer` for synchronous code: each call blocks."""
+
+    @overload
+    def enqueue(self, target: FunctionEnqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]: ...
+    @overload
+    def enqueue(
+        self, target: str, arguments: Mapping[str, Any] | None = None, /, **kwargs: Any
+    ) -> SyncJobHandle[Any]: ...
+    def enqueue(self, target: Any, /, *args: Any, **kwargs: Any) -> SyncJobHandle[Any]:
+        """Create a job of a type or a function; see `Enqueuer.enqueue`."""
+        call = self._call(target, args, kwargs)
+        [created] = self._door.create_blocking([call.new], self._tx)
+        handle: SyncJobHandle[Any] = self._door.handle(SyncJobHandle, call.load, created)
+        return handle
+
+    @overload
+    def enqueue_many(self, jobs: Iterable[JobCall[R]]) -> list[SyncJobHandle[R]]: ...
+    @overload
+    def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[SyncJobHandle[Any]]: ...
+    def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[SyncJobHandle[Any]]:
+        """Create all of these jobs or none; see `Enqueuer.enqueue_many`."""
+        calls = self._calls(jobs)
+        created = self._door.create_blocking([call.new for call in calls], self._tx)
+        return [self._door.handle(SyncJobHandle, call.load, one) for one, call in zip(created, calls, strict=True)]
+
+    def using(self, **options: Unpack[JobOptions]) -> SyncEnqueuer:
+        """Set options; see `Enqueuer.using`."""
+        return SyncEnqueuer(self._door, {**self._options, **options})
+
+    def within(self, tx: object) -> SyncEnqueuer:
+        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        return self.using(tx=_given_tx(tx))
+
+    def after_commit(self, session: object) -> SyncAfterCommitEnqueuer:
+        """Create jobs once the session is committed; see `Enqueuer.after_commit`."""
+        from everwork.app.after_commit import SyncAfterCommitEnqueuer, waiting_for_commit  # noqa: PLC0415
+
+        return SyncAfterCommitEnqueuer(self._door, self._options, waiting_for_commit(self._door, session))
+
+
+def _one_object(given: tuple[Any, ...]) -> Mapping[str, Any]:
+    if len(given) > 1:
+        raise InvalidInput("arguments", "must be passed by name, or as one mapping, if the target is a type")
+    return require_object("arguments", given[0])
+
+
+def _given_tx(tx: object) -> object:
+    """Refuse None: the jobs would be created outside of the transaction that the caller means."""
+    if tx is None:
+        raise InvalidInput("tx", "must be a connection or session, not None")
+    return tx
+
+
+def _refuse_tx(tx: object) -> None:
+    if tx is not None:
+        raise InvalidInput("tx", "applies to the whole batch: write app.using(tx=...).enqueue_many(calls)")
+
+
+def _is_option(name: str, instead: str, type: object, otherwise: str = "") -> InvalidInput:
+    return InvalidInput(name, f"is an option of the job, not an argument of '{type}': write {instead}{otherwise}")
+
+
+_AS_ARGUMENT: Final = "; to pass an argument of this name, use a mapping: app.call(type, {...})"

@@ -1,0 +1,167 @@
+"""Handles of created jobs, and calls that are not created yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from everwork.core.job import NewJob
+from everwork.core.leasing import Created
+
+if TYPE_CHECKING:
+    from everwork.app.app import Everwork
+    from everwork.codec.job_values import Job
+    from everwork.core.job import HistoryEntry
+    from everwork.core.queries import Explanation
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+Load = Callable[[Any], Any]
+"""Makes the value that a function's annotation names of a stored result."""
+
+
+class JobKey(int):
+    """A job's key; `deduplicated` is true if the job already existed.
+
+    `is_spooled`: the engine is unavailable, and the job waits in the local spool under its `spool_id`; the number is
+    negative and not the key of a job. `await app.delivered(key)` returns the real key.
+    """
+
+    deduplicated: bool = False
+    spool_id: str = ""
+
+    @property
+    def is_spooled(self) -> bool:
+        """Whether the job waits in the local spool."""
+        return bool(self.spool_id)
+
+    @classmethod
+    def of(cls, created: Created) -> Self:
+        """The key of a created job."""
+        key = cls(created.key)
+        if created.deduplicated:
+            key.deduplicated = True
+        if created.spool_id:
+            key.spool_id = created.spool_id
+        return key
+
+
+class AnyHandle(JobKey):
+    """What both kinds of handles have."""
+
+    app: Everwork
+    load: Load | None
+    """Reads the result; None: as JSON has it."""
+
+    @classmethod
+    def bound(cls, app: Everwork, load: Load | None) -> type[Self]:
+        """The class of an application's handles: with these on the class, a handle costs no more than its key."""
+        return type(cls.__name__, (cls,), {"app": app, "load": load})
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """Pickled, it is the job's key: another process has another application."""
+        return int, (int(self),)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {int(self)}>"
+
+    def __str__(self) -> str:
+        return int.__repr__(self)
+
+
+class JobHandle(AnyHandle, Generic[R_co]):
+    """A created job: an int, the job's key, with methods to wait for, inspect and change the job."""
+
+    async def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job to finish and return its result; see `Everwork.result`."""
+        value: R_co = await self.app.result(self, timeout)
+        return value
+
+    async def get(self) -> Job:
+        """The job in its current state."""
+        return await self.app.get(self)
+
+    async def history(self) -> list[HistoryEntry]:
+        """How the job's attempts ended, oldest first."""
+        return await self.app.history(self)
+
+    async def explain(self) -> Explanation:
+        """Why the job is not running."""
+        return await self.app.explain(self)
+
+    async def cancel(self, reason: str = "") -> None:
+        """Cancel the job, pending or running."""
+        await self.app.cancel(self, reason)
+
+    async def requeue(self, arguments: Mapping[str, Any] | None = None) -> None:
+        """Requeue the job if it is a dead letter or waits for a retry; see `Everwork.requeue`."""
+        await self.app.requeue(self, arguments)
+
+    async def delivered(self, timeout: float | None = None) -> JobHandle[R_co]:
+        """Wait until a spooled job is delivered, and return its handle; see `Everwork.delivered`."""
+        return _with_app(JobHandle(await self.app.delivered(self, timeout)), self)
+
+    @property
+    def sync(self) -> SyncJobHandle[R_co]:
+        """A blocking version, for synchronous code."""
+        return _with_app(SyncJobHandle(self), self)
+
+
+class SyncJobHandle(AnyHandle, Generic[R_co]):
+    """`JobHandle` for synchronous code: each call blocks."""
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job to finish and return its result; see `Everwork.result`."""
+        value: R_co = self.app.sync.result(self, timeout)
+        return value
+
+    def get(self) -> Job:
+        """The job in its current state."""
+        return self.app.sync.get(self)
+
+    def history(self) -> list[HistoryEntry]:
+        """How the job's attempts ended, oldest first."""
+        return self.app.sync.history(self)
+
+    def explain(self) -> Explanation:
+        """Why the job is not running."""
+        return self.app.sync.explain(self)
+
+    def cancel(self, reason: str = "") -> None:
+        """Cancel the job, pending or running."""
+        self.app.sync.cancel(self, reason)
+
+    def requeue(self, arguments: Mapping[str, Any] | None = None) -> None:
+        """Requeue the job if it is a dead letter or waits for a retry; see `Everwork.requeue`."""
+        self.app.sync.requeue(self, arguments)
+
+    def delivered(self, timeout: float | None = None) -> SyncJobHandle[R_co]:
+        """Wait until a spooled job is delivered, and return its handle; see `Everwork.delivered`."""
+        return _with_app(SyncJobHandle(self.app.sync.delivered(self, timeout)), self)
+
+
+H = TypeVar("H", bound=AnyHandle)
+
+
+def _with_app(handle: H, other: AnyHandle) -> H:
+    """A handle of the same job, or of the one that it has become."""
+    handle.app, handle.load = other.app, other.load
+    if int(handle) == int(other):
+        handle.deduplicated, handle.spool_id = other.deduplicated, other.spool_id
+    return handle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JobCall(Generic[R_co]):
+    """A job that is not created yet: a type, its arguments and options. Pass many to `app.enqueue_many`."""
+
+    new: NewJob
+    load: Load | None = None

@@ -1,0 +1,56 @@
+"""The child's side of `everwork worker --processes` and `--reload`: two pipes to the supervising parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+VARIABLE: Final = "EVERWORK_SUPERVISED"
+"""Set by the parent: the descriptors of the two pipes, the number of the process, and how many were asked for."""
+READY: Final = b"r"
+RELEASE: Final = b"x"
+"""Written by the parent: release what runs, without waiting for it, and exit."""
+RELEASE_SECONDS: Final = 2.0
+
+
+class Supervised(NamedTuple):
+    """What connects a process, numbered from 0, with its parent; `processes`: how many were asked for, if at all."""
+
+    ready: int
+    control: int
+    number: int
+    processes: int | None
+
+    @classmethod
+    def from_environment(cls) -> Supervised | None:
+        """The pipes to the parent; None if there is none. Programs that this one starts do not inherit them."""
+        text = os.environ.pop(VARIABLE, None)
+        if text is None:
+            return None
+        ready, control, number, processes = (int(part) for part in text.split(","))
+        for descriptor in (ready, control):
+            os.set_inheritable(descriptor, False)
+        return cls(ready, control, number, processes or None)
+
+    def environment(self) -> dict[str, str]:
+        """The variable, for the child."""
+        return {VARIABLE: f"{self.ready},{self.control},{self.number},{self.processes or 0}"}
+
+    def report_ready(self, release: Callable[[float], None] | None) -> None:
+        """Tell the parent that the program is loaded, and follow it from now on: without it, this process stops.
+
+        `release` releases what runs, for a process that is about to exit.
+        """
+        threading.Thread(target=self._follow, args=(release,), name="everwork-supervised", daemon=True).start()
+        os.write(self.ready, READY)
+        os.close(self.ready)
+
+    def _follow(self, release: Callable[[float], None] | None) -> None:
+        while command := os.read(self.control, 1):
+            if command == RELEASE and release is not None:
+                release(RELEASE_SECONDS)
+                os._exit(0)  # Also if a handler blocks the main thread.
+        os.kill(os.getpid(), signal.SIGTERM)

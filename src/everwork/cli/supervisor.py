@@ -1,0 +1,234 @@
+"""Runs a program's workers in processes of their own, restarts those that die, and all of them when files change.
+
+Each is a fresh interpreter that runs `everwork worker`; the parent never loads the user's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from everwork.aio.loops import first_of
+from everwork.cli.file_watch import FileWatch
+from everwork.cli.supervised import RELEASE, Supervised
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
+
+BAD_REQUEST: Final = 2
+"""The exit code of a program that cannot be loaded or run as asked: trying again does not help."""
+RESTART_SECONDS: Final = 0.5
+RESTART_SECONDS_MAX: Final = 30.0
+STEADY_SECONDS: Final = 30.0
+"""A process that has run for this long is restarted with the shortest delay again."""
+RELOAD_STAGES: Final = ((0.0, "stop"), (2.0, "stop"), (1.0, "release"), (4.0, "stop"), (6.0, "kill"))
+"""How processes are stopped for a reload, each stage some seconds after the one before: finish, cancel, release."""
+FILES_SHOWN: Final = 3
+
+
+class Child:
+    """One supervised process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, control: int) -> None:
+        self._process = process
+        self._control = control
+        self.started_at = time.monotonic()
+        self.is_ready = False
+        self._signals = itertools.cycle((signal.SIGTERM, signal.SIGINT))
+        """Another one each time: two that are the same, sent quickly, arrive as one."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Stop: the first call lets running jobs finish, the second cancels them."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(next(self._signals))
+
+    def release(self) -> None:
+        """Release what runs, and exit without waiting for it."""
+        with suppress(OSError):
+            os.write(self._control, RELEASE)
+
+    def kill(self) -> None:
+        """Kill it."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def wait(self) -> int:
+        """Its exit code; negative for a signal."""
+        try:
+            return await self._process.wait()
+        finally:
+            os.close(self._control)
+
+
+class Supervisor:
+    """Runs a command in several processes, until it is stopped by signals."""
+
+    def __init__(self, command: Sequence[str], processes: int | None, watch: FileWatch | None) -> None:
+        self._command = [sys.executable, "-P", "-m", "everwork", *command]
+        self._processes = processes
+        self._watch = watch
+        self._children: dict[int, Child] = {}
+        self._stops = 0
+        self._stopped = asyncio.Event()
+        self._ending = asyncio.Event()
+        """These processes are being stopped, for good or for a reload."""
+        self._failed = False
+        self._loaded = asyncio.Event()
+        """A process has loaded the program."""
+        self._mistake = asyncio.Event()
+        """The first process could not load it."""
+
+    async def run(self) -> int:
+        """Run until a signal; returns the exit code."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+        log.info("supervisor started", processes=self._processes or 1, reload=self._watch is not None)
+        while True:
+            is_mistake = await self._run_generation()
+            if self._stopped.is_set():
+                log.info("supervisor stopped")
+                return 1 if self._failed else 0
+            if is_mistake and self._watch is None:
+                return BAD_REQUEST
+
+    async def _run_generation(self) -> bool:
+        """Run the processes until a stop, a change of files, or a mistake that keeps the program from being loaded."""
+        self._ending.clear()
+        self._loaded.clear()
+        self._mistake.clear()
+        if self._watch is not None:
+            self._watch.look()
+        changing = asyncio.ensure_future(self._changed())
+        keeping = [asyncio.ensure_future(self._keep(index)) for index in range(self._processes or 1)]
+        try:
+            await first_of(self._stopped, self._mistake, work=changing)
+            is_mistake = self._mistake.is_set()
+            if is_mistake and self._watch is not None:
+                log.info("waiting for file changes")
+                await first_of(self._stopped, work=changing)
+        finally:
+            self._ending.set()
+            if changing.done():
+                await self._stop_for_reload(keeping)
+            changing.cancel()
+            await self._ended(keeping)
+        return is_mistake
+
+    async def _changed(self) -> None:
+        if self._watch is None:
+            await asyncio.Event().wait()
+            return
+        files = await self._watch.changed()
+        more = {"more": len(files) - FILES_SHOWN} if len(files) > FILES_SHOWN else {}
+        log.info("files changed, restarting workers", files=files[:FILES_SHOWN], **more)
+
+    # Processes ----------------------------------------------------------------------------------
+
+    async def _keep(self, index: int) -> None:
+        """Keep one process running, from when the first has loaded the program."""
+        delay = RESTART_SECONDS
+        if index:
+            await first_of(self._loaded, self._mistake, self._ending)
+        while not (self._ending.is_set() or self._mistake.is_set()):
+            code, seconds, is_ready = await self._run_child(index)
+            if self._ending.is_set():
+                self._failed = self._failed or code not in (0, -signal.SIGTERM)
+                return
+            if code == BAD_REQUEST and not is_ready and not self._loaded.is_set():
+                self._mistake.set()
+                return
+            delay = RESTART_SECONDS if seconds >= STEADY_SECONDS else delay
+            log.warning("worker process exited, restarting", process=index + 1, code=code, seconds=delay)
+            await first_of(self._ending, seconds=delay)
+            delay = min(delay * 2, RESTART_SECONDS_MAX)
+
+    async def _run_child(self, index: int) -> tuple[int, float, bool]:
+        """Run one process to its end: its exit code, how long it ran, and whether it had loaded the program."""
+        child = await self._start(index)
+        self._children[index] = child
+        if self._ending.is_set():
+            child.stop()  # The stop came while it was started.
+        try:
+            code = await child.wait()
+        finally:
+            del self._children[index]
+        return code, time.monotonic() - child.started_at, child.is_ready
+
+    async def _start(self, index: int) -> Child:
+        ready, their_ready = os.pipe()
+        their_control, control = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=os.environ | Supervised(their_ready, their_control, index, self._processes).environment(),
+                pass_fds=(their_ready, their_control),
+                process_group=0,  # A terminal's Ctrl-C reaches the parent only, which passes it on.
+            )
+        except BaseException:
+            os.close(ready)
+            os.close(control)
+            raise
+        finally:
+            os.close(their_ready)
+            os.close(their_control)
+        child = Child(process, control)
+        asyncio.get_running_loop().add_reader(ready, self._note_ready, child, ready, index)
+        return child
+
+    def _note_ready(self, child: Child, ready: int, index: int) -> None:
+        """Note that a process has loaded the program; if it ends before that, there is nothing to read."""
+        asyncio.get_running_loop().remove_reader(ready)
+        with os.fdopen(ready, "rb") as pipe:
+            child.is_ready = bool(pipe.read(1))
+        if child.is_ready:
+            self._loaded.set()
+            log.info("worker process started", process=index + 1, pid=child.pid)
+
+    # Stop ---------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """The first signal lets running jobs finish, the second cancels them, the third kills the processes."""
+        self._stops += 1
+        self._stopped.set()
+        self._ending.set()
+        for child in list(self._children.values()):
+            if self._stops > 2:
+                child.kill()
+            else:
+                child.stop()
+
+    async def _stop_for_reload(self, keeping: Sequence[asyncio.Future[None]]) -> None:
+        """Stop the processes quickly: what does not end in a short time is released, and runs with the new code."""
+        for seconds, stage in RELOAD_STAGES:
+            if keeping:
+                await asyncio.wait(keeping, timeout=seconds)
+            for child in list(self._children.values()):
+                getattr(child, stage)()
+
+    async def _ended(self, keeping: Sequence[asyncio.Future[None]]) -> None:
+        await asyncio.wait(keeping)
+        for one in keeping:
+            one.result()
+
+
+def supervise(command: Sequence[str], processes: int | None, folders: Sequence[Path] | None) -> int:
+    """Run `everwork` with this command in several processes; with `folders`, restart them when files there change."""
+
+    async def run() -> int:
+        return await Supervisor(command, processes, None if folders is None else FileWatch(folders)).run()
+
+    return asyncio.run(run())

@@ -1,0 +1,68 @@
+"""A job as callers in Python see it: with values where the record has JSON texts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from everwork.codec.fields import JOB, JSON_TEXTS
+from everwork.codec.json import decode
+from everwork.core.job import StoredJob
+from everwork.core.limits import LIST_LIMIT_MAX
+
+PAGE_JOBS: Final = LIST_LIMIT_MAX // 4
+"""How many jobs a list reads at a time."""
+
+_NAMES = tuple(field.name for field in JOB)
+_VALUES = attrgetter(*_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(StoredJob):
+    """A job in its current state. Instants are milliseconds UTC."""
+
+    variables: dict[str, Any]  # type: ignore[assignment]  # The record has its JSON text, here and below.
+    """The arguments, as JSON has them."""
+    headers: dict[str, Any] | None = None  # type: ignore[assignment]
+    result: Any = None
+    """What the handler has returned, as JSON has it."""
+    extra: dict[str, Any] | None = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, record: StoredJob) -> Job:
+        """The job that a record describes."""
+        values = dict(zip(_NAMES, _VALUES(record), strict=True))
+        for name in JSON_TEXTS:
+            if (text := values[name]) is not None:
+                values[name] = decode(text)
+        return cls(**values)
+
+
+class JobPage(NamedTuple):
+    """One page of jobs, and the cursor of the next; None on the last page."""
+
+    jobs: Sequence[Job]
+    next: int | None
+
+
+async def every_job(page: Callable[[int | None], Awaitable[JobPage]]) -> AsyncIterator[Job]:
+    """The jobs of all pages; `page` reads the one at a cursor."""
+    cursor: int | None = None
+    while True:
+        jobs, cursor = await page(cursor)
+        for job in jobs:
+            yield job
+        if cursor is None:
+            return
+
+
+def every_job_blocking(page: Callable[[int | None], JobPage]) -> Iterator[Job]:
+    """The same where reading a page blocks."""
+    cursor: int | None = None
+    while True:
+        jobs, cursor = page(cursor)
+        yield from jobs
+        if cursor is None:
+            return

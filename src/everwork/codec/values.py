@@ -1,0 +1,239 @@
+"""Values of one annotation: how they become JSON, and how they are read from it again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import date
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+from everwork.codec.json import MASKED, encode
+from everwork.core.checks import shown
+from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.exceptions import BadConfiguration, InvalidInput, ResultNotStored
+
+NO_TYPE: Final[frozenset[type]] = frozenset()
+_EXACT: Final[Mapping[object, frozenset[type]]] = {
+    str: frozenset({str}),
+    int: frozenset({int}),
+    float: frozenset({float, int}),
+    bool: frozenset({bool}),
+    dict: frozenset({dict}),
+    list: frozenset({list}),
+    dict[str, Any]: frozenset({dict}),
+    list[Any]: frozenset({list}),
+    None: frozenset({NoneType}),
+    NoneType: frozenset({NoneType}),
+}
+"""Annotations that JSON values match as they are; everything else goes through pydantic."""
+
+
+class Values:
+    """The values that an annotation allows.
+
+    `exact` holds the types of values that are their own JSON, and None if every value is left as it is. pydantic is
+    loaded only for annotations beyond plain JSON, or for values that do not fit.
+    """
+
+    __slots__ = ("_adapter", "_hint", "exact", "is_plain")
+
+    def __init__(self, name: str, hint: Any) -> None:
+        self._hint = hint
+        self.exact = exact_types(hint)
+        self.is_plain = _is_plain(hint)
+        """Whether a value read from JSON is the annotated value."""
+        # An annotation that cannot be filled from JSON is refused at the declaration.
+        self._adapter: Any = None if self.is_plain else _adapter(name, hint)
+
+    def dump(self, name: str, value: Any, *, may_narrow: bool = False) -> Any:
+        """A checked value as JSON has it; one that would be read again as something else is refused.
+
+        `may_narrow`: it may be read as a base class that is annotated, as results may.
+        """
+        # A value that JSON has is read as a worker will read it.
+        checked = self.load(name, value)
+        if self.is_plain:
+            return checked
+        problem = None
+        for by_alias in (True, False):  # Fields may be written by another name than they are read by.
+            dumped = self._written(name, checked, by_alias=by_alias)
+            try:
+                read = self.load(name, dumped)
+            except InvalidInput as error:
+                problem = problem or InvalidInput(error.field, f"cannot be read again from JSON: {error.problem}")
+            else:
+                _require_same(name, read, checked, may_narrow=may_narrow)
+                _require_base64(name, dumped, checked, value)
+                # As a password would be that a validator hashes: once here, and again for the handler.
+                if not may_narrow and _differ(read, checked) and dumped != self._written(name, read, by_alias=by_alias):
+                    raise InvalidInput(name, "would be changed by its validators once more when the handler gets it")
+                return dumped
+        raise problem or AssertionError
+
+    def _written(self, name: str, checked: Any, *, by_alias: bool) -> Any:
+        try:
+            return self._adapter.dump_python(checked, mode="json", by_alias=by_alias, round_trip=True)
+        except ValueError as error:  # Also pydantic's errors.
+            raise InvalidInput(name, f"cannot be stored as JSON: {_reason(error, checked)}") from None
+
+    def load(self, name: str, value: Any) -> Any:
+        """The annotated value; one that does not fit raises."""
+        from pydantic import PydanticUserError, ValidationError  # noqa: PLC0415 - see the class
+
+        adapter = self._adapter
+        if adapter is None:
+            self._adapter = adapter = _adapter(name, self._hint)
+        try:
+            return adapter.validate_python(value)
+        except PydanticUserError as error:  # A model that names a class which is not defined yet.
+            raise BadConfiguration(f"parameter '{name}': {str(error).splitlines()[0]}") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            if (found := self._strictly(adapter, value)) is not None:
+                return found
+        inner = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        problem = first["msg"].removeprefix("Value error, ")
+        if first["type"] != "missing":
+            problem += f", not {shown(_at(value, first['loc']))}"
+        raise InvalidInput(f"{name}{inner}", problem) from None
+
+    def _strictly(self, adapter: Any, value: Any) -> Any:
+        """The value of a strict model, which reads dates and the like from JSON only."""
+        from pydantic import ValidationError  # noqa: PLC0415 - see the class
+
+        try:
+            return adapter.validate_json(json.dumps(value))
+        except (ValidationError, ValueError, TypeError, RecursionError):
+            return None
+
+
+def exact_types(hint: Any) -> frozenset[type] | None:
+    """The types of values that are their own JSON; None: every value is left as it is."""
+    if hint is Any or hint is object:
+        return None
+    try:
+        found = _EXACT.get(hint)
+    except TypeError:  # An annotation that cannot be hashed.
+        return NO_TYPE
+    if found is not None:
+        return found
+    if get_origin(hint) in (Union, UnionType):
+        parts = [exact_types(one) for one in get_args(hint)]
+        if all(parts):  # Neither any value nor none.
+            return frozenset().union(*(part for part in parts if part))
+    return NO_TYPE
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether JSON has these values as they are: texts, numbers, lists and objects of them."""
+    if exact_types(hint) != NO_TYPE:
+        return True
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType, list):
+        return all(_is_plain(one) for one in inner)
+    return origin is dict and inner[0] is str and _is_plain(inner[1])
+
+
+def _require_same(name: str, read: Any, checked: Any, *, may_narrow: bool) -> None:
+    """Refuse what has silently become something else on its way through JSON."""
+    if not may_narrow and isinstance(read, str | date) and type(read) is not type(checked) and read != checked:
+        kinds = f"{type(checked).__name__} would be read as {type(read).__name__}"
+        raise InvalidInput(name, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
+    pairs = [(name, read, checked)]
+    while pairs:
+        at, one, given = pairs.pop()
+        if hasattr(given, "get_secret_value") and _secret(one) != _secret(given):
+            raise InvalidInput(at, MASKED.format(type(given).__name__))
+        more = set() if may_narrow or type(one) is type(given) else _dict(given).keys() - _dict(one)
+        if more and isinstance(given, type(one)):
+            lost = f"the handler would get a {type(one).__name__} without {', '.join(sorted(more))}"
+            raise InvalidInput(at, f"must not be a {type(given).__name__}: {lost}; annotate it with that class")
+        pairs += _parts(at, one, given)
+
+
+def _secret(value: Any) -> Any:
+    return value.get_secret_value() if hasattr(value, "get_secret_value") else value
+
+
+def _differ(read: Any, checked: Any) -> bool:
+    try:
+        return bool(read != checked)
+    except Exception:  # noqa: BLE001 - user code: not everything can be compared
+        return False
+
+
+def _require_base64(name: str, dumped: Any, checked: Any, value: Any) -> None:
+    """Refuse bytes that pydantic has read as base64 although they are not: it skips what does not fit."""
+    if isinstance(value, bytes) and isinstance(checked, bytes) and dumped != value.decode(errors="replace"):
+        raise InvalidInput(name, "must be base64, as base64.b64encode writes it")
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """The fields of a model or a dataclass; other values have none."""
+    kind = type(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in kind.__dataclass_fields__ if hasattr(value, name)}
+    return value.__dict__ if hasattr(kind, "__pydantic_validator__") else {}
+
+
+def _parts(name: str, read: Any, checked: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The parts of two values that stand at the same place."""
+    if isinstance(read, list | tuple) and isinstance(checked, list | tuple):
+        yield from ((f"{name}[{at}]", *pair) for at, pair in enumerate(zip(read, checked, strict=False)))
+    elif isinstance(read, dict) and isinstance(checked, dict):
+        if len(read) != len(checked):
+            raise InvalidInput(name, "has keys that are the same text in JSON")
+        yield from ((f"{name}.{key}", one, checked[key]) for key, one in read.items() if key in checked)
+    elif isinstance(checked, type(read)):
+        given = _dict(checked)
+        yield from ((f"{name}.{key}", one, given[key]) for key, one in _dict(read).items() if key in given)
+
+
+def _adapter(name: str, hint: Any) -> Any:
+    from pydantic import PydanticUserError, TypeAdapter  # noqa: PLC0415 - see the class
+    from pydantic.errors import PydanticUndefinedAnnotation  # noqa: PLC0415 - see the class
+
+    what = "the result" if name == "result" else f"parameter '{name}'"
+    try:
+        return TypeAdapter(hint)
+    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, LookupError) as error:
+        # What pydantic advises is for the fields of models.
+        problem, is_unknown_class, _ = str(error).splitlines()[0].partition(". Set `arbitrary_types_allowed")
+        if is_unknown_class:
+            problem += "; use a Pydantic model, a dataclass or JSON types, or pass an id"
+        raise BadConfiguration(f"{what}: its annotation cannot be serialized to JSON: {problem}") from None
+
+
+def _reason(error: Exception, value: Any) -> str:
+    text = str(error).removeprefix("Error serializing to JSON: ")
+    if isinstance(value, bytes) or "utf-8" in text:
+        return f"{text}; for other bytes, annotate it with pydantic.Base64Bytes and pass base64.b64encode(...) of them"
+    return text
+
+
+def _at(value: Any, path: tuple[int | str, ...]) -> Any:
+    """The part of a value that an error points to."""
+    for part in path:
+        try:
+            value = value[part]
+        except (TypeError, KeyError, IndexError, AttributeError):
+            return value
+    return value
+
+
+# Results that cannot be stored ---------------------------------------------------------------------------
+
+NOT_STORED: Final = "everwork.result_not_stored"
+"""The only name in the result of a job that is completed without one; its value says why."""
+
+
+def not_stored(error: InvalidInput) -> str:
+    """The note that is stored instead of a result, of a job that is completed all the same."""
+    return encode("result", {NOT_STORED: str(error)}, PAYLOAD_BYTES_MAX)
+
+
+def require_stored(key: int, value: Any) -> None:
+    """Raise if a result is the note that it could not be stored."""
+    if isinstance(value, dict) and len(value) == 1 and NOT_STORED in value:
+        raise ResultNotStored(key, f"job '{key}' is completed, but its result could not be stored: {value[NOT_STORED]}")

@@ -1,0 +1,174 @@
+"""The backend for TASKS: enqueues Django's tasks as jobs and reads their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.core import checks as django_checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from everwork.app.app import Everwork
+from everwork.app.handle import JobKey
+from everwork.codec.new_job import new_job
+from everwork.core import checks
+from everwork.django import results, stores
+from everwork.django.compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    normalize_json,
+    task_enqueued,
+)
+from everwork.django.options import Options
+from everwork.django.task import EverworkTask, job_options, type_of
+from everwork.engines.own_connection import OtherStore
+from everwork.exceptions import EverworkError, InvalidInput, JobNotFound
+
+
+class EverworkBackend(BaseTaskBackend):
+    """Runs Django's tasks as Everwork jobs; see docs/django.md for its OPTIONS."""
+
+    task_class = EverworkTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._checked: Options | None = None
+        self._is_elsewhere = False
+
+    @property
+    def checked_options(self) -> Options:
+        """The checked OPTIONS; wrong ones raise here, and are found by `manage.py check`."""
+        if self._checked is None:
+            self._checked = Options.of(self.alias, self.options)
+        return self._checked
+
+    @property
+    def app(self) -> Everwork:
+        """The application that all threads of this process share."""
+        return stores.application(self.alias, self.checked_options.store_url())
+
+    def is_in_database(self, alias: str) -> bool:
+        """Whether the settings say that the jobs are kept in this Django database."""
+        options = self.checked_options
+        return options.database == alias and options.joins_transactions() is True
+
+    # Tasks ---------------------------------------------------------------------------------------------------
+
+    def validate_task(self, task: Any) -> None:
+        """Refuse a task that cannot run. Django calls this when a task is declared: nothing connects here."""
+        super().validate_task(task)
+        try:
+            new_job(type_of(task.module_path, task.queue_name), {}, **job_options(task))
+        except InvalidInput as error:
+            raise InvalidTask(str(error)) from None
+        if "@" in task.queue_name or not task.queue_name:
+            raise InvalidTask(f"queue_name: must be a string without '@', not {checks.shown(task.queue_name)}")
+        stores.remember(task)
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Create a job; in a transaction of the store's own database, its row is part of that transaction."""
+        self.validate_task(task)
+        variables = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
+        key = self._create(type_of(task.module_path, task.queue_name), variables, self._options_of(task))
+        if key.deduplicated and (found := self._result(key)) is not None:
+            return found
+        result = results.new_result(task, self.alias, key, variables["args"], variables["kwargs"])
+        # What a receiver does wrong must not look as if the task had not been enqueued.
+        task_enqueued.send_robust(type(self), task_result=result)
+        return result
+
+    def _options_of(self, task: Any) -> dict[str, Any]:
+        options = job_options(task)
+        if "retry" not in options:
+            options.setdefault("max_attempts", self.checked_options.max_attempts)
+        options["priority"] = task.priority
+        if task.run_after is not None:
+            due = results.aware(task.run_after)
+            options |= {"run_at": due, "headers": {results.RUN_AFTER: due.isoformat()}}
+        return options
+
+    def _create(self, type: str, variables: dict[str, Any], options: dict[str, Any]) -> JobKey:
+        """Create the job in Django's transaction, if there is one and the jobs are in its database; else now."""
+        connection = self._transaction()
+        if connection is not None:
+            try:
+                return _enqueue(self.app, type, variables, options, tx=connection)
+            except OtherStore as error:
+                if self.checked_options.url is None:
+                    raise ImproperlyConfigured(f"everwork: run `manage.py migrate` first: {error.problem}") from None
+                self._is_elsewhere = True
+        return _enqueue(self.app, type, variables, options, tx=None)
+
+    def _transaction(self) -> Any:
+        """Django's own connection while it is in a transaction that a job can join; else None."""
+        joins = self.checked_options.joins_transactions()
+        if joins is False or self._is_elsewhere:
+            return None
+        connection = connections[self.checked_options.database]
+        if not connection.in_atomic_block and (connection.connection is None or connection.autocommit):
+            return None
+        connection.validate_no_broken_transaction()
+        if joins is None:
+            self.app.sync.open()  # Then the engine compares the two stores by their ids.
+        return connection
+
+    # Results -------------------------------------------------------------------------------------------------
+
+    def get_result(self, result_id: str) -> Any:
+        """The result of a task in its current state."""
+        found = self._result(result_id)
+        if found is None:
+            raise TaskResultDoesNotExist(result_id)
+        return found
+
+    def _result(self, result_id: object) -> Any:
+        try:
+            key = checks.job_key(result_id)
+            job, history = self.app.sync.get(key), self.app.sync.history(key)
+        except (InvalidInput, JobNotFound):
+            return None
+        return results.result_of(job, history, self.alias)
+
+    # Checks --------------------------------------------------------------------------------------------------
+
+    def check(self, **kwargs: Any) -> Iterator[Any]:  # noqa: ARG002 - Django's signature
+        """What `manage.py check` reports of this backend; nothing connects."""
+        try:
+            options, _ = self.checked_options, self.app
+            joins = options.joins_transactions()
+        except (ImproperlyConfigured, EverworkError) as error:
+            yield django_checks.Error(str(error), id="everwork.E001", obj=f"TASKS[{self.alias!r}]")
+            return
+        yield from _warnings(options, joins, obj=f"TASKS[{self.alias!r}]")
+
+
+def _warnings(options: Options, joins: bool | None, obj: str) -> Iterator[Any]:
+    """What works, but not as people may expect."""
+    where, database = f"DATABASES[{options.database!r}]", connections[options.database]
+    if joins is False and database.settings_dict["ATOMIC_REQUESTS"]:
+        yield django_checks.Warning(
+            f"ATOMIC_REQUESTS is on for {where}, but the jobs are in another store: a task that a request enqueues "
+            "may run before the request commits, or even if it is rolled back.",
+            hint="Remove OPTIONS['url'] to keep the jobs in the same database,  "
+            "or enqueue with transaction.on_commit(partial(task.enqueue, ...)).",
+            id="everwork.W001",
+            obj=obj,
+        )
+    elif joins and database.vendor == "sqlite" and not database.settings_dict["OPTIONS"].get("transaction_mode"):
+        yield django_checks.Warning(
+            f"Transactions of {where} begin without the write lock: enqueuing in a transaction that started with a "
+            "read can fail with 'database is locked'.",
+            hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE"} for the database.',
+            id="everwork.W002",
+            obj=obj,
+        )
+
+
+def _enqueue(app: Everwork, type: str, variables: dict[str, Any], options: dict[str, Any], *, tx: object) -> JobKey:
+    return app.sync.using(**options, tx=tx).enqueue(type, variables)

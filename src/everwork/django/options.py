@@ -1,0 +1,182 @@
+"""The OPTIONS of a backend in TASKS: checked, and completed from DATABASES."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.utils.connection import ConnectionDoesNotExist
+
+from everwork.app.settings import Cron, Interval, schedule_from
+from everwork.core import checks
+from everwork.core.limits import ATTEMPTS_MAX, LEASE_MS_MAX
+from everwork.exceptions import InvalidInput
+
+MEMORY: Final = "sqlite:///:memory:"
+NAMES: Final = ("cron", "database", "max_attempts", "modules", "timeout", "url")
+TIMEOUT_SECONDS: Final = 3_600.0
+"""Longer than for functions of `@app.job`: nothing in Django tells the author of a task that it has a limit."""
+LIBPQ_NAMES: Final = (
+    "options",
+    "passfile",
+    "service",
+    "sslcert",
+    "sslcrl",
+    "sslkey",
+    "sslmode",
+    "sslpassword",
+    "sslrootcert",
+    "target_session_attrs",
+)
+"""What OPTIONS of a database and the URL of a store call by the same name; the rest is Django's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The checked options of one backend.
+
+    `database` is the alias whose transactions tasks join, if the store is in it. `max_attempts` and `timeout` hold for
+    tasks that give none. `cron` maps paths of tasks to their schedules; `modules` are imported by workers, beside the
+    `tasks` modules of all applications.
+    """
+
+    url: str | None = None
+    database: str = "default"
+    max_attempts: int = 1
+    timeout: float = TIMEOUT_SECONDS
+    cron: Mapping[str, Cron | Interval]
+    modules: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, alias: str, given: object) -> Options:
+        """Check the options of a backend; the first that is wrong is named."""
+        where = f"TASKS[{alias!r}]['OPTIONS']"
+        if not isinstance(given, Mapping):
+            raise ImproperlyConfigured(f"{where}: must be a dictionary, not {checks.shown(given)}")
+        try:
+            return cls._checked(given)
+        except InvalidInput as error:
+            field = "" if error.field == "OPTIONS" else f"[{error.field!r}]"
+            raise ImproperlyConfigured(f"{where}{field}: {error.problem}") from None
+
+    @classmethod
+    def _checked(cls, given: Mapping[str, Any]) -> Options:
+        if unknown := [name for name in given if name not in NAMES]:
+            allowed = ", ".join(NAMES)
+            raise InvalidInput("OPTIONS", f"{checks.shown(unknown[0])} is not an option; allowed are {allowed}")
+        url = given.get("url")
+        return cls(
+            url=None if url is None else checks.text("url", url, 10_000),
+            database=checks.name("database", given.get("database", "default")),
+            max_attempts=checks.whole_number("max_attempts", given.get("max_attempts", 1), 1, ATTEMPTS_MAX),
+            timeout=checks.number("timeout", given.get("timeout", TIMEOUT_SECONDS), 0.001, LEASE_MS_MAX / 1000),
+            cron=_cron(given.get("cron", {})),
+            modules=_modules(given.get("modules", ())),
+        )
+
+    def store_url(self) -> str:
+        """The URL of the store: as given, or that of the Django database."""
+        return self.url if self.url is not None else _database_url(self.database)
+
+    def joins_transactions(self) -> bool | None:
+        """Whether the store is in the Django database, so that tasks are created in its transactions.
+
+        None: both are in PostgreSQL, and only the server knows whether they are the same.
+        """
+        database = _settings_of(self.database)
+        match _kind(database):
+            case "sqlite":
+                return self.url is None or _path_of(self.url) == os.path.realpath(database["NAME"])
+            case "postgresql":
+                if self.url is None:
+                    return True
+                return None if self.url.startswith("postgres") else False
+            case _:
+                return False
+
+
+def _cron(given: object) -> dict[str, Cron | Interval]:
+    if not isinstance(given, Mapping):
+        raise InvalidInput("cron", f"must be a dictionary from tasks to schedules, not {checks.shown(given)}")
+    zone = settings.TIME_ZONE or "UTC"
+    return {checks.name("cron", path): schedule_from(f"cron.{path}", value, zone) for path, value in given.items()}
+
+
+def _modules(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple):
+        raise InvalidInput("modules", f"must be a list of modules, not {checks.shown(given)}")
+    return tuple(checks.name("modules", one) for one in given)
+
+
+# The URL of a Django database ---------------------------------------------------------------------------
+
+
+def _settings_of(alias: str) -> dict[str, Any]:
+    """The settings of a database as they are now: tests give it another name."""
+    try:
+        found: dict[str, Any] = connections[alias].settings_dict
+    except ConnectionDoesNotExist:
+        raise ImproperlyConfigured(
+            f"everwork: OPTIONS['database'] names {alias!r}, which is not in DATABASES"
+        ) from None
+    return found
+
+
+def _kind(database: Mapping[str, Any]) -> str:
+    """`postgresql`, `sqlite` (a file) or another kind."""
+    engine = str(database["ENGINE"])
+    if engine.endswith(("postgresql", "postgis")):
+        return "postgresql"
+    if engine.endswith(("sqlite3", "spatialite")):
+        return "memory" if _is_memory(database) else "sqlite"
+    return engine
+
+
+def _is_memory(database: Mapping[str, Any]) -> bool:
+    name = str(database["NAME"])
+    return name in (":memory:", "") or name.startswith("file:")
+
+
+def _database_url(alias: str) -> str:
+    database = _settings_of(alias)
+    match _kind(database):
+        case "postgresql":
+            return _postgres_url(database)
+        case "sqlite":
+            return f"sqlite:///{quote(str(Path(database['NAME']).absolute()))}"
+        case "memory":
+            # The database of Django's test runner: only this process sees it, and so is the store.
+            return MEMORY
+        case other:
+            raise ImproperlyConfigured(
+                f"everwork: jobs cannot be kept in DATABASES[{alias!r}] ({other}): "
+                "OPTIONS['url'] must name a SQLite, PostgreSQL or Redis store"
+            )
+
+
+def _postgres_url(database: Mapping[str, Any]) -> str:
+    host, port = str(database["HOST"]), str(database["PORT"])
+    user, password = (quote(str(database[name]), safe="") for name in ("USER", "PASSWORD"))
+    account = f"{user}:{password}@" if password else f"{user}@" if user else ""
+    query = {name: value for name, value in database["OPTIONS"].items() if name in LIBPQ_NAMES}
+    if not host or host.startswith(("/", "@")):  # A socket, or whatever the driver takes by default.
+        query |= {name: value for name, value in (("host", host), ("port", port)) if value}
+        place = ""
+    else:
+        place = f"[{host}]" if ":" in host else host
+        place += f":{port}" if port else ""
+    options = f"?{urlencode(query)}" if query else ""
+    return f"postgresql://{account}{place}/{quote(str(database['NAME']), safe='')}{options}"
+
+
+def _path_of(url: str) -> str | None:
+    """The file of a SQLite store; None for any other store."""
+    parts = urlsplit(url)
+    return os.path.realpath(unquote(parts.path)[1:]) if parts.scheme == "sqlite" else None

@@ -1,0 +1,78 @@
+"""One `Everwork` per store and process, shared by the backends of all threads; and the tasks that were declared."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+from django.utils.module_loading import import_string
+
+from everwork.app.app import Everwork
+from everwork.django.compat import Task, task_backends
+from everwork.django.options import MEMORY
+
+_guard: Final = threading.Lock()
+_applications: Final[dict[tuple[str, str], Everwork]] = {}
+_tasks: Final[dict[str, Any]] = {}
+_prepared: Final[set[str]] = set()
+"""Stores whose tables are there: Django announces migrations once per application."""
+
+
+def application(alias: str, url: str) -> Everwork:
+    """The application of a backend; Django makes a backend in every thread."""
+    found = _applications.get((alias, url))
+    if found is None:
+        with _guard:
+            found = _applications.get((alias, url)) or _applications.setdefault((alias, url), Everwork(url))
+    return found
+
+
+def close_all() -> None:
+    """Close every application of this process; they open again when they are used."""
+    with _guard:
+        closing = list(_applications.values())
+        _applications.clear()
+        _prepared.clear()
+    for one in closing:
+        one.sync.close()
+
+
+def prepare(database: str) -> None:
+    """Create the tables of every store that is in this Django database, or bring them up to date."""
+    from everwork.django.backend import EverworkBackend  # noqa: PLC0415 - it imports this module
+
+    for backend in task_backends.all():
+        if not isinstance(backend, EverworkBackend) or not backend.is_in_database(database):
+            continue
+        url = backend.checked_options.store_url()
+        if url not in _prepared and url != MEMORY:
+            # Not left open: a test runner could not drop its database in the end.
+            application = Everwork(url)
+            application.sync.open()
+            application.sync.close()
+            _prepared.add(url)
+
+
+# Tasks ------------------------------------------------------------------------------------------------------
+
+
+def remember(task: Any) -> None:
+    """Note a task: the first of a path is the one that `@task` has made."""
+    _tasks.setdefault(task.module_path, task)
+
+
+def known_tasks() -> dict[str, Any]:
+    """Every task that was declared in this process, by its path."""
+    return dict(_tasks)
+
+
+def find_task(path: str) -> Any:
+    """The task of a path, imported if need be; None if there is none."""
+    if path not in _tasks and "." in path:
+        try:
+            found = import_string(path)
+        except ImportError:
+            return None
+        if isinstance(found, Task):
+            remember(found)
+    return _tasks.get(path)

@@ -1,0 +1,175 @@
+"""The caller's own connection, `tx`: finds the library and the driver under whatever was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from everwork.core.checks import shown
+from everwork.exceptions import InvalidInput
+
+NO_TRANSACTION: Final = "must be in a transaction"
+NOT_OPEN: Final = "must be an open connection"
+
+
+class OtherStore(InvalidInput):
+    """The database behind a `tx` does not hold the jobs of this store."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__("tx", problem)
+
+
+class Library(Enum):
+    """Whose connection or session it is."""
+
+    SQLITE3 = "sqlite3"
+    AIOSQLITE = "aiosqlite"
+    PSYCOPG = "psycopg"
+    ASYNC_PSYCOPG = "psycopg (async)"
+    PSYCOPG2 = "psycopg2"
+    ASYNCPG = "asyncpg"
+    SQLALCHEMY = "SQLAlchemy"
+    ASYNC_SQLALCHEMY = "SQLAlchemy (async)"
+
+
+_CLASSES: Final = (
+    (Library.SQLITE3, {"sqlite3.Connection"}),
+    (Library.AIOSQLITE, {"aiosqlite.Connection"}),
+    (Library.ASYNC_PSYCOPG, {"psycopg.AsyncConnection"}),
+    (Library.PSYCOPG, {"psycopg.Connection"}),
+    (Library.PSYCOPG2, {"psycopg2.connection"}),
+    (Library.ASYNCPG, {"asyncpg.Connection", "asyncpg.PoolConnectionProxy"}),
+    (Library.ASYNC_SQLALCHEMY, {"sqlalchemy.AsyncConnection", "sqlalchemy.AsyncSession"}),
+    (Library.SQLALCHEMY, {"sqlalchemy.Connection", "sqlalchemy.Session"}),
+)
+"""By name, so that no library is imported that the caller does not use."""
+_TRANSACTIONS: Final = {
+    "sqlalchemy.SessionTransaction",
+    "sqlalchemy.AsyncSessionTransaction",
+    "sqlalchemy.Transaction",
+    "sqlalchemy.AsyncTransaction",
+    "psycopg.BaseTransaction",
+}
+"""What `with connection.begin() as tx` gives."""
+_ASYNCHRONOUS: Final = {Library.AIOSQLITE, Library.ASYNC_PSYCOPG, Library.ASYNCPG, Library.ASYNC_SQLALCHEMY}
+_POSTGRES: Final = {Library.PSYCOPG, Library.ASYNC_PSYCOPG, Library.PSYCOPG2, Library.ASYNCPG}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnConnection:
+    """A connection or session of the caller's; `django`: the connection of Django's that it was found under."""
+
+    library: Library
+    connection: Any
+    django: Any = None
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether statements on it must be awaited."""
+        return self.library in _ASYNCHRONOUS
+
+    @property
+    def is_sqlalchemy(self) -> bool:
+        """Whether it belongs to SQLAlchemy, whichever driver is below."""
+        return self.library in (Library.SQLALCHEMY, Library.ASYNC_SQLALCHEMY)
+
+    @property
+    def dialect(self) -> str:
+        """The database behind it, by SQLAlchemy's name: `postgresql`, `sqlite`, ..."""
+        if self.is_sqlalchemy:
+            return str(sqlalchemy_bind(self.connection).engine.dialect.name)
+        return "postgresql" if self.library in _POSTGRES else "sqlite"
+
+    async def sqlalchemy_connection(self) -> Any:
+        """SQLAlchemy's synchronous connection, in a transaction: of a session, and under an asynchronous one."""
+        given = self.connection
+        if is_session(given):
+            connection = given.connection()
+            connection = (await connection).sync_connection if self.is_asynchronous else connection
+        else:
+            connection = given.sync_connection if self.is_asynchronous else given
+            if connection is None or connection.closed:
+                raise InvalidInput("tx", f"{NOT_OPEN}: use `with engine.connect()`")
+            await self._begin(connection)
+        if is_autocommit(connection):
+            raise InvalidInput("tx", f"{NO_TRANSACTION}: its isolation level is AUTOCOMMIT")
+        return connection
+
+    async def _begin(self, connection: Any) -> None:
+        """As SQLAlchemy begins one with the first statement."""
+        if connection.in_transaction():
+            return
+        if self.is_asynchronous:
+            await self.connection.run_sync(lambda sync: sync.begin())
+        else:
+            connection.begin()
+
+
+def own_connection(tx: object, accepted: str, field: str = "tx") -> OwnConnection:
+    """What was given as `tx`; anything else is refused with what is accepted."""
+    given: Any = tx
+    kinds = _kinds(given)
+    if kinds & {"sqlalchemy.scoped_session", "sqlalchemy.async_scoped_session"}:
+        return own_connection(given.registry(), accepted, field)
+    if kinds & _TRANSACTIONS:
+        return own_connection(getattr(given, "session", None) or given.connection, accepted, field)
+    django = django_connection(given)
+    if django is not None:
+        found = own_connection(_under_django(django), accepted, field)
+        return OwnConnection(found.library, found.connection, django)
+    for library, classes in _CLASSES:
+        if kinds & classes:
+            return OwnConnection(library, given)
+    raise InvalidInput(field, f"must be {accepted}, not {shown(tx)}")
+
+
+def django_connection(given: Any) -> Any:
+    """A connection of Django's for this thread; None: it is something else."""
+    kinds = _kinds(given)
+    if "django.ConnectionProxy" in kinds:
+        from django.db import connections  # noqa: PLC0415 - its object is here, so it is installed
+
+        return connections[given.alias]
+    return given if "django.BaseDatabaseWrapper" in kinds else None
+
+
+def is_session(given: Any) -> bool:
+    """Whether it is a session of SQLAlchemy's, not a connection."""
+    return hasattr(given, "get_bind")
+
+
+def sqlalchemy_bind(given: Any) -> Any:
+    """The engine or connection of a session; a connection itself."""
+    if not is_session(given):
+        return given
+    from sqlalchemy.exc import UnboundExecutionError  # noqa: PLC0415 - its object is here, so it is installed
+
+    try:
+        return given.get_bind()
+    except UnboundExecutionError:
+        raise InvalidInput(
+            "tx", "must be a session with one database: pass `session.connection(...)` instead"
+        ) from None
+
+
+def is_autocommit(connection: Any) -> bool:
+    """Whether SQLAlchemy begins no transaction on this connection or engine."""
+    level = connection.get_execution_options().get("isolation_level")
+    return (level or getattr(connection.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
+
+
+def _under_django(wrapper: Any) -> object:
+    """The driver's connection, read without a call: Django refuses calls where an event loop runs."""
+    is_begun = wrapper.in_atomic_block or not wrapper.autocommit
+    if wrapper.connection is None or not is_begun:
+        raise InvalidInput("tx", f"{NO_TRANSACTION}: use `with transaction.atomic()`")
+    connection: object = wrapper.connection
+    return connection
+
+
+def _kinds(given: object) -> set[str]:
+    """The names of the object's classes, each with its top-level package."""
+    classes: Iterable[type] = type(given).__mro__
+    return {f"{one.__module__.partition('.')[0]}.{one.__name__}" for one in classes}

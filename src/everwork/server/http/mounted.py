@@ -1,0 +1,218 @@
+"""The dashboard of an application as a part of another one: an ASGI application, under any path.
+
+It runs in the loop of the application's engine. A request hops there and back: the check of its visitor, and whatever
+is received and sent, happen in the loop of the web server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from everwork.app.access import Access
+from everwork.app.engine_host import EngineHost
+from everwork.core import checks
+from everwork.exceptions import BadConfiguration, EngineError
+from everwork.server.http.app import make_dashboard
+from everwork.server.http.framework.context import AppContext
+from everwork.server.http.framework.middleware import ResponseMiddleware
+from everwork.server.http.framework.problems import problem
+from everwork.server.http.ui import live
+from everwork.server.http.ui.address import Prefix, below, mounted
+from everwork.server.http.ui.session import PRINCIPAL, CheckedVisitors, LoggedInVisitors
+from everwork.server.metrics import Metrics
+from everwork.server.readiness import Readiness
+from everwork.server.settings import MASKED, Settings
+from everwork.service.access.keys import require_environment_key
+from everwork.service.access.principal import ANYBODY, Principal
+from everwork.service.service import JobService
+
+KEY_VARIABLE: Final = "EVERWORK_API_KEY"
+LIVE_SECONDS: Final = 15.0
+"""How long a live page is sent in one response: then its visitor is checked again, and the web server may stop."""
+UNAVAILABLE: Final = "the engine of the dashboard is unavailable; try again later"
+
+Verdict = Access | Response | None
+Auth = Callable[[Request], Verdict | Awaitable[Verdict]]
+
+
+class MountedDashboard:
+    """The dashboard as an ASGI application. `auth` checks visitors; without it, they log in with an API key."""
+
+    def __init__(
+        self,
+        host: EngineHost,
+        close: Callable[[], Awaitable[None]],
+        *,
+        auth: Auth | None,
+        public: bool,
+        masked: Sequence[str],
+    ) -> None:
+        if auth is not None and public:
+            raise BadConfiguration("dashboard: pass either auth= or public=True, not both")
+        if auth is not None and not callable(auth):
+            raise BadConfiguration(
+                f"dashboard: auth must be a function that takes the request, not {checks.shown(auth)}"
+            )
+        self._host = host
+        self._close = close
+        self._auth = auth
+        self._is_public = public
+        key = os.environ.get(KEY_VARIABLE) or None
+        self._key = None if key is None else require_environment_key(key)
+        self._settings = Settings(masked_variables=(*MASKED, *(checks.name("masked_variables", one) for one in masked)))
+        self._opened: tuple[JobService, asyncio.Task[ASGIApp]] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to one request; served on its own, also open and close the application."""
+        match scope["type"]:
+            case "http":
+                await self._respond(scope, receive, send)
+            case "lifespan":
+                await self._live(receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1000})
+
+    async def open(self) -> None:
+        """Begin to read figures now, not with the first visitor: charts begin then."""
+        await self._host.call(self._application)
+
+    # In the web server's loop ---------------------------------------------------------------------
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        inner = below(scope, *place_of(scope))
+        if not inner["path"].startswith("/static/"):
+            verdict = await self._check(Request(scope, receive), is_live=inner["path"] == live.PATH)
+            if isinstance(verdict, Response):
+                await verdict(scope, receive, send)
+                return
+            inner[PRINCIPAL] = verdict
+        await self._hop(inner, receive, send)
+
+    async def _check(self, request: Request, *, is_live: bool) -> Principal | Response | None:
+        """The visitor, or the response to one that is refused; an open page learns that it is refused."""
+        if self._is_public:
+            return ANYBODY
+        if self._auth is None:
+            return None
+        try:
+            verdict = await _called(self._auth, request)
+        except HTTPException as error:
+            if is_live:
+                return None
+            if "app" in request.scope:
+                raise  # The application around it makes the response.
+            return problem(error.status_code, "refused", str(error.detail), headers=error.headers)
+        if isinstance(verdict, Response):
+            return None if is_live else verdict
+        if verdict is None or isinstance(verdict, Access):
+            return None if verdict is None else verdict.principal
+        raise BadConfiguration(f"dashboard: auth must return an Access or None, not {checks.shown(verdict)}")
+
+    async def _hop(self, scope: Scope, receive: Receive, send: Send) -> None:
+        web, has_started = asyncio.get_running_loop(), False
+
+        def here(call: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+            return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, web))
+
+        async def receive_here() -> Message:
+            message: Message = await here(_awaited(receive()))
+            return message
+
+        async def send_here(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await here(_awaited(send(message)))
+
+        async def serve(service: JobService) -> None:
+            await (await self._application(service))(scope, receive_here, send_here)
+
+        try:
+            await self._host.call(serve)
+        except EngineError:
+            if not has_started:
+                await problem(503, "engine_unavailable", UNAVAILABLE)(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The lifespan protocol, for a dashboard that no other application mounts."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self._close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+            await self._host.open()
+            await send({"type": "lifespan.startup.complete"})
+
+    # In the engine's loop -------------------------------------------------------------------------
+
+    async def _application(self, service: JobService) -> ASGIApp:
+        """The dashboard over a service; an application that was closed and opened again has another one."""
+        if self._opened is None or self._opened[0] is not service or _has_failed(self._opened[1]):
+            self._opened = service, asyncio.create_task(self._open(service))
+        return await asyncio.shield(self._opened[1])
+
+    async def _open(self, service: JobService) -> ASGIApp:
+        has_login = self._auth is None and not self._is_public
+        keys, sampler = service.key_ring(self._key if has_login else None), service.sampler()
+        if has_login:
+            await keys.open(is_store_open=service.is_connected)
+        await sampler.open()
+        context = AppContext(
+            service, keys, self._settings, sampler, Readiness(service), Metrics(), asyncio.Event(), is_mounted=True
+        )
+
+        async def close() -> None:
+            context.stopping.set()
+            await sampler.close()
+            await keys.close()
+
+        self._host.portal.before_close(close)
+        visitors = LoggedInVisitors(context) if has_login else CheckedVisitors(context)
+        lasting = live.Lasting(LIVE_SECONDS, is_web_server_stopping)
+        return ResponseMiddleware(make_dashboard(context, visitors, lasting), context)
+
+
+def place_of(scope: Scope) -> tuple[Prefix, int]:
+    """The prefix that browsers know, and how many segments of the path belong to it.
+
+    `root_path` holds both what a proxy has taken away and where the dashboard is mounted; servers differ in whether the
+    path still contains the first.
+    """
+    root, path = scope.get("root_path", "").rstrip("/"), scope["path"]
+    mount = root.removeprefix(scope.get("app_root_path", "").rstrip("/"))
+    for start in (root, mount):
+        if path == start or path.startswith(f"{start}/"):
+            return mounted(root), start.count("/")
+    return mounted(root), 0
+
+
+def is_web_server_stopping() -> bool:
+    """Whether uvicorn is stopping: it waits for open responses before it ends the application's lifespan."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
+
+
+async def _called(auth: Auth, request: Request) -> object:
+    """What a check returns; a plain function may block, and is called in a thread."""
+    if iscoroutinefunction(auth) or iscoroutinefunction(getattr(auth, "__call__", None)):  # noqa: B004
+        return await _awaited(auth(request))
+    verdict = await asyncio.to_thread(auth, request)
+    return await verdict if isawaitable(verdict) else verdict
+
+
+def _has_failed(opening: asyncio.Task[ASGIApp]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
+
+
+async def _awaited(call: Any) -> Any:
+    return await call

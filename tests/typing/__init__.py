@@ -1,0 +1,1 @@
+"""What type checkers and editors make of the public API."""
