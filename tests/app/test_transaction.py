@@ -274,6 +274,32 @@ async def test_the_transaction_that_a_block_gives_is_taken_for_its_session_or_co
     assert await pending(app) == 2
 
 
+async def test_a_transaction_that_a_savepoint_began_has_the_write_lock_before_anything_is_read(
+    app: Everwork, own: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """A commit between the first read and the first write would make the write fail, however long it waits."""
+    other = sqlite3.connect(tmp_path / "shared.db", timeout=0, isolation_level=None)
+    has_lock: list[bool] = []
+
+    def write_beside(statement: str) -> None:
+        if statement.startswith(("PRAGMA", "SAVEPOINT")):
+            return
+        try:
+            other.execute("INSERT INTO orders VALUES (NULL)")
+        except sqlite3.OperationalError:
+            has_lock.append(True)
+        else:
+            has_lock.append(False)
+
+    own.execute("SAVEPOINT mine")
+    own.set_trace_callback(write_beside)  # Called before each statement.
+    await app.within(own).enqueue("email-send")
+    own.set_trace_callback(None)
+    own.commit()
+    other.close()
+    assert (await pending(app), has_lock) == (1, [False] + [True] * (len(has_lock) - 1))
+
+
 async def test_an_aiosqlite_connection_to_another_file_is_refused(app: Everwork, tmp_path: Path) -> None:
     async with aiosqlite.connect(tmp_path / "other.db") as other:
         with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db$"):

@@ -18,11 +18,14 @@ from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.settle import settle
+from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineBusy, InvalidInput
 
 T = TypeVar("T")
+
+SQL = statements("shared")
 
 
 class SqliteTransactions(SqliteBase, JobFlow):
@@ -75,8 +78,8 @@ def _act_in(url: StoreUrl, connection: sqlite3.Connection, now_ms: int, act: Cal
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
-        if not connection.in_transaction:
-            cursor.execute("BEGIN IMMEDIATE")  # Python would begin a deferred one.
+        # A transaction that reads before it writes fails if another connection commits in between: write lock first.
+        cursor.execute(SQL["take_write_lock"] if connection.in_transaction else "BEGIN IMMEDIATE")
         return _all_or_none(Transaction(cursor, now_ms), act)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):

@@ -1,6 +1,10 @@
 -- Purpose: what several operations read and write: types, queues, limits, breakers, lanes, counts, statistics, rows.
 -- Inputs and returns: see each statement.
 
+-- name: take_write_lock
+-- Changes nothing; in a transaction that has read nothing yet, it waits for the lock, as BEGIN IMMEDIATE does.
+UPDATE ew_seq SET last = last WHERE 0;
+
 -- name: read_type
 SELECT policy FROM ew_type WHERE name = ?;
 
