@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from everwork.engines.contract import Engine
     from tests.cli.conftest import Cli
 
+PATH_BYTES_MAX = 4096
 APP = """
 import asyncio, time
 from pathlib import Path
@@ -268,3 +269,20 @@ async def test_files_of_the_program_are_watched_and_no_others(tmp_path: Path) ->
     (tmp_path / ".#new.py").symlink_to("an editor's lock")
     (tmp_path / "new.py").touch()
     assert await watch.changed() == ["new.py", "shop/one.py"]
+
+
+async def test_a_directory_that_cannot_be_examined_hides_no_file_beside_it(tmp_path: Path) -> None:
+    deep = tmp_path
+    while len(str(deep)) < PATH_BYTES_MAX - 200:
+        deep /= "d" * 100
+        deep.mkdir()
+    for number in range(
+        20
+    ):  # No path below one of them can be named; those of other users cannot be looked up, either.
+        (deep / f"{number:02}".ljust(PATH_BYTES_MAX - 5 - len(str(deep)), "e")).mkdir()
+        (deep / f"{number}.py").touch()
+    watch = FileWatch([tmp_path])
+    watch.look()
+    for number in range(20):
+        (deep / f"{number}.py").write_text("changed = 1")
+    assert len(await watch.changed()) == 20

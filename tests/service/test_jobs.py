@@ -7,10 +7,11 @@ import pytest
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete
-from everwork.core.queries import JobFilter
+from everwork.core.queries import JobFilter, Reason
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, PermissionDenied
 from everwork.service.access.principal import Permission, Principal
+from everwork.service.fleet.entries import POLLER, ProcessEntry
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import IN_PROCESS, Caller
@@ -27,6 +28,19 @@ async def test_a_completion_brings_no_jobs_of_other_tenants(service: JobService)
     assert (await jobs.get(job.key)).state is State.PROCESSING
     [judged] = await jobs.settle([Complete(job.key, job.attempt, None, (NewJob(TYPE, tenant="acme"),))])
     assert judged.ok
+
+
+async def test_a_bound_key_is_told_that_a_type_has_workers_but_not_those_of_others(service: JobService) -> None:
+    job = await a_pending_job(service._engine)
+    workers = [ProcessEntry(name=name, kind=POLLER, types=(TYPE,), running=3) for name in ("their-host-1", "b")]
+    await service.fleet.beat(None, workers)
+    bound = Jobs(service, Caller(Principal("k", "ann", frozenset([Permission.JOBS]), (job.tenant,)), "here"))
+    why = await bound.explain(job.key)
+    assert (why.reason, why.text) == (
+        Reason.QUEUED,
+        "ready: waiting for a free worker; 2 workers take this type",
+    )
+    assert "their-host-1" in (await Jobs(service, IN_PROCESS).explain(job.key)).text
 
 
 @pytest.mark.parametrize("wanted", [JobFilter(), JobFilter(states=frozenset([State.FAILED]))])

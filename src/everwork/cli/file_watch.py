@@ -76,7 +76,7 @@ def _python_files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _is_watched(folder: os.DirEntry[str]) -> bool:
     is_skipped = folder.name.startswith(".") or folder.name in SKIPPED
-    return not is_skipped and not Path(folder.path, "pyvenv.cfg").exists()
+    return not is_skipped and not os.path.exists(f"{folder.path}/pyvenv.cfg")  # noqa: PTH110 - that of Path may raise
 
 
 def program_folders(module: str, folder: Path) -> list[Path]:

@@ -27,8 +27,11 @@ BROKEN_CHARS_MAX: Final = 300
 TAKERS_SHOWN: Final = 3
 
 
-async def explain(engine: Engine, fleet: Fleet, key: int) -> Explanation:
-    """Why a job is not running: the engine's answer, with what only the fleet and the policy know."""
+async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_workers: bool) -> Explanation:
+    """Why a job is not running: the engine's answer, with what only the fleet and the policy know.
+
+    `sees_workers`: the caller may know which workers run, and what they do for others.
+    """
     explanation = await engine.explain(key)
     [job] = await engine.get([key])
     if explanation is None or job is None:
@@ -37,23 +40,23 @@ async def explain(engine: Engine, fleet: Fleet, key: int) -> Explanation:
         policy = next((info.policy for info in await engine.types() if info.type == job.type), None)
         return with_automatic_requeue(explanation, job, await engine.history(key), decode_policy(policy))
     if explanation.reason is Reason.NOT_ASKED and (takers := await fleet.takers(job.type, job.group)):
-        return with_takers(explanation, takers)
+        return with_takers(explanation, takers, sees_workers=sees_workers)
     if explanation.reason in (Reason.QUEUED, Reason.NOT_ASKED):
         return with_workers(explanation, await fleet.workers_for(job.type, job.group))
     return explanation
 
 
-def with_takers(explanation: Explanation, takers: Sequence[ProcessEntry]) -> Explanation:
+def with_takers(explanation: Explanation, takers: Sequence[ProcessEntry], *, sees_workers: bool) -> Explanation:
     """The explanation of a job whose workers run, but have not asked for its type for a while: they are busy."""
-    running = sum(one.running for one in takers)
+    count, running = len(takers), sum(one.running for one in takers)
     names = ", ".join(one.name for one in takers[:TAKERS_SHOWN])
-    more = f" and {len(takers) - TAKERS_SHOWN:,} more" if len(takers) > TAKERS_SHOWN else ""
-    these, take = ("worker", "takes") if len(takers) == 1 else (f"{len(takers):,} workers", "take")
-    busy = (
-        f" and run{'s' if len(takers) == 1 else ''} {running:,} job{'s' if running != 1 else ''} now" if running else ""
-    )
-    text = f"ready: waiting for a free worker; {these} {names}{more} {take} this type{busy}"
-    return replace(explanation, reason=Reason.QUEUED, text=text)
+    more = f" and {count - TAKERS_SHOWN:,} more" if count > TAKERS_SHOWN else ""
+    these, take, run = ("worker", "takes", "runs") if count == 1 else (f"{count:,} workers", "take", "run")
+    text = f"{'1 ' if count == 1 else ''}{these} {take} this type"
+    if sees_workers:
+        busy = f" and {run} {running:,} job{'s' if running != 1 else ''} now" if running else ""
+        text = f"{these} {names}{more} {take} this type{busy}"
+    return replace(explanation, reason=Reason.QUEUED, text=f"ready: waiting for a free worker; {text}")
 
 
 def with_workers(explanation: Explanation, workers: Sequence[WorkerView]) -> Explanation:

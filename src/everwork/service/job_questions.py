@@ -92,8 +92,9 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=OWNER)
     async def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
-        return await explain(self._engine, self._service.fleet, checks.job_key(key))
+        """Why a job is not running. Workers are not named to a key that is bound to tenants."""
+        sees_workers = not self.principal.tenants
+        return await explain(self._engine, self._service.fleet, checks.job_key(key), sees_workers=sees_workers)
 
     @verb(READ, tenants=CUT)
     async def stats(self, hours: int) -> Stats:

@@ -248,6 +248,15 @@ async def test_without_a_check_visitors_log_in_with_a_key(app: Everwork, monkeyp
         assert (await visitor.get("/a/b/jobs")).status_code == 303
 
 
+async def test_at_the_top_who_logs_in_without_a_page_in_mind_gets_to_the_first_one(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERWORK_API_KEY", KEY)
+    async with browser(under("/", app.dashboard())) as visitor:
+        entered = await visitor.post("/login", data={"key": KEY})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/")
+
+
 async def test_only_on_request_it_is_open_to_everybody(app: Everwork) -> None:
     async with browser(under("/a/b", app.dashboard(public=True))) as visitor:
         assert (await visitor.get("/a/b/settings")).status_code == 200

@@ -105,7 +105,7 @@ def local_address(text: str) -> str:
 def inner_path(text: str) -> str | None:
     """The path inside the dashboard, with its query, of an address; None if the address leads elsewhere."""
     path, prefix = unquote(text.partition("?")[0]), unquote(base())
-    is_own = path == prefix or path.startswith(f"{prefix}/")
+    is_own = path.startswith(f"{prefix}/") or path == prefix != ""
     is_plain = text.isascii() and text.isprintable() and "\\" not in text
     if not (is_own and is_plain) or _LEAVING.search(path):
         return None
