@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 from everwork import Everwork, State
 from everwork.cli.file_watch import FileWatch, program_folders
+from everwork.cli.supervisor import Supervisor
 from everwork.service.fleet.fleet import Fleet
 from tests.app.waiting import until
 from tests.children import kill_group
@@ -172,6 +175,49 @@ async def test_a_second_signal_cancels_what_runs_in_all_processes(cli: Cli, star
             assert running.end(signal.SIGINT, signal.SIGTERM) == 0
         job = await app.get(key)
         assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_third_signal_hands_back_what_cannot_be_cancelled(cli: Cli, start: Any) -> None:
+    write(cli, "old")
+    async with app_of(cli) as app:
+        with start("shop", "--processes", "2", "--types", "thread") as running:
+            key = await app.enqueue("thread")
+            await until(lambda: are_processing(app, [key]), DEADLINE_SECONDS)
+            await running.pids(2)
+            for number, said in (
+                (signal.SIGINT, "stopping, waiting for running jobs"),
+                (signal.SIGINT, "cancelling running jobs"),
+            ):
+                running.process.send_signal(number)
+                assert running.until_logged(said)["running"] == 1
+            assert running.end(signal.SIGINT) == 0
+        job = await app.get(key)
+        assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_process_that_still_loads_its_program_does_not_outlive_its_parent(cli: Cli, start: Any) -> None:
+    loading = "import os, time\nopen('pid', 'w').write(f'{os.getpid()} ')\ntime.sleep(3600)\n"
+    (cli.folder / "shop.py").write_text(loading)
+    with start("shop", "--processes", "2") as running:
+        file = cli.folder / "pid"
+        await until(lambda: file.exists() and file.read_text().endswith(" "), DEADLINE_SECONDS)
+        running.process.kill()
+        await until(lambda: not is_alive(int(file.read_text())), DEADLINE_SECONDS)
+
+
+async def test_a_process_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = tmp_path / "python"
+    monkeypatch.setattr(sys, "executable", str(program))
+    supervisor = Supervisor(["worker", "shop"], 1, None)
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: "worker process could not be started, trying again" in caplog.text)
+    program.write_text("#!/bin/sh\nexit 3")
+    program.chmod(0o700)
+    await until(lambda: "worker process exited, restarting" in caplog.text)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(running, DEADLINE_SECONDS) == 0
 
 
 async def test_a_reload_in_the_middle_of_jobs_counts_and_loses_nothing(cli: Cli, start: Any) -> None:

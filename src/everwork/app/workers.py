@@ -19,6 +19,7 @@ from everwork.app.registration import registered
 from everwork.app.tick import TickResult, TickRunner, jobs_per_tick
 from everwork.core.checks import shown
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.logs import get_logger
 from everwork.runtime.capacity import Budget
 from everwork.runtime.dependencies.plan import Overrides, Plan
 from everwork.runtime.dependencies.process import ProcessScope, ProcessScopes
@@ -32,6 +33,8 @@ from everwork.service.service import JobService
 
 if TYPE_CHECKING:
     from everwork.app.function_triggers import FunctionTrigger
+
+log = get_logger("everwork")
 
 Functions = Mapping[str, JobFunction[..., Any, ..., Any]]
 
@@ -220,8 +223,14 @@ class Workers:
         for request in tuple(self._stop_requests):
             request.is_requested = True
         if self._stopped is not None:
+            self._log_stop(is_second=self._stopped.soft.is_set())
             self._stopped.request()
         self._ticks.stop()
+
+    def _log_stop(self, *, is_second: bool) -> None:
+        """Say why the process does not end yet, if jobs run."""
+        if self.runtime is not None and (running := self.runtime.running):
+            log.info("cancelling running jobs" if is_second else "stopping, waiting for running jobs", running=running)
 
     def release_running(self, seconds: float) -> None:
         """Release what runs without waiting for its handlers, which go on: for a process that ends right after this.

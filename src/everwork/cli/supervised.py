@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
 VARIABLE: Final = "EVERWORK_SUPERVISED"
 """Set by the parent: the descriptors of the two pipes, the number of the process, and how many were asked for."""
@@ -16,13 +18,18 @@ RELEASE: Final = b"x"
 RELEASE_SECONDS: Final = 2.0
 
 
-class Supervised(NamedTuple):
-    """What connects a process, numbered from 0, with its parent; `processes`: how many were asked for, if at all."""
+@dataclass(slots=True)
+class Supervised:
+    """What connects a process, numbered from 0, with its parent; `processes`: how many were asked for, if at all.
+
+    `release` releases what runs, for a process that is about to exit; None while nothing can run.
+    """
 
     ready: int
     control: int
     number: int
     processes: int | None
+    release: Callable[[float], None] | None = None
 
     @classmethod
     def from_environment(cls) -> Supervised | None:
@@ -39,18 +46,20 @@ class Supervised(NamedTuple):
         """The variable, for the child."""
         return {VARIABLE: f"{self.ready},{self.control},{self.number},{self.processes or 0}"}
 
-    def report_ready(self, release: Callable[[float], None] | None) -> None:
-        """Tell the parent that the program is loaded, and follow it from now on: without it, this process stops.
+    def follow(self) -> None:
+        """Follow the parent from now on: without it, this process stops, even while it loads its program."""
+        threading.Thread(target=self._follow, name="everwork-supervised", daemon=True).start()
 
-        `release` releases what runs, for a process that is about to exit.
-        """
-        threading.Thread(target=self._follow, args=(release,), name="everwork-supervised", daemon=True).start()
-        os.write(self.ready, READY)
+    def report_ready(self, release: Callable[[float], None] | None) -> None:
+        """Tell the parent that the program is loaded."""
+        self.release = release
+        with suppress(BrokenPipeError):  # The parent is gone: this process is about to stop.
+            os.write(self.ready, READY)
         os.close(self.ready)
 
-    def _follow(self, release: Callable[[float], None] | None) -> None:
+    def _follow(self) -> None:
         while command := os.read(self.control, 1):
-            if command == RELEASE and release is not None:
-                release(RELEASE_SECONDS)
+            if command == RELEASE and self.release is not None:
+                self.release(RELEASE_SECONDS)
                 os._exit(0)  # Also if a handler blocks the main thread.
         os.kill(os.getpid(), signal.SIGTERM)

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,8 @@ STEADY_SECONDS: Final = 30.0
 """A process that has run for this long is restarted with the shortest delay again."""
 RELOAD_STAGES: Final = ((0.0, "stop"), (2.0, "stop"), (1.0, "release"), (4.0, "stop"), (6.0, "kill"))
 """How processes are stopped for a reload, each stage some seconds after the one before: finish, cancel, release."""
+STOP_STAGES: Final = ("stop", "stop", "give_up", "kill")
+"""How each signal stops them: running jobs may finish, are cancelled, are released, and are left to their leases."""
 FILES_SHOWN: Final = 3
 
 
@@ -59,6 +61,11 @@ class Child:
         """Release what runs, and exit without waiting for it."""
         with suppress(OSError):
             os.write(self._control, RELEASE)
+
+    def give_up(self) -> None:
+        """Release what runs; a manager, which cannot, gets its third signal."""
+        self.release()
+        self.stop()
 
     def kill(self) -> None:
         """Kill it."""
@@ -110,7 +117,7 @@ class Supervisor:
         self._loaded.clear()
         self._mistake.clear()
         if self._watch is not None:
-            self._watch.look()
+            await asyncio.to_thread(self._watch.look)
         changing = asyncio.ensure_future(self._changed())
         keeping = [asyncio.ensure_future(self._keep(index)) for index in range(self._processes or 1)]
         try:
@@ -143,15 +150,25 @@ class Supervisor:
         if index:
             await first_of(self._loaded, self._mistake, self._ending)
         while not (self._ending.is_set() or self._mistake.is_set()):
-            code, seconds, is_ready = await self._run_child(index)
-            if self._ending.is_set():
-                self._failed = self._failed or code not in (0, -signal.SIGTERM)
-                return
-            if code == BAD_REQUEST and not is_ready and not self._loaded.is_set():
-                self._mistake.set()
-                return
-            delay = RESTART_SECONDS if seconds >= STEADY_SECONDS else delay
-            log.warning("worker process exited, restarting", process=index + 1, code=code, seconds=delay)
+            try:
+                code, seconds, is_ready = await self._run_child(index)
+            except OSError as error:  # Too many processes or files, no memory, or Python is just being upgraded.
+                problem = error.strerror or str(error)
+                log.error(
+                    "worker process could not be started, trying again",
+                    process=index + 1,
+                    error=problem,
+                    seconds=delay,
+                )
+            else:
+                if self._ending.is_set():
+                    self._failed = self._failed or (self._stopped.is_set() and code not in (0, -signal.SIGTERM))
+                    return
+                if code == BAD_REQUEST and not is_ready and not self._loaded.is_set():
+                    self._mistake.set()
+                    return
+                delay = RESTART_SECONDS if seconds >= STEADY_SECONDS else delay
+                log.warning("worker process exited, restarting", process=index + 1, code=code, seconds=delay)
             await first_of(self._ending, seconds=delay)
             delay = min(delay * 2, RESTART_SECONDS_MAX)
 
@@ -168,9 +185,13 @@ class Supervisor:
         return code, time.monotonic() - child.started_at, child.is_ready
 
     async def _start(self, index: int) -> Child:
-        ready, their_ready = os.pipe()
-        their_control, control = os.pipe()
-        try:
+        with ExitStack() as theirs, ExitStack() as ours:
+            ready, their_ready = os.pipe()
+            ours.callback(os.close, ready)
+            theirs.callback(os.close, their_ready)
+            their_control, control = os.pipe()
+            ours.callback(os.close, control)
+            theirs.callback(os.close, their_control)
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -178,13 +199,7 @@ class Supervisor:
                 pass_fds=(their_ready, their_control),
                 process_group=0,  # A terminal's Ctrl-C reaches the parent only, which passes it on.
             )
-        except BaseException:
-            os.close(ready)
-            os.close(control)
-            raise
-        finally:
-            os.close(their_ready)
-            os.close(their_control)
+            ours.pop_all()
         child = Child(process, control)
         asyncio.get_running_loop().add_reader(ready, self._note_ready, child, ready, index)
         return child
@@ -201,15 +216,13 @@ class Supervisor:
     # Stop ---------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        """The first signal lets running jobs finish, the second cancels them, the third kills the processes."""
+        """Go to the next stage of a stop, with each signal."""
+        stage = STOP_STAGES[min(self._stops, len(STOP_STAGES) - 1)]
         self._stops += 1
         self._stopped.set()
         self._ending.set()
         for child in list(self._children.values()):
-            if self._stops > 2:
-                child.kill()
-            else:
-                child.stop()
+            getattr(child, stage)()
 
     async def _stop_for_reload(self, keeping: Sequence[asyncio.Future[None]]) -> None:
         """Stop the processes quickly: what does not end in a short time is released, and runs with the new code."""

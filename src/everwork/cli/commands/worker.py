@@ -91,6 +91,8 @@ def worker(
 ) -> None:
     """Run workers until SIGINT or SIGTERM; a second signal cancels running jobs.
 
+    With --processes or --reload, a third one hands back jobs that cannot be cancelled.
+
     NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. It declares its
     own store; the type settings in the settings file apply to it.
 
@@ -116,6 +118,8 @@ def worker(
         flags = [part for name, value in options.items() if value is not None for part in (name, value)]
         folders = program_folders(parsed.module, folder) if reload else None
         raise typer.Exit(supervise(["worker", target, "--app-dir", app_dir, *flags], given, folders))
+    if supervised is not None:
+        supervised.follow()
     hold_settings(declared_settings(config, os.environ))
     _replace_main_module()
     _run(UserCode(parsed, folder), logging_options, Wanted(given, chosen, supervised))
@@ -201,9 +205,10 @@ def _run(user_code: UserCode, logging_options: Logging, wanted: Wanted) -> None:
             runner.run(program.run())
             return
     types = sorted(chosen_functions(program.functions, wanted.types))
-    log.info("worker started", types=types)
+    which = {} if wanted.supervised is None else {"process": wanted.supervised.number + 1}
+    log.info("worker started", **which, types=types)
     program.run(types=types)
-    log.info("worker stopped")
+    log.info("worker stopped", **which)
 
 
 def _mention_others(command: str, user_code: UserCode, program: ProcessManager | Everwork) -> None:
