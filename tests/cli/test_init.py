@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 async def test_a_new_project_passes_its_tests_and_runs_a_job(cli: Cli) -> None:
     answer = cli("init", "shop")
-    assert answer.out.splitlines()[0] == ", ".join(f"shop/{name}" for name in NAMES)
+    assert answer.out.splitlines()[0] == f"Created {', '.join(f'shop/{name}' for name in NAMES)}"
     assert [line.split("  #")[0].strip() for line in answer.out.splitlines()[3:]][:1] == ["cd shop"]
     shop = type(cli)(cli.folder / "shop")
     assert "2 passed" in _tested(shop)

@@ -27,7 +27,7 @@ BAD_KEYS = {
     "an empty tenant": (["--name", "ci", "--permission", "jobs", "--tenant", ""], "tenants: must have 1 to 255"),
     "an expiry that is none": (
         ["--name", "ci", "--permission", "jobs", "--expires", "soon"],
-        "expires: must be a stretch of time such as 90d, 12h or 30m, or a time with a zone (RFC 3339)",
+        "expires: must be a duration such as 90d, 12h or 30m, or a time with a zone (RFC 3339)",
     ),
     "an expiry of nothing": (["--name", "ci", "--permission", "jobs", "--expires", "0d"], "expires_at: must be in the"),
     "an expiry that is over": (

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,11 @@ BAD_JOBS = {
     "a priority that is a word": (["x", "--priority", "high"], "priority: must be a whole number from -512 to 511"),
     "a negative delay": (["x", "--delay", "-1"], "delay: must be a number from 0 to"),
     "a huge delay": (["x", "--delay", "1e30"], "delay: must be a number from 0 to"),
-    "a delay that is no number": (["x", "--delay", "nan"], "delay: must be a number from 0 to"),
-    "an endless timeout": (["x", "--timeout", "inf"], "timeout: must be a number from 0.001 to 86400, not 'inf'"),
+    "a delay that is no number": (["x", "--delay", "nan"], "delay: must be a number of seconds, or a duration"),
+    "an endless timeout": (
+        ["x", "--timeout", "inf"],
+        "timeout: must be a number of seconds, or a duration such as 90s, 30m, 12h or 7d, not 'inf'",
+    ),
     "no attempts": (["x", "--max-attempts", "0"], "max_attempts: must be a whole number from 1 to 100, not 0"),
     "too many attempts": (
         ["x", "--max-attempts", "101"],
@@ -241,3 +245,24 @@ def test_an_incomplete_installation_is_one_line(tmp_path: Path) -> None:
     [line] = done.stderr.splitlines()
     assert line.endswith("the installation is incomplete; reinstall Everwork with its dependencies")
     assert "grpc" in line
+
+
+@pytest.mark.parametrize("group", ["workers", "jobs", "types", "triggers", "groups", "keys", "dead"])
+def test_a_group_without_a_verb_lists_what_there_is(cli: Cli, group: str) -> None:
+    assert cli("jobs", "create", "email-send").code == 0
+    listed = cli(group, "list")
+    assert (listed.code, listed.err) == (0, "")
+    assert cli(group).out.split()[:3] == listed.out.split()[:3]
+    assert cli(group, "--json").json == cli(group, "list", "--json").json
+    assert cli(group, "--json", "off", "mailer").code == 2
+    assert "Usage: everwork" in cli(group, "--help").out
+
+
+def test_a_delay_and_a_timeout_may_have_a_unit(cli: Cli) -> None:
+    job = cli("jobs", "create", "email-send", "--delay", "2h", "--timeout", "90s", "--json").json
+    run_at, created_at = (datetime.fromisoformat(job[name]) for name in ("run_at", "created_at"))
+    assert run_at - created_at == timedelta(hours=2)
+    assert job["timeout_ms"] == 90_000
+    assert cli("jobs", "create", "email-send", "--delay", "2 weeks").complaint == (
+        "delay: must be a number of seconds, or a duration such as 90s, 30m, 12h or 7d, not '2 weeks'"
+    )

@@ -192,7 +192,7 @@ async def test_finished_jobs_are_deleted_and_that_is_written_down(cli: Cli, engi
     ("arguments", "complaint"),
     [
         (["reschedule", "1"], "Missing option '--at'"),
-        (["reschedule", "1", "--at", "tomorrow"], "at: must be a stretch of time such as 90d, 12h or 30m, or a time"),
+        (["reschedule", "1", "--at", "tomorrow"], "at: must be a duration such as 90d, 12h or 30m, or a time"),
         (["reschedule", "1", "--at", "9999999d"], "delay_ms: must be a whole number from 0 to"),
         (["priority", "1", "--to", "512"], "priority: must be a whole number from -512 to 511, not 512"),
         (["priority", "1", "--to", "high"], "priority: must be a whole number from -512 to 511, not 'high'"),

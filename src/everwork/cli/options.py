@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.exceptions import InvalidInput
 
 ENGINE_VARIABLE: Final = "EVERWORK_ENGINE"
-UNIT_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000}
+UNIT_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 
 _config: Final[ContextVar[str | None]] = ContextVar("config", default=None)
 
@@ -56,6 +57,21 @@ StoreUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help="The engin
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The type.", show_default=False)]
 JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys.", show_default=False)]
+
+
+class ListByDefault(TyperGroup):
+    """Commands that list if none is named: `everwork workers --json` is `everwork workers list --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Name the command."""
+        is_named = bool(args) and not args[0].startswith("-")
+        return super().parse_args(ctx, args if is_named or "--help" in args else ["list", *args])
+
+
+def listing_app() -> typer.Typer:
+    """A group of such commands."""
+    epilog = "Without a command, it lists."
+    return typer.Typer(cls=ListByDefault, epilog=epilog, add_completion=False, rich_markup_mode="rich")
 
 
 def with_config(command: Any) -> Any:
@@ -114,7 +130,7 @@ def parse_instant(field: str, text: str, now_ms: int) -> int:
     try:
         return instant_ms(parse_time(field, text))
     except InvalidInput:
-        allowed = "must be a stretch of time such as 90d, 12h or 30m, or a time with a zone (RFC 3339)"
+        allowed = "must be a duration such as 90d, 12h or 30m, or a time with a zone (RFC 3339)"
         raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
 
 
@@ -126,14 +142,25 @@ def parse_past_instant(field: str, text: str, now_ms: int) -> int:
     try:
         return instant_ms(parse_time(field, f"{text}T00:00:00Z" if is_day else text))
     except InvalidInput:
-        allowed = "must be a stretch of time such as 12h (so long ago), a day, or a time with a zone (RFC 3339)"
+        allowed = "must be a duration such as 12h (so long ago), a day, or a time with a zone (RFC 3339)"
         raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """A duration such as 90d, 12h or 30m; None if the text is not one."""
-    found = re.fullmatch(r"([0-9]{1,9})([dhm])", text)
+    """A duration such as 90d, 12h, 30m or 45s; None if the text is not one."""
+    found = re.fullmatch(r"([0-9]{1,9})([dhms])", text)
     return int(found[1]) * UNIT_MS[found[2]] if found else None
+
+
+def parse_seconds(field: str, text: str | None) -> Any:
+    """Seconds, typed as a number or as a duration; the validation of the field rejects those that are too many."""
+    if text is not None and (duration := parse_duration_ms(text)) is not None:
+        return duration // 1000
+    found = number(text)
+    if isinstance(found, str):
+        allowed = "must be a number of seconds, or a duration such as 90s, 30m, 12h or 7d"
+        raise InvalidInput(field, f"{allowed}, not {checks.shown(text)}")
+    return found
 
 
 def parse_pairs(field: str, texts: Sequence[str]) -> dict[str, str]:

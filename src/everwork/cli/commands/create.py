@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import orjson
 import typer
 
-from everwork.cli.options import AsJson, EngineUrl, number, parse_pairs, parse_time
+from everwork.cli.options import AsJson, EngineUrl, number, parse_pairs, parse_seconds, parse_time
 from everwork.cli.output import write, write_json, write_stderr
 from everwork.cli.session import use
 from everwork.codec.job_reports import job_report
@@ -63,7 +63,9 @@ def create(  # noqa: PLR0913 - the fields of a job
     var: VariablePairs = None,
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Owner of the job.")] = None,
     priority: Annotated[str | None, typer.Option(metavar="NUMBER", help="-512 to 511, higher first.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="SECONDS", help="Start after this time.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Start after 60 (seconds), 30m, 12h, 7d.")
+    ] = None,
     run_at: Annotated[str | None, typer.Option(metavar="TIME", help="Start at this time (RFC 3339).")] = None,
     max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
     dedupe_key: Annotated[str | None, typer.Option(metavar="TEXT", help="The same key again creates nothing.")] = None,
@@ -72,7 +74,7 @@ def create(  # noqa: PLR0913 - the fields of a job
     expires_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Cancelled if still pending then (RFC 3339).")
     ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="SECONDS", help="How long an attempt may run.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="How long an attempt may run.")] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="One header. Repeatable.")] = None,
     count: Annotated[str, typer.Option(metavar="NUMBER", help="Create this many alike.")] = "1",
     file: Annotated[
@@ -86,7 +88,7 @@ def create(  # noqa: PLR0913 - the fields of a job
     Bulk creation checks everything first: a bad line is named, and then nothing is created.
 
     [bold]Examples:[/bold]
-    everwork jobs create email-send --var to=ann@example.org --delay 60
+    everwork jobs create email-send --var to=ann@example.org --delay 30m
     everwork jobs create resize --variables '{"width": 800}' --count 100
     everwork jobs create --file jobs.jsonl
     """
@@ -94,14 +96,14 @@ def create(  # noqa: PLR0913 - the fields of a job
         "type": type,
         "tenant": tenant,
         "priority": number(priority),
-        "delay": number(delay),
+        "delay": parse_seconds("delay", delay),
         "run_at": None if run_at is None else parse_time("run_at", run_at),
         "max_attempts": number(max_attempts),
         "dedupe_key": dedupe_key,
         "limit_key": limit_key,
         "correlation_id": correlation_id,
         "expires_at": None if expires_at is None else parse_time("expires_at", expires_at),
-        "timeout": number(timeout),
+        "timeout": parse_seconds("timeout", timeout),
         "headers": parse_pairs("header", header) if header else None,
         "variables": parse_variables(variables, var),
     }

@@ -19,7 +19,7 @@ from everwork.cli.commands.jobs import (
     now_ms,
     optional_name,
 )
-from everwork.cli.options import AsJson, EngineUrl, number, parse_past_instant
+from everwork.cli.options import AsJson, EngineUrl, listing_app, number, parse_past_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
 from everwork.cli.session import jobs_of, use
@@ -68,17 +68,15 @@ Rejected = Annotated[bool, typer.Option("--rejected", help="Rejected jobs instea
 All = Annotated[bool, typer.Option("--all", help="Every dead letter is meant.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = listing_app()
 
 
-@app.callback(invoke_without_command=True)
-def dead(ctx: typer.Context) -> None:
+@app.callback()
+def dead() -> None:
     """List, inspect, requeue or delete dead letters.
 
     [bold]Example:[/bold] everwork dead list
     """
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
 
 
 @app.command("list")

@@ -19,6 +19,7 @@ from everwork.cli.options import (
     EngineUrl,
     JobKeys,
     job_keys,
+    listing_app,
     number,
     parse_duration_ms,
     parse_instant,
@@ -46,18 +47,16 @@ from everwork.service.service import JobService
 
 ORDER_HELP = "newest; due (pending jobs, earliest first); failed (dead letters, latest failure first)."
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = listing_app()
 app.command("create")(create)
 
 
-@app.callback(invoke_without_command=True)
-def jobs(ctx: typer.Context) -> None:
+@app.callback()
+def jobs() -> None:
     """Create, find and change jobs.
 
     [bold]Example:[/bold] everwork jobs list --state failed
     """
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
 
 
 @app.command("list")
@@ -199,9 +198,7 @@ def run_now(
 @app.command()
 def reschedule(
     keys: JobKeys,
-    at: Annotated[
-        str, typer.Option(metavar="TIME", help="A stretch of time such as 90d, 12h, 30m, or a time (RFC 3339).")
-    ],
+    at: Annotated[str, typer.Option(metavar="TIME", help="A duration such as 90d, 12h, 30m, or a time (RFC 3339).")],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from everwork.cli.commands.jobs import now_ms
-from everwork.cli.options import AsJson, EngineUrl, number, parse_instant
+from everwork.cli.options import AsJson, EngineUrl, listing_app, number, parse_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
 from everwork.service.access.api_key import ApiKey, KeyState, new_key
@@ -23,17 +23,15 @@ COLUMNS = (
     Column("NOTE", one_line=True),
 )
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = listing_app()
 
 
-@app.callback(invoke_without_command=True)
-def keys(ctx: typer.Context) -> None:
+@app.callback()
+def keys() -> None:
     """Make, list and revoke API keys.
 
     [bold]Example:[/bold] everwork keys create --name ci --permission jobs
     """
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
 
 
 @app.command()

@@ -43,7 +43,7 @@ def init(
         raise InvalidInput("engine", f"must be one of {', '.join(CHOICES)}, not {checks.shown(engine)}")
     target = Path(folder)
     write_project(target, engine)
-    write(f"{', '.join(str(target / name) for name in NAMES)}\n\n{_next_steps(target)}")
+    write(f"Created {', '.join(str(target / name) for name in NAMES)}\n\n{_next_steps(target)}")
 
 
 def _next_steps(folder: Path) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from everwork.cli.commands.jobs import now_ms
 from everwork.cli.commands.workers import switched
-from everwork.cli.options import AsJson, EngineUrl
+from everwork.cli.options import AsJson, EngineUrl, listing_app
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
 from everwork.core.instants import utc_text
@@ -37,17 +37,15 @@ TriggerName = Annotated[
     str, typer.Argument(metavar="TRIGGER", help="The trigger's title or its name.", show_default=False)
 ]
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = listing_app()
 
 
-@app.callback(invoke_without_command=True)
-def triggers(ctx: typer.Context) -> None:
+@app.callback()
+def triggers() -> None:
     """List triggers, switch them on and off, and fire them by hand.
 
     [bold]Example:[/bold] everwork triggers fire nightly-report
     """
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
 
 
 @app.command("list")

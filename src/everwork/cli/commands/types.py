@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from everwork.cli.commands.jobs import now_ms
-from everwork.cli.options import AsJson, EngineUrl, TypeName, number
+from everwork.cli.options import AsJson, EngineUrl, TypeName, listing_app, number
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
 from everwork.codec.json import decode_policy
@@ -37,18 +37,16 @@ GROUP_COLUMNS = (
     Column("TYPE LAST ASKED", whole=True, right=True),
 )
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-groups_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = listing_app()
+groups_app = listing_app()
 
 
-@app.callback(invoke_without_command=True)
-def types(ctx: typer.Context) -> None:
+@app.callback()
+def types() -> None:
     """List types, pause and resume them, set their policies, open and close their breakers.
 
     [bold]Example:[/bold] everwork types pause email-send
     """
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
 
 
 @app.command()
@@ -283,14 +281,12 @@ def _rule(text: str) -> dict[str, str]:
 # Groups -----------------------------------------------------------------------------------------------
 
 
-@groups_app.callback(invoke_without_command=True)
-def groups(ctx: typer.Context) -> None:
+@groups_app.callback()
+def groups() -> None:
     """List and drop groups: further readers of a type, each with a copy of every job.
 
     [bold]Example:[/bold] everwork groups list
     """
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
 
 
 @groups_app.command("list")

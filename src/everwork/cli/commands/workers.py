@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from everwork.cli.commands.jobs import now_ms
-from everwork.cli.options import AsJson, EngineUrl
+from everwork.cli.options import AsJson, EngineUrl, listing_app
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
 from everwork.service.admin import Admin
@@ -47,6 +47,7 @@ PROCESS_COLUMNS = (
     Column("HEARTBEAT", whole=True, right=True),
     Column("TAKES", width_min=16),
 )
+OF_MANAGERS: Final = ("MANAGER", "RESTARTS")
 LIVE_COLUMNS = (
     Column("RUNNING WORKER", width_min=20),
     Column("KIND", whole=True),
@@ -67,17 +68,15 @@ RUNNING_COLUMNS = (
 NO_WORKERS: Final = "no workers are running: start some with everwork worker MODULE\n"
 WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's title or its id.", show_default=False)]
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = listing_app()
 
 
-@app.callback(invoke_without_command=True)
-def workers(ctx: typer.Context) -> None:
+@app.callback()
+def workers() -> None:
     """List running workers and worker classes, and switch classes on and off.
 
     [bold]Example:[/bold] everwork workers off mailer
     """
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
 
 
 @app.command("list")
@@ -117,7 +116,7 @@ def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     if as_json:
         write_json(found.report)
     elif found.processes:
-        write_rich(table(PROCESS_COLUMNS, [_process_row(view, found.titles) for view in found.processes]))
+        _show_processes(found)
         write(_left_out(found.left_out))
     else:
         write(NO_WORKERS)
@@ -210,6 +209,14 @@ class _Fleet(NamedTuple):
 
 async def _read_fleet(admin: Admin) -> _Fleet:
     return _Fleet(await admin.managers(), await admin.processes(), await admin.workers(), await admin.left_out())
+
+
+def _show_processes(found: _Fleet) -> None:
+    """A terminal is narrow: what only managers have is shown only if there are any."""
+    has_managers = any(view.entry.manager for view in found.processes)
+    shown = [at for at, one in enumerate(PROCESS_COLUMNS) if has_managers or one.title not in OF_MANAGERS]
+    rows = [_process_row(view, found.titles) for view in found.processes]
+    write_rich(table([PROCESS_COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in rows]))
 
 
 def _left_out(workers: int) -> str:
