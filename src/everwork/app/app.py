@@ -295,17 +295,23 @@ class Everwork(Enqueuer):
         return make_lifespan(opened, self.close, workers if work else None, inner)
 
     def dashboard(
-        self, *, auth: Auth | None = None, public: bool = False, masked_variables: Sequence[str] = ()
+        self,
+        *,
+        auth: Auth | None = None,
+        public: bool = False,
+        masked_variables: Sequence[str] = (),
+        api: bool = False,
     ) -> MountedDashboard:
         """The dashboard as an ASGI application: `api.mount("/jobs", app.dashboard(auth=...))`.
 
         `auth` is a function or coroutine function that takes the request and returns an `Access`, None (no access), or
         a response such as a redirect. Without `auth`, visitors log in with an API key of the store. `public=True` gives
-        everyone access. `masked_variables`: names of values to mask, in addition to the default ones.
+        everyone access. `masked_variables`: names of values to mask, in addition to the default ones. `api=True` also
+        serves the REST API there, for the same callers: `/jobs/api/v1/...`, described by `/jobs/docs`.
         """
         from everwork.server.http.mounted import MountedDashboard  # noqa: PLC0415 - for web applications only
 
-        made = MountedDashboard(self._host, self.close, auth=auth, public=public, masked=masked_variables)
+        made = MountedDashboard(self._host, self.close, auth=auth, public=public, masked=masked_variables, api=api)
         self._dashboards.add(made)
         return made
 

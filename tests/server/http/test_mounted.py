@@ -288,6 +288,69 @@ def test_an_access_says_what_it_may_be(arguments: tuple[Any, ...], problem: str)
         Access(*arguments)
 
 
+# The REST API beside it ---------------------------------------------------------------------------------
+
+
+def by_token(request: Request) -> Access | None:
+    """A check that goes by a cookie: one of two tenants, or nobody."""
+    tenant = request.cookies.get("tenant")
+    return None if tenant is None else Access(tenant, ["jobs"], [tenant])
+
+
+async def test_the_api_beside_it_has_the_same_callers(app: Everwork) -> None:
+    async with browser(under("/a/b", app.dashboard(auth=by_token, api=True))) as caller:
+        for path in ("/api/v1/jobs", "/api/v1/jobs/1", "/openapi.json", "/docs", "/api/v1/nothing"):
+            refused = await caller.get(f"/a/b{path}")
+            assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied"), path
+        assert (await caller.post("/a/b/api/v1/jobs", json={"type": "mail-send"})).status_code == 403
+        caller.cookies.set("tenant", "acme")
+        created = (await caller.post("/a/b/api/v1/jobs", json={"type": "mail-send"})).json()
+        assert created["tenant"] == "acme"
+        assert [one["key"] for one in (await caller.get("/a/b/api/v1/jobs")).json()["jobs"]] == [created["key"]]
+        assert (await caller.put("/a/b/api/v1/jobs/1/cancel")).status_code == 403
+        assert (await caller.get("/a/b/api/v1/keys")).status_code == 403
+        unknown = await caller.get("/a/b/api/v1/nothing")
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert (await caller.get(f"/a/b{path}")).status_code == 404, path
+    assert (await app.get(1)).state is State.PENDING
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}]
+)
+@pytest.mark.parametrize("more", [{"auth": everything}, {"public": True}])
+async def test_the_api_takes_no_changes_from_pages_of_other_sites(
+    app: Everwork, headers: dict[str, str], more: dict[str, Any]
+) -> None:
+    async with browser(under("/a/b", app.dashboard(api=True, **more))) as caller:
+        refused = await caller.put("/a/b/api/v1/jobs/1/cancel", headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+        assert (await app.get(1)).state is State.PENDING
+        own = {"Origin": "http://web"} if "Origin" in headers else {"Sec-Fetch-Site": "same-origin"}
+        assert (await caller.put("/a/b/api/v1/jobs/1/cancel", headers=own)).status_code == 200
+
+
+async def test_without_a_check_the_api_takes_keys_and_no_sessions(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERWORK_API_KEY", KEY)
+    async with browser(under("/a/b", app.dashboard(api=True))) as caller:
+        await caller.post("/a/b/login", data={"key": KEY})
+        assert (await caller.get("/a/b/jobs")).status_code == 200
+        assert (await caller.get("/a/b/api/v1/jobs")).status_code == 401
+        assert (await caller.get("/a/b/api/v1/jobs", headers={"X-API-Key": KEY})).status_code == 200
+        described = (await caller.get("/a/b/openapi.json")).json()
+        assert described["servers"] == [{"url": "/a/b"}]
+        assert "ApiKey" in described["components"]["securitySchemes"]
+
+
+async def test_without_being_asked_for_there_is_no_api(app: Everwork) -> None:
+    async with browser(under("/a/b", app.dashboard(auth=everything))) as caller:
+        assert (await caller.get("/a/b/api/v1/jobs")).status_code == 404
+        assert (await caller.post("/a/b/api/v1/jobs", json={"type": "mail-send"})).status_code == 404
+
+
 # With its application -----------------------------------------------------------------------------------
 
 

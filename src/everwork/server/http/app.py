@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Router
 from starlette.types import Receive, Scope, Send
 
 from everwork.exceptions import EverworkError
 from everwork.server.http.api import activate, admin, changes, dead_letters, fleet, jobs, outcomes, policies, probes
-from everwork.server.http.framework.context import AppContext
+from everwork.server.http.framework.context import PRINCIPAL, AppContext
 from everwork.server.http.framework.middleware import ResponseMiddleware
 from everwork.server.http.framework.openapi import describe
-from everwork.server.http.framework.operations import Call, Operation, PathHandler, ResponseSpec, SegmentRoute
+from everwork.server.http.framework.operations import (
+    Call,
+    Operation,
+    PathHandler,
+    ResponseSpec,
+    SegmentRoute,
+    json_response,
+)
 from everwork.server.http.framework.problems import Refusal, problem, problem_of
 from everwork.server.http.ui import live
-from everwork.server.http.ui.address import SERVER, below
+from everwork.server.http.ui.address import SERVER, below, prefix_of
 from everwork.server.http.ui.dashboard import Dashboard
 from everwork.server.http.ui.pages import ACTIONS, PAGES
 from everwork.server.http.ui.session import LoggedInVisitors, Visitors
 
+NOTHING_HERE: Final = "there is nothing at this path"
 _ROWS: Final = (
     *jobs.OPERATIONS,
     *activate.OPERATIONS,
@@ -50,6 +59,12 @@ def make_app(context: AppContext) -> Starlette:
     app.add_exception_handler(EverworkError, _everwork_problem)
     app.add_middleware(ResponseMiddleware, context=context)
     return app
+
+
+def make_api(context: AppContext) -> Router:
+    """Build the REST API for an application that mounts it, without a prefix: no probes, no metrics."""
+    routes = [SegmentRoute(path, PathHandler(context, found)) for path, found in _by_path(MOUNTED).items()]
+    return Router(routes, redirect_slashes=False, default=_nothing)
 
 
 def make_dashboard(context: AppContext, visitors: Visitors, lasting: live.Lasting | None = None) -> Dashboard:
@@ -80,9 +95,14 @@ class DashboardRoute(BaseRoute):
             scope["everwork.operation"] = inner.get("everwork.operation", "ui")
 
 
-async def openapi(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
+async def openapi(call: Call) -> Response:
     """The OpenAPI document."""
-    return Response(_DOCUMENT_JSON, media_type="application/json")
+    scope = call.request.scope
+    if not call.context.is_mounted:
+        return Response(_DOCUMENT_JSON, media_type="application/json")
+    return json_response(
+        {**_mounted_document(PRINCIPAL not in scope), "servers": [{"url": prefix_of(scope).path or "/"}]}
+    )
 
 
 OPERATIONS: Final = (
@@ -100,6 +120,14 @@ OPERATIONS: Final = (
 """Every operation of the REST API."""
 DOCUMENT: Final = describe(OPERATIONS)
 _DOCUMENT_JSON: Final = orjson.dumps(DOCUMENT)
+MOUNTED_PATHS: Final = ("/api/", "/docs", "/openapi.json")
+MOUNTED: Final = tuple(one for one in OPERATIONS if one.path.startswith(MOUNTED_PATHS))
+"""Those that an application can mount."""
+
+
+@cache
+def _mounted_document(has_keys: bool) -> dict[str, Any]:
+    return describe(MOUNTED, has_keys=has_keys)
 
 
 def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operation]]:
@@ -110,10 +138,14 @@ def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operat
     return found
 
 
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    await problem(404, "not_found", NOTHING_HERE)(scope, receive, send)
+
+
 async def _http_problem(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for nothing else
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "refused")
-    detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)
+    detail = NOTHING_HERE if error.status_code == 404 else str(error.detail)
     return problem(error.status_code, code, detail, headers=error.headers)
 
 

@@ -22,13 +22,14 @@ from everwork.app.access import Access
 from everwork.app.engine_host import EngineHost
 from everwork.core import checks
 from everwork.exceptions import BadConfiguration, EngineError
-from everwork.server.http.app import make_dashboard
-from everwork.server.http.framework.context import AppContext
+from everwork.server.http.app import MOUNTED_PATHS, make_api, make_dashboard
+from everwork.server.http.framework.context import PRINCIPAL, AppContext
 from everwork.server.http.framework.middleware import ResponseMiddleware
 from everwork.server.http.framework.problems import problem
 from everwork.server.http.ui import live
 from everwork.server.http.ui.address import Prefix, below, mounted
-from everwork.server.http.ui.session import PRINCIPAL, CheckedVisitors, LoggedInVisitors
+from everwork.server.http.ui.dashboard import REFUSED
+from everwork.server.http.ui.session import CheckedVisitors, LoggedInVisitors, is_same_origin
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import MASKED, Settings
@@ -56,6 +57,7 @@ class MountedDashboard:
         auth: Auth | None,
         public: bool,
         masked: Sequence[str],
+        api: bool = False,
     ) -> None:
         if auth is not None and public:
             raise BadConfiguration("dashboard: pass either auth= or public=True, not both")
@@ -67,6 +69,7 @@ class MountedDashboard:
         self._close = close
         self._auth = auth
         self._is_public = public
+        self._has_api = api
         key = os.environ.get(KEY_VARIABLE) or None
         self._key = None if key is None else require_environment_key(key)
         self._settings = Settings(masked_variables=(*MASKED, *(checks.name("masked_variables", one) for one in masked)))
@@ -95,7 +98,8 @@ class MountedDashboard:
             if isinstance(verdict, Response):
                 await verdict(scope, receive, send)
                 return
-            inner[PRINCIPAL] = verdict
+            if not self._has_login:
+                inner[PRINCIPAL] = verdict
         await self._hop(inner, receive, send)
 
     async def _check(self, request: Request, *, is_live: bool) -> Principal | Response | None:
@@ -161,8 +165,12 @@ class MountedDashboard:
             self._opened = service, asyncio.create_task(self._open(service))
         return await asyncio.shield(self._opened[1])
 
+    @property
+    def _has_login(self) -> bool:
+        return self._auth is None and not self._is_public
+
     async def _open(self, service: JobService) -> ASGIApp:
-        has_login = self._auth is None and not self._is_public
+        has_login = self._has_login
         keys, sampler = service.key_ring(self._key if has_login else None), service.sampler()
         if has_login:
             await keys.open(is_store_open=service.is_connected)
@@ -179,7 +187,32 @@ class MountedDashboard:
         self._host.portal.before_close(close)
         visitors = LoggedInVisitors(context) if has_login else CheckedVisitors(context)
         lasting = live.Lasting(LIVE_SECONDS, is_web_server_stopping)
-        return ResponseMiddleware(make_dashboard(context, visitors, lasting), context)
+        dashboard = make_dashboard(context, visitors, lasting)
+        return ResponseMiddleware(WithApi(dashboard, make_api(context)) if self._has_api else dashboard, context)
+
+
+class WithApi:
+    """The dashboard and the REST API beside it, for the callers that the same check lets in."""
+
+    def __init__(self, dashboard: ASGIApp, api: ASGIApp) -> None:
+        self._dashboard = dashboard
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to one request, whose path is the one inside."""
+        is_api = scope["path"].startswith(MOUNTED_PATHS)
+        if is_api and PRINCIPAL in scope and (refusal := _refusal(scope)) is not None:
+            await problem(403, "permission_denied", refusal)(scope, receive, send)
+            return
+        await (self._api if is_api else self._dashboard)(scope, receive, send)
+
+
+def _refusal(scope: Scope) -> str | None:
+    """Why a checked call is refused: the check may go by cookies, which browsers send along for other sites, too."""
+    if scope[PRINCIPAL] is None:
+        return REFUSED
+    is_read = scope["method"] in ("GET", "HEAD")
+    return None if is_read or is_same_origin(Request(scope)) else "calls from pages of other sites are refused"
 
 
 def place_of(scope: Scope) -> tuple[Prefix, int]:

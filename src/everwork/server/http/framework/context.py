@@ -55,6 +55,8 @@ class AuthorisedRequest:
 
 API: Final = "rest"
 """The label of this API in metrics."""
+PRINCIPAL: Final = "everwork.principal"
+"""The key in the scope of a request whose caller the application around has checked; None there: no access."""
 
 
 @dataclass(frozen=True, slots=True)

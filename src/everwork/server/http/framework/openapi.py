@@ -14,9 +14,11 @@ from everwork.server.http.framework.operations import Field, Operation, Response
 from everwork.server.http.framework.problems import PROBLEM_TYPE
 
 ABOUT: Final = (
-    "Jobs that are accepted once, never lost, and run by one worker at a time. Every call needs a key, in the "
-    "header X-API-Key or as a bearer token. Errors are problem documents (RFC 9457) with a stable `code`."
+    "Jobs that are accepted once, never lost, and run by one worker at a time. {} "
+    "Errors are problem documents (RFC 9457) with a stable `code`."
 )
+BY_KEY: Final = "Every call needs a key, in the header X-API-Key or as a bearer token."
+CHECKED: Final = "The application that serves it checks every call."
 _TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TITLE_CHARS_MAX, "format": "text"}
 _PATH_FIELDS: Final[dict[str, Schema]] = {
     "key": {"type": "string", "pattern": KEY_PATTERN, "description": "The job's key.", "example": "17"},
@@ -28,8 +30,19 @@ _RETRY_AFTER: Final = {"Retry-After": {"description": "Seconds to wait.", "schem
 _CHALLENGE: Final = {"WWW-Authenticate": {"schema": {"type": "string"}}}
 
 
-def describe(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The OpenAPI document."""
+def describe(operations: Sequence[Operation], *, has_keys: bool = True) -> dict[str, Any]:
+    """The OpenAPI document; without keys, another application checks callers."""
+    document = _document(operations)
+    if has_keys:
+        return document
+    document["info"]["description"] = ABOUT.format(CHECKED)
+    del document["components"]["securitySchemes"]
+    for described in (one for path in document["paths"].values() for one in path.values()):
+        described.pop("security", None)
+    return document
+
+
+def _document(operations: Sequence[Operation]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     shapes: dict[str, Schema] = {}
     for operation in operations:
@@ -38,7 +51,7 @@ def describe(operations: Sequence[Operation]) -> dict[str, Any]:
             shapes[operation.body.name] = _shape(operation.body)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Everwork", "version": version("everwork"), "description": ABOUT},
+        "info": {"title": "Everwork", "version": version("everwork"), "description": ABOUT.format(BY_KEY)},
         "paths": paths,
         "components": {
             "schemas": {**SCHEMAS, **shapes},

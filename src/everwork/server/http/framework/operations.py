@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
-from everwork.server.http.framework.context import AppContext, AuthorisedRequest
+from everwork.server.http.framework.context import PRINCIPAL, AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.peer import api_key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
@@ -152,11 +152,17 @@ class Operation:
         if self.rule is None:
             call = Call(context, self, request, ANONYMOUS)
         else:
-            call = Call(context, self, request, context.keys.admit(api_key_of(request.scope)))
+            call = Call(context, self, request, caller_of(context, request.scope))
             require_one_of(self.permissions, call.principal)
             self.rule.admit(call.principal)
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
         return await self.handler(call)
+
+
+def caller_of(context: AppContext, scope: Scope) -> Principal:
+    """The caller that the application around has checked or, if there is none, the holder of the API key."""
+    checked: Principal | None = scope.get(PRINCIPAL)
+    return context.keys.admit(api_key_of(scope)) if checked is None else checked
 
 
 def require_one_of(permissions: tuple[Permission, ...], principal: Principal) -> None:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from everwork.core.limits import SESSION_MS
 from everwork.exceptions import PermissionDenied, Unauthenticated
-from everwork.server.http.framework.context import AppContext
+from everwork.server.http.framework.context import PRINCIPAL, AppContext
 from everwork.server.http.framework.operations import ANONYMOUS
 from everwork.server.http.framework.peer import host_port, is_tls
 from everwork.server.http.ui.address import prefix_of
@@ -25,8 +25,6 @@ from everwork.service.access.sessions import TOKEN_BYTES, Session, holder_of
 
 FLASH_SECONDS: Final = 60
 FLASH_CHARS_MAX: Final = 500
-PRINCIPAL: Final = "everwork.principal"
-"""The key in the scope of a request for a visitor that was checked already."""
 
 
 class LoggedOut(Unauthenticated):
@@ -124,14 +122,17 @@ def require_token(visit: Visit) -> None:
 
 def require_same_origin(request: Request) -> None:
     """Refuse a form that another site has sent."""
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    if site is not None:
-        is_own = site in ("same-origin", "none")
-    else:
-        is_own = origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
-    if not is_own:
+    if not is_same_origin(request):
         raise PermissionDenied("forms of other sites are not taken; nothing was done")
+
+
+def is_same_origin(request: Request) -> bool:
+    """Whether a request comes from a page of this site, or from no page at all."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
 
 class CheckedVisitors(Visitors):
