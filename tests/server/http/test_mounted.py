@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
@@ -221,6 +222,26 @@ async def test_a_plain_check_may_block_because_it_runs_in_a_thread(app: Everwork
         assert (await visitor.get("/a/b/")).status_code == 200
     assert threads
     assert threading.get_ident() not in threads
+
+
+async def test_a_check_may_read_the_form_that_its_page_gets_then(app: Everwork) -> None:
+    async def check(request: Request) -> Access | None:
+        fields = parse_qs((await request.body()).decode())
+        return Access("ada", ["*"]) if request.method == "GET" or fields["sure"] == ["yes"] else None
+
+    async with browser(under("/a/b", app.dashboard(auth=check))) as visitor:
+        token = CSRF.findall((await visitor.get("/a/b/jobs/1")).text)[0]
+        cancelling = visitor.post("/a/b/jobs/1/cancel", data={"csrf": token, "sure": "yes"})
+        assert (await asyncio.wait_for(cancelling, 10)).status_code == 303
+    assert (await app.get(1)).state is State.CANCELLED
+
+
+async def test_a_key_that_a_checked_visitor_creates_is_listed(app: Everwork) -> None:
+    async with browser(under("/a/b", app.dashboard(auth=everything))) as visitor:
+        page = (await visitor.get("/a/b/keys")).text
+        form = {"csrf": CSRF.findall(page)[0], "name": "ci-key", "permission": "jobs"}
+        assert (await visitor.post("/a/b/keys/create", data=form)).status_code == 200
+        assert "ci-key" in (await visitor.get("/a/b/keys")).text
 
 
 async def test_what_is_no_access_lets_nobody_in(app: Everwork) -> None:

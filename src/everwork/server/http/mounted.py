@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final
@@ -94,7 +95,9 @@ class MountedDashboard:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         inner = below(scope, *place_of(scope))
         if not inner["path"].startswith("/static/"):
-            verdict = await self._check(Request(scope, receive), is_live=inner["path"] == live.PATH)
+            body = ReadAgain(receive)
+            receive = body.receive
+            verdict = await self._check(Request(scope, body.look), is_live=inner["path"] == live.PATH)
             if isinstance(verdict, Response):
                 await verdict(scope, receive, send)
                 return
@@ -189,6 +192,24 @@ class MountedDashboard:
         lasting = live.Lasting(LIVE_SECONDS, is_web_server_stopping)
         dashboard = make_dashboard(context, visitors, lasting)
         return ResponseMiddleware(WithApi(dashboard, make_api(context)) if self._has_api else dashboard, context)
+
+
+class ReadAgain:
+    """The body of a request that a check may read first: the page gets it again."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._seen: deque[Message] = deque()
+
+    async def look(self) -> Message:
+        """The next message, for the check."""
+        message = await self._receive()
+        self._seen.append(message)
+        return message
+
+    async def receive(self) -> Message:
+        """The next message, for the page."""
+        return self._seen.popleft() if self._seen else await self._receive()
 
 
 class WithApi:

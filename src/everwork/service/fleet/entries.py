@@ -33,6 +33,8 @@ CLIENT_TYPES_MAX: Final = 20
 """How many types are listed for each."""
 CLIENTS_BYTES_MAX: Final = 128 * 1024
 """The size of the whole list in the registry."""
+READ_MAX: Final = 4_096
+"""How many entries are kept as they were read: a page reads all of them several times, and parsing takes most of it."""
 
 # Every field that was added after the first version needs a default: entries of other versions are read, too.
 
@@ -257,7 +259,7 @@ def trigger_names(entry: Registered) -> tuple[str, ...]:
         return ()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=READ_MAX)
 def _read(kind: str, name: str, body: str) -> Entry | None:
     """An entry; None, logged once, if it cannot be read. Fields of other versions are ignored."""
     try:
