@@ -211,7 +211,7 @@ class Supervisor:
             child.is_ready = bool(pipe.read(1))
         if child.is_ready:
             self._loaded.set()
-            log.info("worker process started", process=index + 1, pid=child.pid)
+            log.debug("worker process has loaded the program", process=index + 1, pid=child.pid)
 
     # Stop ---------------------------------------------------------------------------------------
 
