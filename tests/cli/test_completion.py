@@ -42,6 +42,8 @@ def words(line: str) -> list[str]:
         ("everwork jobs list --state =", ["pending", "processing", "completed", "failed", "cancelled", "activatable"]),
         ("everwork jobs list --state failed --ord", ["--order"]),
         ("everwork jobs list --json --order n", ["newest"]),
+        ("everwork jobs --sta", ["--state"]),
+        ("everwork jobs --state p", ["pending", "processing"]),
         ("everwork worker shop : app --log-level d", ["debug"]),
         ("everwork completion ", list(SHELLS)),
         ("everwork nothing ", []),

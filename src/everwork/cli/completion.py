@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from everwork.cli.options import ListByDefault
+
 STORE_SECONDS: Final = 1.0
 """How long the store may take to name its types: a person waits at the prompt."""
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -109,6 +111,7 @@ def _read(root: Any, typed: list[str]) -> Line | None:
         if line.option is not None:
             line = line._replace(option=None, values={**line.values, line.option.name: word})
         elif word.startswith("-"):
+            line = _listing(line)
             found = next((one for one in line.command.params if word in one.opts), None)
             line = line._replace(option=None if found is None or found.is_flag else found)
         elif hasattr(line.command, "get_command"):
@@ -121,11 +124,17 @@ def _read(root: Any, typed: list[str]) -> Line | None:
     return line
 
 
+def _listing(line: Line) -> Line:
+    """What options belong to: commands that list if none is named have those of the list."""
+    command = line.command
+    return line._replace(command=command.commands["list"]) if isinstance(command, ListByDefault) else line
+
+
 def _expected(line: Line, last: str) -> Iterator[tuple[str, str]]:
     if line.option is not None:
         yield from _values(line.option, line)
     elif last.startswith("-"):
-        for one in line.command.params:
+        for one in _listing(line).command.params:
             if one.param_type_name == "option" and one.name not in line.values:
                 yield from ((text, one.help or "") for text in one.opts if text.startswith("--"))
         yield "--help", "Show the options and examples."
