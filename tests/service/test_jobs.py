@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from everwork.core.job import NewJob
@@ -11,7 +13,7 @@ from everwork.core.queries import JobFilter, Reason
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, PermissionDenied
 from everwork.service.access.principal import Permission, Principal
-from everwork.service.fleet.entries import POLLER, ProcessEntry
+from everwork.service.fleet.entries import POLLER, ProcessEntry, WorkerEntry
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import IN_PROCESS, Caller
@@ -41,6 +43,18 @@ async def test_a_bound_key_is_told_that_a_type_has_workers_but_not_those_of_othe
         "ready: waiting for a free worker; 2 workers take this type",
     )
     assert "their-host-1" in (await Jobs(service, IN_PROCESS).explain(job.key)).text
+
+
+async def test_a_bound_key_is_not_told_why_a_worker_does_not_start(service: JobService) -> None:
+    job = await a_pending_job(service._engine)
+    await service.fleet.declare([WorkerEntry(id="a1", title="Mailer", sources=(TYPE,))], [])
+    broken = {"a1": "cannot reach db.internal with password 'hunter2'"}
+    await service.fleet.beat(None, [ProcessEntry(name="p1", workers=("a1",), broken=broken)])
+    bound = Jobs(service, Caller(Principal("k", "ann", frozenset([Permission.JOBS]), (job.tenant,)), "here"))
+    why = await bound.explain(job.key)
+    assert why.reason is Reason.NOT_ASKED
+    assert not {"Mailer", "p1", "hunter2"}.intersection(re.findall(r"\w+", why.text))
+    assert "hunter2" in (await Jobs(service, IN_PROCESS).explain(job.key)).text
 
 
 @pytest.mark.parametrize("wanted", [JobFilter(), JobFilter(states=frozenset([State.FAILED]))])

@@ -41,7 +41,7 @@ async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_workers: bool)
         return with_automatic_requeue(explanation, job, await engine.history(key), decode_policy(policy))
     if explanation.reason is Reason.NOT_ASKED and (takers := await fleet.takers(job.type, job.group)):
         return with_takers(explanation, takers, sees_workers=sees_workers)
-    if explanation.reason in (Reason.QUEUED, Reason.NOT_ASKED):
+    if sees_workers and explanation.reason in (Reason.QUEUED, Reason.NOT_ASKED):
         return with_workers(explanation, await fleet.workers_for(job.type, job.group))
     return explanation
 
