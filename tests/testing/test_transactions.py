@@ -274,3 +274,29 @@ async def test_what_is_committed_after_the_stage_is_of_no_interest(app: Everwork
                 await enqueue(app, "ada", own.tx)
             await own.commit()
             assert "Watched" not in type(own.tx).__name__
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "sqlalchemy", "sqlalchemy-session"])
+async def test_two_stages_follow_one_connection(app: Everwork, driver: str, begin: Begin) -> None:
+    other = Everwork("redis://127.0.0.1:1/")
+    async with rehearse(app) as stage, begin(driver) as own:
+        async with rehearse(other):
+            await enqueue(app, "ada", own.tx)
+            await enqueue(other, "bea", own.tx)
+        await enqueue(app, "cid", own.tx)
+        await own.commit()
+        assert letters(stage) == ["ada", "cid"]
+
+
+@pytest.mark.parametrize("kind", [orm.Session, sqlalchemy.Engine.connect])
+def test_nothing_is_left_on_a_connection_after_the_rehearsal(
+    app: Everwork, tmp_path: Path, kind: Callable[[sqlalchemy.Engine], Any]
+) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/own.db")
+    with kind(engine) as own:
+        with rehearse(app):
+            app.sync.within(own).enqueue("letter-send", to="ada")
+            own.commit()
+        names = ("after_commit", "after_transaction_end", "rollback", "savepoint")
+        assert [list(getattr(own.dispatch, name, ())) for name in names] == [[], [], [], []]
+    engine.dispose()
