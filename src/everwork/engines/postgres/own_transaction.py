@@ -131,7 +131,7 @@ def _psycopg(connection: Any) -> Fetch:
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
         with connection.cursor(row_factory=_tuples) as cursor:
-            rows: Sequence[Any] = cursor.execute(_psycopg_sql(sql), {"document": document}).fetchall()
+            rows: Sequence[Any] = cursor.execute(*_psycopg_query(cursor, sql, document)).fetchall()
             return rows
 
     return fetch
@@ -142,7 +142,7 @@ def _async_psycopg(connection: Any) -> Fetch:
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
         async with connection.cursor(row_factory=_tuples) as cursor:
-            await cursor.execute(_psycopg_sql(sql), {"document": document})
+            await cursor.execute(*_psycopg_query(cursor, sql, document))
             rows: Sequence[Any] = await cursor.fetchall()
             return rows
 
@@ -159,7 +159,7 @@ def _psycopg2(connection: Any) -> Fetch:
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
         with connection.cursor(cursor_factory=cursor) as opened:
-            opened.execute(_psycopg_sql(sql), {"document": document})
+            opened.execute(*_psycopg_query(opened, sql, document))
             rows: Sequence[Any] = opened.fetchall()
             return rows
 
@@ -200,8 +200,11 @@ def _require_psycopg_transaction(connection: Any) -> None:
         raise InvalidInput("tx", f"{NO_TRANSACTION}: use `with connection.transaction()`, or turn autocommit off")
 
 
-def _psycopg_sql(sql: str) -> str:
-    return sql.replace(DOCUMENT, "%(document)s::text::jsonb")
+def _psycopg_query(cursor: Any, sql: str, document: str) -> tuple[str, Any]:
+    """A statement and its parameters; a raw cursor, which the connection may be set to, takes them by number."""
+    if any(one.__name__ == "RawCursorMixin" for one in type(cursor).__mro__):
+        return sql.replace(DOCUMENT, "$1::text::jsonb"), [document]
+    return sql.replace(DOCUMENT, "%(document)s::text::jsonb"), {"document": document}
 
 
 def _text(sql: str) -> Any:

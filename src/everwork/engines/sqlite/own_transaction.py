@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from everwork.codec.local_file import unavailable
@@ -78,9 +79,8 @@ def _act_in(url: StoreUrl, connection: sqlite3.Connection, now_ms: int, act: Cal
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
-        # A transaction that reads before it writes fails if another connection commits in between: write lock first.
-        cursor.execute(SQL["take_write_lock"] if connection.in_transaction else "BEGIN IMMEDIATE")
-        return _all_or_none(Transaction(cursor, now_ms), act)
+        with _write_lock(connection, cursor):
+            return _all_or_none(Transaction(cursor, now_ms), act)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             raise OtherStore(
@@ -109,6 +109,22 @@ def _require_transaction(url: StoreUrl, connection: sqlite3.Connection) -> None:
     begins_none = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
     if not connection.in_transaction and begins_none:
         raise InvalidInput("tx", f"{NO_TRANSACTION}: execute BEGIN IMMEDIATE first")
+
+
+@contextmanager
+def _write_lock(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[None]:
+    """First the lock: a transaction that reads before it writes fails if another connection commits in between.
+
+    If the action fails, a transaction that began here is rolled back: the caller, who began none, would keep the lock.
+    """
+    was_begun = connection.in_transaction
+    cursor.execute(SQL["take_write_lock"] if was_begun else "BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if not was_begun:
+            connection.rollback()
+        raise
 
 
 def _all_or_none(tx: Transaction, act: Callable[[Transaction], T]) -> T:
