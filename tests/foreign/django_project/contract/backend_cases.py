@@ -26,7 +26,7 @@ from everwork.django.compat import (
     task_finished,
     task_started,
 )
-from everwork.django.worker import WorkerChoice, make_worker
+from everwork.django.workers import WorkerChoice, make_worker
 from shop.models import Order
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
