@@ -112,7 +112,8 @@ async def test_an_autocommit_connection_without_begin_is_refused(app: Everwork, 
 
 async def test_a_connection_to_another_file_is_refused(app: Everwork, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "other.db")
-    with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db"):
+    problem = r"^tx: must be a connection to .*shared\.db, not to .*other\.db; .*use app\.after_commit\(session\)$"
+    with pytest.raises(InvalidInput, match=problem):
         await app.using(tx=other).enqueue("email-send")
     other.close()
 
@@ -120,6 +121,8 @@ async def test_a_connection_to_another_file_is_refused(app: Everwork, tmp_path: 
 async def test_a_connection_in_memory_is_refused(app: Everwork) -> None:
     with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to memory"):
         await app.using(tx=sqlite3.connect(":memory:")).enqueue("email-send")
+    with pytest.raises(InvalidInput, match=r"^tx: cannot be joined: the jobs are in memory; "):
+        await Everwork("sqlite:///:memory:").using(tx=sqlite3.connect(":memory:")).enqueue("email-send")
 
 
 async def test_a_transaction_that_has_ended_is_refused(app: Everwork, tmp_path: Path) -> None:
@@ -345,7 +348,7 @@ async def test_a_transaction_that_a_savepoint_began_has_the_write_lock_before_an
 
 async def test_an_aiosqlite_connection_to_another_file_is_refused(app: Everwork, tmp_path: Path) -> None:
     async with aiosqlite.connect(tmp_path / "other.db") as other:
-        with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db$"):
+        with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db; "):
             await app.using(tx=other).enqueue("mail")
 
 
@@ -362,7 +365,7 @@ async def test_a_session_on_another_file_is_refused_with_both_names(app: Everwor
 
 
 async def test_a_session_on_another_database_is_refused(app: Everwork) -> None:
-    problem = r"^tx: must be a connection to .*shared\.db, not to postgresql$"
+    problem = r"^tx: must be a connection to .*shared\.db, not to postgresql; "
     other = sqlalchemy.create_engine("postgresql+psycopg://nowhere/none")
     with orm.Session(other) as session, pytest.raises(InvalidInput, match=problem):
         await app.within(session).enqueue("email-send")

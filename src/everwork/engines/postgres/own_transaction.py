@@ -10,7 +10,15 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.own_connection import NO_TRANSACTION, NOT_OPEN, Library, OtherStore, OwnConnection, own_connection
+from everwork.engines.own_connection import (
+    ELSEWHERE,
+    NO_TRANSACTION,
+    NOT_OPEN,
+    Library,
+    OtherStore,
+    OwnConnection,
+    own_connection,
+)
 from everwork.engines.postgres.create import create_document, created_of, packed
 from everwork.engines.postgres.opened import PostgresBase
 from everwork.engines.postgres.read import JobStatus
@@ -81,7 +89,7 @@ class PostgresTransactions(PostgresBase, JobFlow):
             sql = f"SELECT id::text FROM {schema}.store WHERE $1::jsonb IS NOT NULL"  # noqa: S608 - the name was checked
             [[store_id]] = await fetch(sql, "null")
             if store_id != str(self._opened.store_id):
-                raise OtherStore(f"must be a connection to {self._url.shown}, not to another store")
+                raise OtherStore(f"must be a connection to {self._url.shown}, not to another store{ELSEWHERE}")
         return fetch
 
     def _sql(self, operation: str) -> dict[str, str]:
@@ -106,7 +114,7 @@ DOCUMENT: Final = "$1::jsonb"
 async def fetch_of(own: OwnConnection) -> Fetch:
     """How to run statements on the user's connection; refused if it is in no transaction and would begin none."""
     if own.dialect != "postgresql":
-        raise OtherStore(f"must be a connection to PostgreSQL, not to {own.dialect}")
+        raise OtherStore(f"must be a connection to PostgreSQL, not to {own.dialect}{ELSEWHERE}")
     if own.is_sqlalchemy:
         await own.sqlalchemy_connection()
     return _DRIVERS[own.library](own.connection)

@@ -14,7 +14,14 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.own_connection import NO_TRANSACTION, NOT_OPEN, OtherStore, OwnConnection, own_connection
+from everwork.engines.own_connection import (
+    ELSEWHERE,
+    NO_TRANSACTION,
+    NOT_OPEN,
+    OtherStore,
+    OwnConnection,
+    own_connection,
+)
 from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
@@ -39,6 +46,8 @@ class SqliteTransactions(SqliteBase, JobFlow):
         return await self._act_in(transaction, lambda tx: settle(tx, completions))
 
     async def _act_in(self, transaction: object, act: Callable[[Transaction], T]) -> T:
+        if self._url.in_memory:
+            raise OtherStore(f"cannot be joined: the jobs are in memory{ELSEWHERE}")
         own = own_connection(transaction, f"a sqlite3, aiosqlite, SQLAlchemy or Django connection to {self._url.path}")
         if own.is_asynchronous:
             # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
@@ -53,7 +62,7 @@ class SqliteTransactions(SqliteBase, JobFlow):
 async def _driver_connection(url: StoreUrl, own: OwnConnection) -> Any:
     """The connection of sqlite3 or aiosqlite under the user's; asking a session for it begins a transaction."""
     if own.dialect != "sqlite":
-        raise OtherStore(f"must be a connection to {url.path}, not to {own.dialect}")
+        raise OtherStore(f"must be a connection to {url.path}, not to {own.dialect}{ELSEWHERE}")
     if not own.is_sqlalchemy:
         return own.connection
     driver = (await own.sqlalchemy_connection()).connection.driver_connection
@@ -104,7 +113,7 @@ def _require_transaction(url: StoreUrl, connection: sqlite3.Connection) -> None:
         raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
     path = next((path for _, name, path in files if name == "main"), "")
     if not path or os.path.realpath(path) != url.path:
-        raise OtherStore(f"must be a connection to {url.path}, not to {path or 'memory'}")
+        raise OtherStore(f"must be a connection to {url.path}, not to {path or 'memory'}{ELSEWHERE}")
     # Python begins a transaction before a write, unless it is configured not to.
     begins_none = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
     if not connection.in_transaction and begins_none:
