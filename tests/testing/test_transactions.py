@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import psycopg2
 import pytest
@@ -179,6 +180,29 @@ async def test_a_commit_that_fails_creates_nothing(app: Everwork, tmp_path: Path
                 own.commit()
             assert letters(stage) == []
         assert letters(stage) == []
+
+
+async def test_a_commit_that_the_server_refuses_leaves_nothing_for_the_next_one(app: Everwork, tmp_path: Path) -> None:
+    unique = "CREATE TEMP TABLE a (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+    wrong = "INSERT INTO a VALUES (1), (1)"
+    url = url_of("postgres", tmp_path).partition("?")[0]
+    async with rehearse(app) as stage:
+        with psycopg.connect(url, autocommit=True) as own:
+            own.execute(unique)
+            with pytest.raises(psycopg.errors.UniqueViolation), own.transaction():
+                own.execute(wrong)
+                await enqueue(app, "never", own)
+            with own.transaction():
+                await enqueue(app, "psycopg", own)
+        async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as pooled:
+            await pooled.execute(unique)
+            with pytest.raises(asyncpg.UniqueViolationError):
+                async with pooled.transaction():
+                    await pooled.execute(wrong)
+                    await enqueue(app, "never", pooled)
+            async with pooled.transaction():
+                await enqueue(app, "asyncpg", pooled)
+        assert letters(stage) == ["asyncpg", "psycopg"]
 
 
 async def test_a_session_of_a_test_that_undoes_everything_creates_its_jobs(app: Everwork, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class StatementCommits(Generic[T]):
                 self._roll_back_to(words[-1].upper())
             case ["COMMIT" | "END", *_]:
                 self._end(is_committed=status != "ROLLBACK")
-            case ["ROLLBACK" | "ABORT", *_]:
+            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # What is left at a BEGIN, a failed COMMIT has undone.
                 self._end(is_committed=False)
             case _:
                 pass
