@@ -39,7 +39,6 @@ class EverworkBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         self._checked: Options | None = None
-        self._is_elsewhere = False
 
     @property
     def checked_options(self) -> Options:
@@ -102,15 +101,15 @@ class EverworkBackend(BaseTaskBackend):
             except OtherStore as error:
                 if self.checked_options.joins_transactions():
                     raise ImproperlyConfigured(f"everwork: run `manage.py migrate` first: {error.problem}") from None
-                self._is_elsewhere = True
+                stores.note_apart(self.checked_options.store_url(), connection.settings_dict["NAME"], self.alias)
         return _enqueue(self.app, type, variables, options, tx=None)
 
     def _transaction(self) -> Any:
         """Django's own connection while it is in a transaction that a job can join; else None."""
-        joins = self.checked_options.joins_transactions()
-        if joins is False or self._is_elsewhere:
+        options = self.checked_options
+        connection, joins = connections[options.database], options.joins_transactions()
+        if joins is False or stores.is_apart(options.store_url(), connection.settings_dict["NAME"]):
             return None
-        connection = connections[self.checked_options.database]
         if not connection.in_atomic_block and _is_autocommit(connection):
             return None
         connection.validate_no_broken_transaction()

@@ -60,6 +60,15 @@ class ConfigurationCase(TestCase):
             result.refresh()
             self.assertEqual(result.status, TaskResultStatus.READY)
 
+    def test_a_transaction_that_cannot_be_joined_is_warned_of_once(self) -> None:
+        stores.close_all()
+        with self.assertLogs("everwork", "WARNING") as logged, transaction.atomic():
+            for _ in range(2):
+                apart = EverworkBackend("other", {"OPTIONS": {"url": os.environ["CONTRACT_OTHER"]}})
+                apart.enqueue(tasks.add, [1], {})
+        [warning] = logged.output
+        assert "enqueue them with transaction.on_commit" in warning, warning
+
     def test_a_store_without_tables_asks_for_the_migration(self) -> None:
         with another_file() as path:
             for options in ({}, {"url": f"sqlite:///{path}"}):
