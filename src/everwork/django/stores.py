@@ -53,9 +53,9 @@ def note_apart(url: str, database: str, alias: str) -> None:
     if not is_apart(url, database):
         _apart.add((url, database))
         log.warning(
-            "a task was enqueued in a transaction of another database than that of the jobs: such tasks are created "
-            "immediately and stay after a rollback; enqueue them with transaction.on_commit",
+            "task created immediately, not in the transaction: its jobs are in another database",
             backend=alias,
+            instead="transaction.on_commit(partial(task.enqueue, ...))",
         )
 
 

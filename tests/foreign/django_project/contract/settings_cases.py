@@ -67,7 +67,7 @@ class ConfigurationCase(TestCase):
                 apart = EverworkBackend("other", {"OPTIONS": {"url": os.environ["CONTRACT_OTHER"]}})
                 apart.enqueue(tasks.add, [1], {})
         [warning] = logged.output
-        assert "enqueue them with transaction.on_commit" in warning, warning
+        assert "transaction.on_commit(partial(" in warning, warning
 
     def test_a_store_without_tables_asks_for_the_migration(self) -> None:
         with another_file() as path:
