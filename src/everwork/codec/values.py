@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import date
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from everwork.codec.json import MASKED, encode
 from everwork.core.checks import shown
@@ -63,7 +63,7 @@ class Values:
             except InvalidInput as error:
                 problem = problem or InvalidInput(error.field, f"cannot be read again from JSON: {error.problem}")
             else:
-                _require_same(name, read, checked, may_narrow=may_narrow)
+                _require_same(name, read, checked, self._hint, may_narrow=may_narrow)
                 _require_base64(name, dumped, checked, value)
                 # As a password would be that a validator hashes: once here, and again for the handler.
                 if not may_narrow and _differ(read, checked) and dumped != self._written(name, read, by_alias=by_alias):
@@ -135,21 +135,40 @@ def _is_plain(hint: Any) -> bool:
     return origin is dict and inner[0] is str and _is_plain(inner[1])
 
 
-def _require_same(name: str, read: Any, checked: Any, *, may_narrow: bool) -> None:
+def _require_same(name: str, read: Any, checked: Any, hint: Any, *, may_narrow: bool) -> None:
     """Refuse what has silently become something else on its way through JSON."""
-    if not may_narrow and isinstance(read, str | date) and type(read) is not type(checked) and read != checked:
-        kinds = f"{type(checked).__name__} would be read as {type(read).__name__}"
-        raise InvalidInput(name, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
-    pairs = [(name, read, checked)]
+    pairs = [Pair(name, read, checked, may_narrow or _takes_anything(hint))]
     while pairs:
-        at, one, given = pairs.pop()
+        pair = pairs.pop()
+        at, one, given, is_any = pair
+        if not is_any and isinstance(one, str | date) and type(one) is not type(given) and one != given:
+            kinds = f"{type(given).__name__} would be read as {type(one).__name__}"
+            raise InvalidInput(at, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
         if hasattr(given, "get_secret_value") and _secret(one) != _secret(given):
             raise InvalidInput(at, MASKED.format(type(given).__name__))
         more = set() if may_narrow or type(one) is type(given) else _dict(given).keys() - _dict(one)
         if more and isinstance(given, type(one)):
             lost = f"the handler would get a {type(one).__name__} without {', '.join(sorted(more))}"
             raise InvalidInput(at, f"must not be a {type(given).__name__}: {lost}; annotate it with that class")
-        pairs += _parts(at, one, given)
+        pairs += _parts(pair, may_narrow=may_narrow)
+
+
+class Pair(NamedTuple):
+    """What was read again from JSON, and what was given, at the same place; `is_any`: any JSON may be there."""
+
+    at: str
+    read: Any
+    given: Any
+    is_any: bool
+
+
+def _takes_anything(hint: Any) -> bool:
+    """Whether an annotation leaves open what a value, or a part of it, is read as."""
+    if hint is Any or hint is object or isinstance(hint, str | TypeVar):
+        return True
+    if isinstance(hint, type) and not get_args(hint):
+        return issubclass(hint, Collection) and not issubclass(hint, str | bytes)
+    return any(_takes_anything(one) for one in get_args(hint) if one is not Ellipsis)
 
 
 def _secret(value: Any) -> Any:
@@ -177,17 +196,24 @@ def _dict(value: Any) -> dict[str, Any]:
     return value.__dict__ if hasattr(kind, "__pydantic_validator__") else {}
 
 
-def _parts(name: str, read: Any, checked: Any) -> Iterator[tuple[str, Any, Any]]:
+def _parts(pair: Pair, *, may_narrow: bool) -> Iterator[Pair]:
     """The parts of two values that stand at the same place."""
+    name, read, checked, is_any = pair
     if isinstance(read, list | tuple) and isinstance(checked, list | tuple):
-        yield from ((f"{name}[{at}]", *pair) for at, pair in enumerate(zip(read, checked, strict=False)))
+        both = enumerate(zip(read, checked, strict=False))
+        yield from (Pair(f"{name}[{at}]", *parts, is_any) for at, parts in both)
     elif isinstance(read, dict) and isinstance(checked, dict):
         if len(read) != len(checked):
             raise InvalidInput(name, "has keys that are the same text in JSON")
-        yield from ((f"{name}.{key}", one, checked[key]) for key, one in read.items() if key in checked)
+        for key in () if may_narrow else checked.keys() - read.keys():
+            raise InvalidInput(name, f"has keys that would be read as others from JSON, such as {shown(key)}")
+        yield from (Pair(f"{name}.{key}", one, checked[key], is_any) for key, one in read.items() if key in checked)
     elif isinstance(checked, type(read)):
-        given = _dict(checked)
-        yield from ((f"{name}.{key}", one, given[key]) for key, one in _dict(read).items() if key in given)
+        given, fields = _dict(checked), getattr(type(read), "__pydantic_fields__", {})
+        for key, one in _dict(read).items():
+            if key in given:
+                hint = getattr(fields.get(key), "annotation", Any)
+                yield Pair(f"{name}.{key}", one, given[key], may_narrow or _takes_anything(hint))
 
 
 def _adapter(name: str, hint: Any) -> Any:
