@@ -344,6 +344,27 @@ async def test_what_a_thread_opens_while_the_attempt_is_stopped_is_closed(app: E
     assert steps == ["opening", "slow opened", "slow got CancelledError"]
 
 
+async def test_a_plain_handler_is_not_called_if_its_attempt_was_stopped_while_its_dependencies_were_opened(
+    app: Everwork,
+) -> None:
+    steps, may_open = Steps(), threading.Event()
+
+    def slow() -> Iterator[None]:
+        steps.append("opening")
+        may_open.wait(60)
+        yield from steps.noting("slow")  # type: ignore[misc]
+
+    @app.job("a", timeout=0.05, retry=None)
+    def handle(one: Any = Depends(slow)) -> None:
+        steps.append("called")
+
+    async with app, working(app):
+        await finished(app, await app.enqueue("a"))
+        may_open.set()
+        await until(lambda: len(steps) == 3)
+    assert steps == ["opening", "slow opened", "slow got CancelledError"]
+
+
 async def test_a_shutdown_closes_the_dependencies_of_what_it_cancels(app: Everwork) -> None:
     steps = Steps()
     first = steps.kind("generator")
