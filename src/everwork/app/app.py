@@ -18,7 +18,7 @@ from everwork.app.handle import AnyHandle, JobKey
 from everwork.app.tick import TickResult
 from everwork.app.workers import Workers
 from everwork.codec.filters import JobFilters, filter_of
-from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job
+from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job, with_reason
 from everwork.codec.json import decode, require_object
 from everwork.codec.values import require_stored
 from everwork.core import checks
@@ -29,7 +29,7 @@ from everwork.core.policy import TypePolicy
 from everwork.core.queries import CURSOR_MAX, Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, ResultTimeout
 from everwork.runtime.dependencies.process import lifespan_plan
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.runtime import WorkerName
@@ -164,14 +164,18 @@ class Everwork(Enqueuer):
         """Wait for a job to finish and return its result.
 
         For a handle, the result is converted to the function's return type. Raises `JobFailed` if the job failed,
-        `JobCancelled` if it was cancelled, and `ResultTimeout` after `timeout` seconds.
+        `JobCancelled` if it was cancelled, and after `timeout` seconds `ResultTimeout`, which says why it is not
+        finished.
         """
         load = key.load if isinstance(key, AnyHandle) else None
         if isinstance(key, JobKey) and key.is_spooled:
             began = time.monotonic()
             key = await self.delivered(key, timeout)
             timeout = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        text = await self._host.call(lambda service: service.result(key, timeout))
+        try:
+            text = await self._host.call(lambda service: service.result(key, timeout))
+        except ResultTimeout as error:
+            raise await with_reason(error, self.explain(key)) from None
         value = None if text is None else decode(text)
         require_stored(key, value)
         return value if load is None or value is None else load(value)
