@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 from everwork.codec.json import MASKED, encode
 from everwork.core.checks import shown
 from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, InvalidInput, ResultNotStored
 
 NO_TYPE: Final[frozenset[type]] = frozenset()
@@ -251,15 +252,17 @@ def _at(value: Any, path: tuple[int | str, ...]) -> Any:
 # Results that cannot be stored ---------------------------------------------------------------------------
 
 NOT_STORED: Final = "everwork.result_not_stored"
-"""The only name in the result of a job that is completed without one; its value says why."""
+"""The name in the result of a job that is completed without one; its value says why."""
+JOB: Final = "everwork.job"
+"""The other name in such a note: with the job's own key, so that it is no note if it becomes the result of another."""
 
 
-def not_stored(error: InvalidInput) -> str:
+def not_stored(key: int, error: Exception) -> str:
     """The note that is stored instead of a result, of a job that is completed all the same."""
-    return encode("result", {NOT_STORED: str(error)}, PAYLOAD_BYTES_MAX)
+    return encode("result", {NOT_STORED: error_text(error), JOB: key}, PAYLOAD_BYTES_MAX)
 
 
 def require_stored(key: int, value: Any) -> None:
     """Raise if a result is the note that it could not be stored."""
-    if isinstance(value, dict) and len(value) == 1 and NOT_STORED in value:
+    if isinstance(value, dict) and value.keys() == {NOT_STORED, JOB} and value[JOB] == key:
         raise ResultNotStored(key, f"job '{key}' is completed, but its result could not be stored: {value[NOT_STORED]}")
