@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
+from pydantic import AfterValidator
 
 from everwork import Everwork, JobContext, JobFunction, JobHandle, State, SyncJobHandle
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, JobCancelled, JobFailed, ResultTimeout
@@ -199,6 +201,36 @@ async def test_the_blocking_twin(app: Everwork, send: Send) -> None:
 
     async with working(app):
         assert await asyncio.to_thread(program) == ["ada", 1, True]
+
+
+async def test_the_blocking_twin_runs_validators_in_the_callers_thread_and_not_in_the_engines(app: Everwork) -> None:
+    threads: set[str] = set()
+
+    def noted(value: int) -> int:
+        threads.add(threading.current_thread().name)
+        return value
+
+    amount = Annotated[int, AfterValidator(noted)]
+
+    def pay(amount: int) -> int:
+        if amount == 5:
+            raise Fail("the card was refused")
+        return amount
+
+    pay.__annotations__ = {"amount": amount, "return": amount}
+    declared = app.job("pay")(pay)
+
+    def program() -> int:
+        handle = declared.sync.enqueue(5)
+        with pytest.raises(JobFailed):
+            handle.result(timeout=30)
+        handle.requeue({"amount": 6})
+        return handle.result(timeout=30)
+
+    async with working(app):
+        assert await asyncio.to_thread(program) == 6
+    assert len(threads) > 1
+    assert "everwork-engine" not in threads
 
 
 @pytest.mark.every_engine
