@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from everwork import Everwork, JobContext, JobFunction, JobHandle, State, SyncJobHandle
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, JobCancelled, JobFailed, ResultTimeout
@@ -186,6 +186,24 @@ async def test_calls_are_created_together_with_the_types_of_their_results(app: E
         await app.using(delay=5).enqueue_many([send.call("a")])
     with pytest.raises(InvalidInput, match=r"^tx: applies to the whole batch"):
         send.using(tx=object()).call("a")
+
+
+async def test_an_error_of_a_users_validator_is_not_taken_for_a_wrong_call(app: Everwork) -> None:
+    def counted(value: Any) -> int:
+        return len(value)  # A mistake: it may be a number.
+
+    amount = Annotated[int, BeforeValidator(counted)]
+
+    def pay(amount: int) -> None: ...
+
+    pay.__annotations__ = {"amount": amount}
+    app.job("pay")(pay)
+    with pytest.raises(TypeError, match="has no len"):
+        await app.enqueue_many([("pay", {"amount": 5})])
+    mistakes: list[Any] = [5, ("pay",), ("pay", {}, {}), "pay"]
+    for wrong in mistakes:
+        with pytest.raises(InvalidInput, match=r"^jobs\[0\]: must be a call, such as send\.call\(...\), or a pair"):
+            await app.enqueue_many([wrong])
 
 
 async def test_the_blocking_twin(app: Everwork, send: Send) -> None:
