@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +382,31 @@ async def test_a_shutdown_closes_the_dependencies_of_what_it_cancels(app: Everwo
             await until(lambda: "called" in steps)
             app.stop()  # The end of the block is the second request, which cancels.
         assert (await app.get(key)).state is State.PENDING
+    assert steps == ["generator opened", "called", "generator got CancelledError"]
+
+
+async def test_what_an_async_handler_has_opened_in_a_thread_is_closed_even_if_it_outlives_its_workers(
+    app: Everwork,
+) -> None:
+    steps, may_return = Steps(), asyncio.Event()
+    first = steps.kind("generator")
+
+    async def handle(one: Any = Depends(first)) -> None:
+        steps.append("called")
+        while not may_return.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_return.wait()
+
+    async with app:
+        stopped = StopSignal()
+        runtime = a_runtime(app, stopped, a_handler(handle, "a"))
+        await app.enqueue("a")
+        running = asyncio.create_task(runtime.run(0.0, cancel_seconds=0.01))
+        await until(lambda: "called" in steps)
+        stopped.request()
+        await asyncio.wait_for(running, 2 * DEADLINE_S)
+        may_return.set()
+        await until(lambda: len(steps) == 3)
     assert steps == ["generator opened", "called", "generator got CancelledError"]
 
 
