@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from datetime import date
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, ForwardRef, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from everwork.codec.json import MASKED, encode
 from everwork.core.checks import shown
@@ -138,13 +138,13 @@ def _is_plain(hint: Any) -> bool:
 
 def _require_same(name: str, read: Any, checked: Any, hint: Any, *, may_narrow: bool) -> None:
     """Refuse what has silently become something else on its way through JSON."""
-    pairs = [Pair(name, read, checked, may_narrow or _takes_anything(hint))]
+    whole = Pair(name, read, checked, may_narrow)
+    _require_told_apart(whole)
+    pairs = [whole._replace(is_any=may_narrow or _takes_anything(hint))]
     while pairs:
         pair = pairs.pop()
-        at, one, given, is_any = pair
-        if not is_any and isinstance(one, str | date) and type(one) is not type(given) and one != given:
-            kinds = f"{type(given).__name__} would be read as {type(one).__name__}"
-            raise InvalidInput(at, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
+        _require_told_apart(pair)
+        at, one, given, _ = pair
         if hasattr(given, "get_secret_value") and _secret(one) != _secret(given):
             raise InvalidInput(at, MASKED.format(type(given).__name__))
         more = set() if may_narrow or type(one) is type(given) else _dict(given).keys() - _dict(one)
@@ -163,9 +163,17 @@ class Pair(NamedTuple):
     is_any: bool
 
 
+def _require_told_apart(pair: Pair) -> None:
+    at, one, given, is_any = pair
+    if not is_any and isinstance(one, str | date) and type(one) is not type(given) and one != given:
+        kinds = f"{type(given).__name__} would be read as {type(one).__name__}"
+        raise InvalidInput(at, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
+
+
 def _takes_anything(hint: Any) -> bool:
     """Whether an annotation leaves open what a value, or a part of it, is read as."""
-    if hint is Any or hint is object or isinstance(hint, str | TypeVar):
+    is_open = hint is Any or hint is object or isinstance(hint, str | ForwardRef | TypeVar)
+    if is_open or hasattr(hint, "__value__"):  # An alias, which may contain itself.
         return True
     if isinstance(hint, type) and not get_args(hint):
         return issubclass(hint, Collection) and not issubclass(hint, str | bytes)
