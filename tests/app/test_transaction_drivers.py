@@ -90,7 +90,7 @@ async def test_the_sync_twin_refuses_the_transaction_of_an_asynchronous_driver(
 ) -> None:
     await app.open()
     async with OPENINGS[driver](url, True) as own:
-        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; await app\.enqueue"):
+        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; use await app\.within"):
             app.sync.using(tx=own.tx).enqueue("work")
 
 

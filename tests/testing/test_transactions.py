@@ -264,7 +264,7 @@ def test_code_without_an_event_loop_enqueues_by_the_sync_facade(app: Everwork, t
 @pytest.mark.parametrize("driver", [driver for driver in DRIVERS if driver not in SYNCHRONOUS][:2])
 async def test_the_sync_facade_refuses_an_asynchronous_driver(app: Everwork, driver: str, begin: Begin) -> None:
     async with rehearse(app), begin(driver) as own:
-        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; await app\.enqueue"):
+        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; use await app\.within"):
             app.sync.within(own.tx).enqueue("letter-send", to="ada")
 
 
