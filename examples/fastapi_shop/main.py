@@ -93,7 +93,7 @@ async def place(new: NewOrder) -> Placed:
         order = Order(email=new.email)
         session.add(order)
         await session.flush()
-        job = await jobs.within(session).enqueue(confirm, order=order.id)
+        job = await confirm.within(session).enqueue(order=order.id)
         if new.is_refused:
             raise HTTPException(409, "the order is refused")
     return Placed(order=order.id, job=str(job))

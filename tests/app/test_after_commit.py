@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
-from sqlalchemy import orm
+from sqlalchemy import event, orm
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from everwork import Everwork
 from everwork.exceptions import EngineUnavailable, InvalidInput
 from everwork.testing import rehearse
+from tests.app.waiting import until
 from tests.stores import VirtualClock
 
 
@@ -72,6 +76,37 @@ async def test_a_rollback_and_a_savepoint_that_is_rolled_back_create_nothing(
     assert await letters(app) == ["kept", "released"]
 
 
+async def test_a_savepoint_inside_a_flush_hands_its_jobs_to_the_transaction(
+    app: Everwork, own: sqlalchemy.Engine
+) -> None:
+    orders: orm.Mapper[Any] = orm.registry().map_imperatively(
+        type("Order", (), {}), sqlalchemy.Table("orders", sqlalchemy.MetaData(), autoload_with=own)
+    )
+    with orm.Session(own) as session:
+
+        @event.listens_for(session, "after_flush")
+        def enqueue(*_: object) -> None:
+            with session.begin_nested():
+                app.sync.after_commit(session).enqueue("letter-send", to="ada")
+
+        session.add(orders.class_())
+        session.commit()
+    assert await letters(app) == ["ada"]
+
+
+async def test_a_session_inside_a_transaction_of_its_connection_counts_by_its_own_commit(
+    app: Everwork, own: sqlalchemy.Engine
+) -> None:
+    """As in test suites that roll everything back; SQLAlchemy reports no commit of a connection once it is done."""
+    with own.connect() as connection, connection.begin() as outer:
+        with orm.Session(connection, join_transaction_mode="create_savepoint") as session:
+            await app.after_commit(session).enqueue("letter-send", to="ada")
+            session.commit()
+            await app.after_commit(session).enqueue("letter-send", to="closed")
+        outer.rollback()
+    assert await letters(app) == ["ada"]
+
+
 async def test_an_asynchronous_session_awaits_the_creation(app: Everwork, tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/own.db")
     async with AsyncSession(engine) as session:
@@ -82,6 +117,42 @@ async def test_an_asynchronous_session_awaits_the_creation(app: Everwork, tmp_pa
         await session.rollback()
     await engine.dispose()
     assert await letters(app) == ["ada"]
+
+
+async def test_a_caller_that_is_cancelled_after_its_commit_loses_no_job(app: Everwork, tmp_path: Path) -> None:
+    engine, is_committed = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/own.db"), asyncio.Event()
+
+    async def request() -> None:
+        async with AsyncSession(engine) as session, session.begin():
+            event.listen(session.sync_session, "after_commit", lambda _: is_committed.set())
+            await app.after_commit(session).enqueue("letter-send", to="ada")
+
+    await app.close()  # The jobs wait until it is open again.
+    caller = asyncio.create_task(request())
+    await is_committed.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+
+    async def is_there() -> bool:
+        return await letters(app) == ["ada"]
+
+    await until(is_there)
+    assert caller.cancelled()
+    await engine.dispose()
+
+
+def test_a_scoped_session_is_that_of_the_thread_which_enqueues(tmp_path: Path, own: sqlalchemy.Engine) -> None:
+    session = orm.scoped_session(orm.sessionmaker(own))
+
+    def request() -> None:
+        jobs.enqueue("letter-send", to="ada")
+        session.commit()
+        session.remove()
+
+    with Everwork(f"sqlite:///{tmp_path}/jobs.db").sync as app, ThreadPoolExecutor(1) as threads:
+        jobs = app.after_commit(session)  # Once for all threads, as a module may.
+        threads.submit(request).result()
+        assert [job.variables["to"] for job in app.list()] == ["ada"]
 
 
 def test_code_without_an_event_loop_uses_the_sync_facade(tmp_path: Path, own: sqlalchemy.Engine) -> None:

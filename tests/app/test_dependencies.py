@@ -18,7 +18,7 @@ import pytest
 from everwork import AbstractWorker, Depends, Everwork, JobContext, State, WorkerSettings
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.testing import rehearse
-from tests.app.waiting import finished, working
+from tests.app.waiting import finished, until, working
 from tests.stores import VirtualClock, url_of
 
 if TYPE_CHECKING:
@@ -481,3 +481,30 @@ async def test_a_dependency_of_the_process_that_fails_to_open_fails_the_attempt_
         runs = await stage.drain(until_empty=True)
     assert [run.outcome for run in runs] == ["fail", "complete", "complete"]
     assert len(tries) == 2
+
+
+async def test_a_dependency_of_the_process_is_not_opened_for_a_thread_that_outlives_the_workers(app: Everwork) -> None:
+    steps: list[str] = []
+    may_open = threading.Event()
+
+    def slow() -> Iterator[None]:
+        may_open.wait(60)
+        try:
+            yield
+        finally:
+            steps.append("slow closed")
+
+    def pool() -> Iterator[Session]:
+        steps.append("opened")
+        yield Session()
+
+    @app.job("a", timeout=0.05, retry=None)
+    def handle(first: None = Depends(slow), one: Session = Depends(pool, scope="process")) -> None:
+        steps.append("called")
+
+    async with app:
+        async with working(app):
+            await finished(app, await app.enqueue("a"))
+        may_open.set()
+        await until(lambda: "slow closed" in steps)
+    assert steps == ["slow closed"]

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ import pytest
 from everwork import Depends, Everwork, JobContext, RetryPolicy, State
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import Fail, Reject
+from everwork.runtime.shutdown import StopSignal
 from everwork.testing import Run, rehearse
-from tests.app.waiting import finished, until, working
+from tests.app.handlers import a_handler, a_runtime
+from tests.app.waiting import DEADLINE_S, finished, until, working
 from tests.stores import url_of
 
 NOW = RetryPolicy(max_attempts=2, base=0.0)
@@ -344,6 +346,27 @@ async def test_what_a_thread_opens_while_the_attempt_is_stopped_is_closed(app: E
     assert steps == ["opening", "slow opened", "slow got CancelledError"]
 
 
+async def test_a_plain_handler_is_not_called_if_its_attempt_was_stopped_while_its_dependencies_were_opened(
+    app: Everwork,
+) -> None:
+    steps, may_open = Steps(), threading.Event()
+
+    def slow() -> Iterator[None]:
+        steps.append("opening")
+        may_open.wait(60)
+        yield from steps.noting("slow")  # type: ignore[misc]
+
+    @app.job("a", timeout=0.05, retry=None)
+    def handle(one: Any = Depends(slow)) -> None:
+        steps.append("called")
+
+    async with app, working(app):
+        await finished(app, await app.enqueue("a"))
+        may_open.set()
+        await until(lambda: len(steps) == 3)
+    assert steps == ["opening", "slow opened", "slow got CancelledError"]
+
+
 async def test_a_shutdown_closes_the_dependencies_of_what_it_cancels(app: Everwork) -> None:
     steps = Steps()
     first = steps.kind("generator")
@@ -359,4 +382,54 @@ async def test_a_shutdown_closes_the_dependencies_of_what_it_cancels(app: Everwo
             await until(lambda: "called" in steps)
             app.stop()  # The end of the block is the second request, which cancels.
         assert (await app.get(key)).state is State.PENDING
+    assert steps == ["generator opened", "called", "generator got CancelledError"]
+
+
+async def test_what_an_async_handler_has_opened_in_a_thread_is_closed_even_if_it_outlives_its_workers(
+    app: Everwork,
+) -> None:
+    steps, may_return = Steps(), asyncio.Event()
+    first = steps.kind("generator")
+
+    async def handle(one: Any = Depends(first)) -> None:
+        steps.append("called")
+        while not may_return.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_return.wait()
+
+    async with app:
+        stopped = StopSignal()
+        runtime = a_runtime(app, stopped, a_handler(handle, "a"))
+        await app.enqueue("a")
+        running = asyncio.create_task(runtime.run(0.0, cancel_seconds=0.01))
+        await until(lambda: "called" in steps)
+        stopped.request()
+        await asyncio.wait_for(running, 2 * DEADLINE_S)
+        may_return.set()
+        await until(lambda: len(steps) == 3)
+    assert steps == ["generator opened", "called", "generator got CancelledError"]
+
+
+async def test_a_plain_handler_that_outlives_its_workers_commits_nothing_because_its_job_runs_again(
+    app: Everwork,
+) -> None:
+    steps, may_return = Steps(), threading.Event()
+    first = steps.kind("generator")
+
+    def handle(one: Any = Depends(first)) -> None:
+        steps.append("called")
+        may_return.wait(60)
+
+    async with app:
+        stopped = StopSignal()
+        runtime = a_runtime(app, stopped, a_handler(handle, "a"))
+        key = await app.enqueue("a")
+        running = asyncio.create_task(runtime.run(0.0, cancel_seconds=0.01))
+        await until(lambda: "called" in steps)
+        stopped.request()
+        await asyncio.wait_for(running, 2 * DEADLINE_S)
+        may_return.set()
+        await until(lambda: len(steps) == 3)
+        assert (await app.get(key)).state is State.PROCESSING, "until its lease expires"
+        await until(lambda: not runtime._executor._pools["a"].runners.tasks)
     assert steps == ["generator opened", "called", "generator got CancelledError"]

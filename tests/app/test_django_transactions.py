@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,19 @@ def test_after_commit_waits_for_the_outermost_block(tmp_path: Path, own: Any) ->
             assert list(app.list()) == []
         app.after_commit(own).enqueue("letter-send", to="bea")
         assert [job.variables["to"] for job in app.list()] == ["bea", "ada"]
+
+
+def test_the_connection_proxy_is_that_of_the_thread_which_enqueues(tmp_path: Path, own: Any) -> None:
+    def request() -> None:
+        with suppress(Undo), transaction.atomic(using="own"):
+            jobs.enqueue("letter-send", to="never")
+            raise Undo
+        connections["own"].close()
+
+    with Everwork(f"sqlite:///{tmp_path}/other.db").sync as app, ThreadPoolExecutor(1) as threads:
+        jobs = app.after_commit(ConnectionProxy(connections, "own"))  # Once for all threads, as a module may.
+        threads.submit(request).result()
+        assert (list(app.list()), own.in_atomic_block) == ([], False)
 
 
 def test_a_stage_takes_them_wherever_they_are(own: Any) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
+from pydantic import AfterValidator, BeforeValidator
 
 from everwork import Everwork, JobContext, JobFunction, JobHandle, State, SyncJobHandle
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, JobCancelled, JobFailed, ResultTimeout
@@ -36,7 +38,9 @@ async def test_a_handle_is_the_key_and_does_what_the_application_does(app: Everw
     assert (int(handle), str(handle), repr(handle)) == (handle, f"{handle:d}", f"<JobHandle {handle:d}>")
     assert (await handle.explain()).reason.value == "scheduled"
     assert (await handle.get()).key == handle
-    with pytest.raises(ResultTimeout):
+    with pytest.raises(
+        ResultTimeout, match=rf"^job '{handle}' is still pending after 0 s: scheduled: it may start at "
+    ):
         await handle.result(timeout=0)
     await handle.cancel("not needed")
     assert [entry.kind for entry in await handle.history()] == ["cancel"]
@@ -184,6 +188,24 @@ async def test_calls_are_created_together_with_the_types_of_their_results(app: E
         send.using(tx=object()).call("a")
 
 
+async def test_an_error_of_a_users_validator_is_not_taken_for_a_wrong_call(app: Everwork) -> None:
+    def counted(value: Any) -> int:
+        return len(value)  # A mistake: it may be a number.
+
+    amount = Annotated[int, BeforeValidator(counted)]
+
+    def pay(amount: int) -> None: ...
+
+    pay.__annotations__ = {"amount": amount}
+    app.job("pay")(pay)
+    with pytest.raises(TypeError, match="has no len"):
+        await app.enqueue_many([("pay", {"amount": 5})])
+    mistakes: list[Any] = [5, ("pay",), ("pay", {}, {}), "pay"]
+    for wrong in mistakes:
+        with pytest.raises(InvalidInput, match=r"^jobs\[0\]: must be a call, such as send\.call\(...\), or a pair"):
+            await app.enqueue_many([wrong])
+
+
 async def test_the_blocking_twin(app: Everwork, send: Send) -> None:
     def program() -> list[Any]:
         handle = send.using(priority=3).sync.enqueue("ada", urgent=True)
@@ -197,6 +219,36 @@ async def test_the_blocking_twin(app: Everwork, send: Send) -> None:
 
     async with working(app):
         assert await asyncio.to_thread(program) == ["ada", 1, True]
+
+
+async def test_the_blocking_twin_runs_validators_in_the_callers_thread_and_not_in_the_engines(app: Everwork) -> None:
+    threads: set[str] = set()
+
+    def noted(value: int) -> int:
+        threads.add(threading.current_thread().name)
+        return value
+
+    amount = Annotated[int, AfterValidator(noted)]
+
+    def pay(amount: int) -> int:
+        if amount == 5:
+            raise Fail("the card was refused")
+        return amount
+
+    pay.__annotations__ = {"amount": amount, "return": amount}
+    declared = app.job("pay")(pay)
+
+    def program() -> int:
+        handle = declared.sync.enqueue(5)
+        with pytest.raises(JobFailed):
+            handle.result(timeout=30)
+        handle.requeue({"amount": 6})
+        return handle.result(timeout=30)
+
+    async with working(app):
+        assert await asyncio.to_thread(program) == 6
+    assert len(threads) > 1
+    assert "everwork-engine" not in threads
 
 
 @pytest.mark.every_engine
@@ -237,7 +289,7 @@ def test_the_words_of_other_queues_lead_to_ours(send: Send) -> None:
     with pytest.raises(
         AttributeError, match=r"^a job function has no attribute 'apply_async': write send\.using\(delay="
     ):
-        _ = send.apply_async
+        _ = send.apply_async  # type: ignore[attr-defined]
     assert not hasattr(send, "colour")
 
 

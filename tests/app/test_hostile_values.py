@@ -17,6 +17,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import AliasChoices, Base64Bytes, BaseModel, Field, SecretStr, field_serializer, field_validator
+from typing_extensions import TypeAliasType
 
 from everwork import Depends, Everwork, JobContext
 from everwork.codec.json import encode
@@ -93,6 +94,13 @@ class Named(Shape):
     title: str
 
 
+class Note(BaseModel):
+    """A field that texts and dates fit, and one that anything fits."""
+
+    about: date | str = ""
+    more: dict[str, Any] = {}
+
+
 class Pair(Enum):
     """Values that JSON has as lists."""
 
@@ -123,6 +131,12 @@ SECRET = SecretStr("hunter2")
         (list[Shape], [Named(4, "box")], r"^x\[0\]: must not be a Named: .* without title"),
         (str | UUID, UUID(int=1), r"^x: cannot be told apart in JSON: UUID would be read as str"),
         (date | datetime, datetime(2026, 11, 18), r"^x: cannot be told apart in JSON: datetime would be read as date"),  # noqa: DTZ001
+        (list[date | str], ["x", DAY], r"^x\[1\]: cannot be told apart in JSON: date would be read as str"),
+        (dict[str, tuple[UUID | str]], {"a": (UUID(int=1),)}, r"^x\.a\[0\]: cannot be told apart in JSON: UUID would"),
+        (TypeAliasType("Day", date | str), DAY, r"^x: cannot be told apart in JSON: date would be read as str"),
+        (Note, Note(about=DAY), r"^x\.about: cannot be told apart in JSON: date would be read as str"),
+        (dict[int | str, int], {1: 2}, r"^x: has keys that would be read as others from JSON, such as 1"),
+        (dict[str | None, int], {None: 2}, r"^x: has keys that would be read as others from JSON, such as None"),
         (Pair, Pair.ONE, r"^x: cannot be read again from JSON"),
         (dict[tuple[int, int], int], {(1, 2): 3}, r"^x\..*: cannot be read again from JSON"),
         (dict[Number, int], {Number.NUMBER: 1, Number.TEXT: 2}, r"^x: has keys that are the same text in JSON"),
@@ -163,6 +177,14 @@ def test_a_result_may_be_more_than_its_annotation() -> None:
     assert Values("result", Animal).dump("result", dog, may_narrow=True) == {"name": "rex"}
     with pytest.raises(InvalidInput, match=r"^result\.password: a SecretStr would be stored as asterisks"):
         Values("result", Login).dump("result", Login(password=SECRET), may_narrow=True)
+
+
+def test_values_that_are_annotated_as_anything_are_as_json_has_them() -> None:
+    note = Values("x", Note).dump("x", Note(more={"day": DAY, "all": [DAY]}))
+    assert note["more"] == {"day": "2026-11-18", "all": ["2026-11-18"]}
+    assert Values("x", tuple[Any, ...]).dump("x", (DAY,)) == ["2026-11-18"]
+    anything = TypeAliasType("anything", list[Any])
+    assert Values("x", anything).dump("x", [DAY]) == ["2026-11-18"]
 
 
 def test_base64_of_bytes_is_stored_as_it_is() -> None:

@@ -7,10 +7,11 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 
 from everwork import Everwork, JobContext, RetryPolicy, State
 from everwork.exceptions import Fail, Reject, ResultNotStored, Retry
@@ -89,6 +90,49 @@ async def test_what_the_handler_returns_is_the_result(app: Everwork, value: Any,
     job = await run_one(app, "give")
     assert job.state is State.COMPLETED, job.last_error
     assert await app.result(job.key) == result
+
+
+async def test_the_note_of_one_job_is_an_ordinary_result_of_another(app: Everwork) -> None:
+    @app.job("give")
+    def give() -> Any:
+        return object()
+
+    @app.job("copy")
+    async def copy(key: int) -> Any:
+        return (await app.get(key)).result
+
+    noted = await run_one(app, "give")
+    copied = await run_one(app, "copy", key=noted.key)
+    assert await app.result(copied.key) == noted.result == copied.result
+
+
+class Odd(BaseModel):
+    """A result that is made, but cannot be read again."""
+
+    names: dict[str, int]
+
+    @field_validator("names", mode="after")
+    @classmethod
+    def checked(cls, names: dict[str, int]) -> dict[str, int]:
+        """Fails with an error of its own."""
+        return {"first": names["missing"]}
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"), [(dict[str, date], {"x" * 2**20: "no date"}), (Odd, Odd.model_construct(names={}))]
+)
+async def test_a_result_of_which_not_even_the_error_is_short_or_expected_does_not_repeat_the_job(
+    app: Everwork, hint: Any, value: Any
+) -> None:
+    def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = hint
+    app.job("give", retry=AT_ONCE)(give)
+    job = await run_one(app, "give")
+    assert (job.state, job.attempts) == (State.COMPLETED, 1)
+    with pytest.raises(ResultNotStored):
+        await app.result(job.key)
 
 
 @pytest.mark.parametrize("value", [object(), {"x": float("nan")}, 2**64, {1: 2}, b"\xff", "\udcff", "x" * 2**20])

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from everwork import Everwork, State
-from everwork.exceptions import Fail, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
+from everwork.exceptions import (
+    EngineUnavailable,
+    Fail,
+    InvalidInput,
+    JobFailed,
+    JobNotFound,
+    ResultTimeout,
+    WrongState,
+)
 from tests.app.waiting import DEADLINE_S, SOON_S, run_one, working
 
 Ask = Callable[[Everwork, Any], Awaitable[Any]]
@@ -84,8 +92,22 @@ async def test_result_of_a_cancelled_job_raises_the_reason(app: Everwork) -> Non
 
 async def test_result_gives_up_after_its_timeout(app: Everwork) -> None:
     key = await app.enqueue("email-send")
-    with pytest.raises(ResultTimeout, match=r"still pending after 0\.01 s"):
+    with pytest.raises(ResultTimeout) as caught:
         await app.result(key, timeout=0.01)
+    why = "no worker has asked for type 'email-send' yet; start one"
+    assert str(caught.value) == f"job '{key}' is still pending after 0.01 s: {why}"
+
+
+async def test_a_reason_that_cannot_be_found_does_not_hide_the_timeout(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def explain(*_: object) -> NoReturn:
+        raise EngineUnavailable("gone")
+
+    key = await app.enqueue("email-send")
+    monkeypatch.setattr(Everwork, "explain", explain)
+    with pytest.raises(ResultTimeout, match=rf"^job '{key}' is still pending after 0 s$"):
+        await app.result(key, timeout=0)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])

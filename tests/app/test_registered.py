@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from everwork import Everwork
+from everwork.app.workers import chosen
 from everwork.core.queries import Reason
 from everwork.engines.values import Registered
 from everwork.exceptions import InvalidInput
 from everwork.service.doctor import examine
 from everwork.service.fleet.entries import ProcessView
 from everwork.service.fleet.live import CLIENTS, FIRING, FLEET_TTL_MS, PROCESS
-from tests.app.waiting import until
+from tests.app.waiting import DEADLINE_S, until
 from tests.stores import MINUTE_MS, START_MS, VirtualClock
 
 
@@ -110,6 +113,39 @@ async def test_a_type_without_a_function_is_refused_with_those_that_there_are(ap
         await app.work(types=types)
     with pytest.raises(InvalidInput, match="types: must name at least one"):
         await app.work(types=[])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"types": "mail"}, "types: no function matches 'mail'; known: mail-send"),
+        ({"types": 5}, "types: must be one or a list of them, not 5"),
+        ({"types": ["mail-send", 5]}, "types: must be a type or a pattern, not 5"),
+        ({"shutdown_timeout": "30"}, "shutdown_timeout: must be a number from 0 to 86400, not '30'"),
+        ({"shutdown_timeout": -1}, "shutdown_timeout: must be a number from 0 to 86400, not -1"),
+    ],
+)
+async def test_wrong_settings_of_workers_are_refused_before_they_start(
+    app: Everwork, given: dict[str, Any], problem: str
+) -> None:
+    @app.job("mail-send")
+    def send() -> None: ...
+
+    with pytest.raises(InvalidInput, match=f"^{re.escape(problem)}$"):
+        await asyncio.wait_for(app.work(**given), DEADLINE_S)
+    if "types" not in given:
+        with pytest.raises(InvalidInput, match=f"^{re.escape(problem)}$"):
+            await app.run_once(**given)
+
+
+async def test_one_type_may_be_given_as_a_text(app: Everwork) -> None:
+    @app.job("mail-send")
+    def send() -> None: ...
+
+    @app.job("report")
+    def report() -> None: ...
+
+    assert [*chosen(app.functions, "mail-*")] == ["mail-send"]
 
 
 async def test_a_type_whose_only_worker_is_busy_has_a_worker(app: Everwork, clock: VirtualClock) -> None:

@@ -60,7 +60,9 @@ def test_errors_reach_the_caller(sync_app: Everwork) -> None:
         sync_app.sync.using(priority=1.5)  # type: ignore[arg-type]
     with pytest.raises(JobNotFound):
         sync_app.sync.get(4711)
-    with pytest.raises(ResultTimeout):
+    with pytest.raises(
+        ResultTimeout, match=r"is still pending after 0 s: no worker has asked for type 'email-send' yet"
+    ):
         sync_app.sync.result(sync_app.sync.enqueue("email-send"), timeout=0)
 
 

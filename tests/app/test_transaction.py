@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ async def test_an_autocommit_connection_without_begin_is_refused(app: Everwork, 
 
 async def test_a_connection_to_another_file_is_refused(app: Everwork, tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / "other.db")
-    with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db"):
+    problem = r"^tx: must be a connection to .*shared\.db, not to .*other\.db; .*use app\.after_commit\(session\)$"
+    with pytest.raises(InvalidInput, match=problem):
         await app.using(tx=other).enqueue("email-send")
     other.close()
 
@@ -119,6 +121,50 @@ async def test_a_connection_to_another_file_is_refused(app: Everwork, tmp_path: 
 async def test_a_connection_in_memory_is_refused(app: Everwork) -> None:
     with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to memory"):
         await app.using(tx=sqlite3.connect(":memory:")).enqueue("email-send")
+    with pytest.raises(InvalidInput, match=r"^tx: cannot be joined: the jobs are in memory; "):
+        await Everwork("sqlite:///:memory:").using(tx=sqlite3.connect(":memory:")).enqueue("email-send")
+
+
+async def test_a_transaction_that_has_ended_is_refused(app: Everwork, tmp_path: Path) -> None:
+    """The session would begin another one, which nobody commits."""
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/shared.db")
+    with orm.Session(engine) as session, session.begin() as ended:
+        pass
+    with pytest.raises(InvalidInput, match=r"^tx: must be an open transaction; this one has ended"):
+        await app.within(ended).enqueue("email-send")
+    engine.dispose()
+
+
+async def test_a_call_that_fails_leaves_no_transaction_which_it_began(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "empty.db")) as own:
+        with pytest.raises(InvalidInput, match=r"has no tables for jobs yet: open the application before"):
+            await Everwork(f"sqlite:///{tmp_path}/empty.db").within(own).enqueue("email-send")
+        assert not own.in_transaction
+        own.execute("BEGIN")
+        with pytest.raises(InvalidInput, match=r"has no tables for jobs yet"):
+            await Everwork(f"sqlite:///{tmp_path}/empty.db").within(own).enqueue("email-send")
+        assert own.in_transaction
+
+
+class Traced:
+    """A connection in the hands of a tracing tool."""
+
+    def __init__(self, traced: object) -> None:
+        self._traced = traced
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._traced, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._traced)
+
+
+async def test_a_proxy_of_a_connection_is_taken_for_it(app: Everwork, own: sqlite3.Connection) -> None:
+    await app.within(Traced(own)).enqueue("email-send")
+    assert await pending(app) == 0
+    own.commit()
+    assert await pending(app) == 1
 
 
 @pytest.mark.parametrize("tx", ["connection", 5, object()])
@@ -302,7 +348,7 @@ async def test_a_transaction_that_a_savepoint_began_has_the_write_lock_before_an
 
 async def test_an_aiosqlite_connection_to_another_file_is_refused(app: Everwork, tmp_path: Path) -> None:
     async with aiosqlite.connect(tmp_path / "other.db") as other:
-        with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db$"):
+        with pytest.raises(InvalidInput, match=r"^tx: must be a connection to .*shared\.db, not to .*other\.db; "):
             await app.using(tx=other).enqueue("mail")
 
 
@@ -319,7 +365,7 @@ async def test_a_session_on_another_file_is_refused_with_both_names(app: Everwor
 
 
 async def test_a_session_on_another_database_is_refused(app: Everwork) -> None:
-    problem = r"^tx: must be a connection to .*shared\.db, not to postgresql$"
+    problem = r"^tx: must be a connection to .*shared\.db, not to postgresql; "
     other = sqlalchemy.create_engine("postgresql+psycopg://nowhere/none")
     with orm.Session(other) as session, pytest.raises(InvalidInput, match=problem):
         await app.within(session).enqueue("email-send")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from everwork import Everwork, JobContext, RetryPolicy, State
@@ -89,5 +90,17 @@ async def test_the_sync_twin_refuses_the_transaction_of_an_asynchronous_driver(
 ) -> None:
     await app.open()
     async with OPENINGS[driver](url, True) as own:
-        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; await app\.enqueue"):
+        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; use await app\.within"):
             app.sync.using(tx=own.tx).enqueue("work")
+
+
+@pytest.mark.parametrize("engine_name", ["postgres"])
+async def test_a_connection_may_be_set_to_another_kind_of_cursor(app: Everwork, url: str) -> None:
+    await app.open()
+    place = url.partition("?")[0]
+    for kind in (psycopg.RawCursor, psycopg.ClientCursor):
+        with psycopg.connect(place, cursor_factory=kind) as own:
+            await app.within(own).enqueue("work")
+    async with await psycopg.AsyncConnection.connect(place, cursor_factory=psycopg.AsyncRawCursor) as awaited:
+        await app.within(awaited).enqueue("work")
+    assert len([job async for job in app.list()]) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -254,3 +256,5 @@ def test_what_is_no_policy_or_breaker_is_refused() -> None:
 def test_a_delay_is_declared_by_a_retry_policy_or_a_field_about_delays(policy: TypePolicy, is_declared: bool) -> None:
     assert policy.is_delay_declared is is_declared
     assert decode_policy(encode_policy(policy)).is_delay_declared is is_declared
+    for same in (replace(policy, max_running=7), deepcopy(policy)):
+        assert same.is_delay_declared is is_declared

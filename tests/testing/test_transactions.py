@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import psycopg2
 import pytest
@@ -181,6 +182,29 @@ async def test_a_commit_that_fails_creates_nothing(app: Everwork, tmp_path: Path
         assert letters(stage) == []
 
 
+async def test_a_commit_that_the_server_refuses_leaves_nothing_for_the_next_one(app: Everwork, tmp_path: Path) -> None:
+    unique = "CREATE TEMP TABLE a (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+    wrong = "INSERT INTO a VALUES (1), (1)"
+    url = url_of("postgres", tmp_path).partition("?")[0]
+    async with rehearse(app) as stage:
+        with psycopg.connect(url, autocommit=True) as own:
+            own.execute(unique)
+            with suppress(psycopg.errors.UniqueViolation), own.transaction():
+                own.execute(wrong)
+                await enqueue(app, "never", own)
+            with own.transaction():
+                await enqueue(app, "psycopg", own)
+        async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as pooled:
+            await pooled.execute(unique)
+            with suppress(asyncpg.UniqueViolationError):
+                async with pooled.transaction():
+                    await pooled.execute(wrong)
+                    await enqueue(app, "never", pooled)
+            async with pooled.transaction():
+                await enqueue(app, "asyncpg", pooled)
+        assert letters(stage) == ["asyncpg", "psycopg"]
+
+
 async def test_a_session_of_a_test_that_undoes_everything_creates_its_jobs(app: Everwork, tmp_path: Path) -> None:
     """The recipe of SQLAlchemy's manual: the session's commit releases a savepoint of a transaction that never ends."""
     engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/own.db")
@@ -240,7 +264,7 @@ def test_code_without_an_event_loop_enqueues_by_the_sync_facade(app: Everwork, t
 @pytest.mark.parametrize("driver", [driver for driver in DRIVERS if driver not in SYNCHRONOUS][:2])
 async def test_the_sync_facade_refuses_an_asynchronous_driver(app: Everwork, driver: str, begin: Begin) -> None:
     async with rehearse(app), begin(driver) as own:
-        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; await app\.enqueue"):
+        with pytest.raises(InvalidInput, match=r"^tx: must belong to a synchronous driver here; use await app\.within"):
             app.sync.within(own.tx).enqueue("letter-send", to="ada")
 
 
@@ -274,3 +298,29 @@ async def test_what_is_committed_after_the_stage_is_of_no_interest(app: Everwork
                 await enqueue(app, "ada", own.tx)
             await own.commit()
             assert "Watched" not in type(own.tx).__name__
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "sqlalchemy", "sqlalchemy-session"])
+async def test_two_stages_follow_one_connection(app: Everwork, driver: str, begin: Begin) -> None:
+    other = Everwork("redis://127.0.0.1:1/")
+    async with rehearse(app) as stage, begin(driver) as own:
+        async with rehearse(other):
+            await enqueue(app, "ada", own.tx)
+            await enqueue(other, "bea", own.tx)
+        await enqueue(app, "cid", own.tx)
+        await own.commit()
+        assert letters(stage) == ["ada", "cid"]
+
+
+@pytest.mark.parametrize("kind", [orm.Session, sqlalchemy.Engine.connect])
+def test_nothing_is_left_on_a_connection_after_the_rehearsal(
+    app: Everwork, tmp_path: Path, kind: Callable[[sqlalchemy.Engine], Any]
+) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/own.db")
+    with kind(engine) as own:
+        with rehearse(app):
+            app.sync.within(own).enqueue("letter-send", to="ada")
+            own.commit()
+        names = ("after_commit", "after_transaction_end", "rollback", "savepoint")
+        assert [list(getattr(own.dispatch, name, ())) for name in names] == [[], [], [], []]
+    engine.dispose()

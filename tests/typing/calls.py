@@ -37,6 +37,12 @@ def count(path: str, *, deep: bool = False) -> int:
     return len(path) + deep
 
 
+@app.job("any-keep")
+async def keep(payload: object, times: int = 1) -> int:
+    """Take any value first, which is no context."""
+    return times if payload else 0
+
+
 async def right(customer: UUID) -> None:
     """Everything here is typed as it is at run time."""
     handle = await pay.enqueue(customer=customer, amount=Decimal(1))
@@ -51,6 +57,8 @@ async def right(customer: UUID) -> None:
     assert_type(count.sync.enqueue("a"), SyncJobHandle[int])
     assert_type(count.using(delay=3).sync.enqueue("a").result(), int)
     assert_type(app.sync.using(priority=3).enqueue(count, "a"), SyncJobHandle[int])
+    assert_type(await keep.enqueue(payload={"a": 1}, times=2), JobHandle[int])
+    assert_type(await keep(payload=b""), int)
     assert_type(await app.within(object()).enqueue(count, "a"), JobHandle[int])
     await app.after_commit(object()).using(delay=3).enqueue(count, "a", deep=True)
     app.sync.after_commit(object()).enqueue("elsewhere", anything=1)
@@ -67,6 +75,10 @@ async def wrong(customer: UUID) -> None:
     await pay.enqueue(customer="ada", amount=Decimal(1))  # type: ignore[arg-type]
     await pay.enqueue(customer=customer, amount=Decimal(1), nota="x")  # type: ignore[call-arg]
     await pay.enqueue(customer, Decimal(1), delay=60)  # type: ignore[call-arg]
+    await pay.enqeue(customer=customer, amount=Decimal(1))  # type: ignore[attr-defined]
+    await pay.delay(customer=customer)  # type: ignore[attr-defined]
+    await keep.enqueue()  # type: ignore[call-arg]
+    await keep.enqueue(1, times="2")  # type: ignore[arg-type]
     await pay.using(dely=60).enqueue(customer, Decimal(1))  # type: ignore[call-arg]
     pay.using(delay="60")  # type: ignore[arg-type]
     pay.using(run_at="tomorrow")  # type: ignore[arg-type]

@@ -74,6 +74,8 @@ class Runners(Generic[T]):
         slice_ends = time.monotonic() + SLICE_SECONDS
         while True:
             while not inbox:
+                if self.is_closed:
+                    return  # Its cancellation has ended a call only.
                 await self._next()
                 slice_ends = time.monotonic() + SLICE_SECONDS
             item = inbox.popleft()

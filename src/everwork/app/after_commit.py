@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from everwork.app.commits import SessionCommits
 from everwork.app.enqueuer import Door, FunctionEnqueuer, Pair, _Calls
@@ -12,8 +14,8 @@ from everwork.app.handle import JobCall
 from everwork.app.options import JobOptions
 from everwork.core.checks import shown
 from everwork.core.job import NewJob
-from everwork.engines.own_connection import OwnConnection, django_connection, is_session, own_connection
-from everwork.exceptions import EverworkError, InvalidInput
+from everwork.engines.own_connection import OwnConnection, django_connection, is_scoped, is_session, own_connection
+from everwork.exceptions import InvalidInput
 from everwork.logs import get_logger
 
 log = get_logger("everwork")
@@ -87,7 +89,16 @@ class SyncAfterCommitEnqueuer(_AfterCommit):
 
 
 def waiting_for_commit(door: Door, session: object) -> Wait:
-    """How jobs wait for the commit of a session of SQLAlchemy's, or of a connection of Django's."""
+    """How jobs wait for the commit of a session of SQLAlchemy's, or of a connection of Django's.
+
+    A scoped session, or Django's `connection`, is another one in every thread: it is looked up for each job.
+    """
+    if is_scoped(session):
+        return lambda jobs: _wait_for(door, session)(jobs)  # noqa: PLW0108 - looked up when it is called
+    return _wait_for(door, session)
+
+
+def _wait_for(door: Door, session: object) -> Wait:
     connection = django_connection(session)
     if connection is not None:
         return lambda jobs: connection.on_commit(partial(_create_blocking, door, jobs))
@@ -102,35 +113,53 @@ def _of_session(door: Door, own: OwnConnection) -> SessionCommits[list[NewJob]]:
     session = own.connection.sync_session if own.is_asynchronous else own.connection
     commits: SessionCommits[list[NewJob]] | None = session.info.get(door)
     if commits is None:
-        create = _create_awaiting if own.is_asynchronous else _create_blocking
-        commits = SessionCommits(session, lambda batches: create(door, [job for jobs in batches for job in jobs]))
+        start = _start_creating if own.is_asynchronous else partial(partial, _create_blocking)
+        commits = SessionCommits(session, lambda batches: start(door, [job for jobs in batches for job in jobs]))
         session.info[door] = commits
     return commits
 
 
-def _create_awaiting(door: Door, jobs: list[NewJob]) -> None:
-    """Inside of a coroutine of SQLAlchemy's, which can wait without blocking the event loop."""
+_creating: Final[set[asyncio.Task[None]]] = set()
+"""An event loop keeps no task alive itself."""
+
+
+def _start_creating(door: Door, jobs: list[NewJob]) -> Callable[[], None]:
+    """In a task of its own: cancelling a caller whose data is committed must not lose its jobs.
+
+    The function that is returned waits for it inside of a coroutine of SQLAlchemy's, without blocking the event loop.
+    """
     from sqlalchemy.util import await_only  # noqa: PLC0415 - the session is here, so it is installed
 
-    try:
-        await_only(door.create(jobs, None))
-    except EverworkError as error:
-        _log_lost(jobs, error)
-        raise
+    creating = asyncio.create_task(_create(door, jobs))
+    _creating.add(creating)
+    creating.add_done_callback(_forget)
+    return lambda: await_only(asyncio.shield(creating))
+
+
+async def _create(door: Door, jobs: list[NewJob]) -> None:
+    with _logged_if_lost(jobs):
+        await door.create(jobs, None)
+
+
+def _forget(created: asyncio.Task[None]) -> None:
+    _creating.discard(created)
+    _ = created.cancelled() or created.exception()  # The caller may be gone; what went wrong was logged.
 
 
 def _create_blocking(door: Door, jobs: list[NewJob]) -> None:
-    try:
+    with _logged_if_lost(jobs):
         door.create_blocking(jobs, None)
-    except EverworkError as error:
-        _log_lost(jobs, error)
-        raise
 
 
-def _log_lost(jobs: Sequence[NewJob], error: EverworkError) -> None:
+@contextmanager
+def _logged_if_lost(jobs: Sequence[NewJob]) -> Iterator[None]:
     """The caller may have gone by the time of its commit: the log says what is missing."""
-    types = sorted({job.type for job in jobs})
-    log.error("jobs were not created after the commit", types=types, jobs=len(jobs), error=str(error))
+    try:
+        yield
+    except BaseException as error:
+        types, problem = sorted({job.type for job in jobs}), str(error) or type(error).__name__
+        log.error("jobs were not created after the commit", types=types, jobs=len(jobs), error=problem)
+        raise
 
 
 ACCEPTED = "a SQLAlchemy session or a Django connection"

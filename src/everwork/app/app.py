@@ -14,11 +14,11 @@ from everwork.aio import forks
 from everwork.app.engine_host import EngineHost
 from everwork.app.enqueuer import Door, Enqueuer
 from everwork.app.function import Declare, JobFunction
-from everwork.app.handle import AnyHandle, JobKey
+from everwork.app.handle import JobKey, loaded
 from everwork.app.tick import TickResult
 from everwork.app.workers import Workers
 from everwork.codec.filters import JobFilters, filter_of
-from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job
+from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job, with_reason
 from everwork.codec.json import decode, require_object
 from everwork.codec.values import require_stored
 from everwork.core import checks
@@ -29,7 +29,7 @@ from everwork.core.policy import TypePolicy
 from everwork.core.queries import CURSOR_MAX, Explanation
 from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
 from everwork.engines.contract import Clock
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, ResultTimeout
 from everwork.runtime.dependencies.process import lifespan_plan
 from everwork.runtime.middleware import Middleware, require_middleware
 from everwork.runtime.runtime import WorkerName
@@ -164,17 +164,24 @@ class Everwork(Enqueuer):
         """Wait for a job to finish and return its result.
 
         For a handle, the result is converted to the function's return type. Raises `JobFailed` if the job failed,
-        `JobCancelled` if it was cancelled, and `ResultTimeout` after `timeout` seconds.
+        `JobCancelled` if it was cancelled, and after `timeout` seconds `ResultTimeout`, which says why it is not
+        finished.
         """
-        load = key.load if isinstance(key, AnyHandle) else None
+        return loaded(key, await self._stored_result(key, timeout))
+
+    async def _stored_result(self, key: int, timeout: float | None) -> Any:
+        """A result as JSON has it."""
         if isinstance(key, JobKey) and key.is_spooled:
             began = time.monotonic()
             key = await self.delivered(key, timeout)
             timeout = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        text = await self._host.call(lambda service: service.result(key, timeout))
+        try:
+            text = await self._host.call(lambda service: service.result(key, timeout))
+        except ResultTimeout as error:
+            raise await with_reason(error, self.explain(key)) from None
         value = None if text is None else decode(text)
         require_stored(key, value)
-        return value if load is None or value is None else load(value)
+        return value
 
     async def delivered(self, key: int, timeout: float | None = None) -> JobKey:
         """Wait until a spooled job is delivered, and return its key in the engine.
@@ -196,10 +203,17 @@ class Everwork(Enqueuer):
 
         `arguments` replace all of the job's own; they are checked as by `enqueue` if its function is declared here.
         """
-        given = None if arguments is None else {**require_object("arguments", arguments)}
-        if given is not None and (function := self.functions.get((await self.get(key)).type)) is not None:
-            given = function.arguments.dump(given)
-        await self._on_job(key, lambda jobs, key: jobs.requeue(key, variables=given))
+        given = None if arguments is None else self._checked((await self.get(key)).type, arguments)
+        await self._requeue(key, given)
+
+    def _checked(self, type: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a job of this type as JSON has them."""
+        given = {**require_object("arguments", arguments)}
+        function = self.functions.get(type)
+        return given if function is None else function.arguments.dump(given)
+
+    async def _requeue(self, key: int, arguments: dict[str, Any] | None) -> None:
+        await self._on_job(key, lambda jobs, key: jobs.requeue(key, variables=arguments))
 
     async def run_now(self, key: int, *, reset: bool = False) -> None:
         """Run a pending job now; `reset` also resets attempts and last error, and accepts dead letters."""

@@ -12,6 +12,10 @@ OnCommit = Callable[[Sequence[T]], None]
 """Called once the transaction has been committed, with what has waited for it."""
 
 
+Start = Callable[[Sequence[T]], Callable[[], None]]
+"""Called right after the commit; what it returns is called when the session has done with the transaction."""
+
+
 class Commits(Protocol[T]):
     """Items that wait for the end of one transaction; a rollback, also to a savepoint, drops those added since."""
 
@@ -24,22 +28,26 @@ class Commits(Protocol[T]):
         """Let one more wait."""
         ...
 
+    def stop(self) -> None:
+        """Follow the transactions no longer; what waits is dropped."""
+        ...
+
 
 class SessionCommits(Generic[T]):
     """On a session of SQLAlchemy's, for all of its transactions; an asynchronous one is followed by its `sync_session`.
 
     An item belongs to the innermost transaction. When a savepoint is released, its items go to the transaction around
-    it; what a transaction still owns when it ends was rolled back. `on_commit` is called when the session has done with
-    the transaction, so that an error raised there leaves the session usable.
+    it; what a transaction still owns when it ends was rolled back. An error that is raised once the session has done
+    with the transaction leaves it usable.
     """
 
-    def __init__(self, session: Any, on_commit: OnCommit[T]) -> None:
+    def __init__(self, session: Any, start: Start[T]) -> None:
         from sqlalchemy import event  # noqa: PLC0415 - the session is here, so it is installed
 
         self._session = session
-        self._on_commit = on_commit
+        self._start = start
         self._entries: list[tuple[Any, T]] = []
-        self._is_committed = False
+        self._finish: Callable[[], None] | None = None
         event.listen(session, "after_commit", self._after_commit)
         event.listen(session, "after_transaction_end", self._after_transaction_end)
 
@@ -54,6 +62,14 @@ class SessionCommits(Generic[T]):
             self._session.begin()
         self._entries.append((self._current, item))
 
+    def stop(self) -> None:
+        """Follow the session no longer."""
+        from sqlalchemy import event  # noqa: PLC0415 - the session is here, so it is installed
+
+        self._entries = []
+        event.remove(self._session, "after_commit", self._after_commit)
+        event.remove(self._session, "after_transaction_end", self._after_transaction_end)
+
     @property
     def _current(self) -> Any:
         return self._session.get_nested_transaction() or self._session.get_transaction()
@@ -61,18 +77,28 @@ class SessionCommits(Generic[T]):
     def _after_commit(self, _: object) -> None:
         ended: Any = self._current
         if ended.nested:
-            self._entries = [(ended.parent if owner is ended else owner, item) for owner, item in self._entries]
-        else:
-            self._is_committed = True
+            around = _owner_around(ended)
+            self._entries = [(around if owner is ended else owner, item) for owner, item in self._entries]
+        elif self._entries:
+            items, self._entries = self.items, []
+            self._finish = self._start(items)
 
     def _after_transaction_end(self, _: object, transaction: Any) -> None:
         if transaction.parent is not None:
             self._entries = [entry for entry in self._entries if entry[0] is not transaction]
             return
-        items, is_committed = self.items, self._is_committed
-        self._entries, self._is_committed = [], False
-        if is_committed and items:
-            self._on_commit(items)
+        self._entries = []
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
+
+
+def _owner_around(transaction: Any) -> Any:
+    """The savepoint or root around a savepoint; a flush has a transaction of its own in between, which owns nothing."""
+    around = transaction.parent
+    while around.parent is not None and not around.nested:
+        around = around.parent
+    return around
 
 
 class DjangoCommits(Generic[T]):
@@ -94,6 +120,10 @@ class DjangoCommits(Generic[T]):
         callback = partial(self._committed, item)
         self._entries.append((callback, item))
         self._connection.on_commit(callback)
+
+    def stop(self) -> None:
+        """Forget what waits; Django still calls `on_commit`."""
+        self._entries = []
 
     def _committed(self, item: T) -> None:
         self._entries = [entry for entry in self._entries if entry[1] is not item]

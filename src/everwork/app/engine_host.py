@@ -156,7 +156,7 @@ class EngineHost:
 
     def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """The same in the calling thread."""
-        return run_without_suspending(self._known_engine().create_in(tx, jobs), "await app.enqueue(..., tx=...)")
+        return run_without_suspending(self._known_engine().create_in(tx, jobs), "await app.within(...).enqueue(...)")
 
     async def prepare(self, service: JobService) -> None:
         """Store the policies that this application declares."""
@@ -312,4 +312,4 @@ def run_without_suspending(call: Coroutine[Any, Any, T], instead: str) -> T:
         result: T = done.value
         return result
     call.close()
-    raise InvalidInput("tx", f"must belong to a synchronous driver here; {instead} instead")
+    raise InvalidInput("tx", f"must belong to a synchronous driver here; use {instead} instead")

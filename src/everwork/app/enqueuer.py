@@ -170,15 +170,16 @@ class _Calls:
             try:
                 calls.append(self._of(item))
             except InvalidInput as error:
-                raise InvalidInput(f"jobs[{at}].{error.field}", error.problem) from None
-            except (TypeError, ValueError):
-                problem = "must be a call, such as send.call(...), or a pair: a type and its arguments"
-                raise InvalidInput(f"jobs[{at}]", problem) from None
+                field = f"jobs[{at}].{error.field}" if error.field else f"jobs[{at}]"
+                raise InvalidInput(field, error.problem) from None
         return calls
 
     def _of(self, item: JobCall[Any] | Pair) -> JobCall[Any]:
         if not isinstance(item, JobCall):
-            type, arguments = item
+            try:
+                type, arguments = item
+            except (TypeError, ValueError):
+                raise InvalidInput("", _NO_CALL) from None
             return self._call(type, (), {**require_object("arguments", arguments)})
         for name in self._options.keys() - {"tx"}:
             raise InvalidInput(name, "must be set for each call: write send.using(...).call(...)")
@@ -335,4 +336,5 @@ def _is_option(name: str, instead: str, type: object, otherwise: str = "") -> In
     return InvalidInput(name, f"is an option of the job, not an argument of '{type}': write {instead}{otherwise}")
 
 
+_NO_CALL: Final = "must be a call, such as send.call(...), or a pair: a type and its arguments"
 _AS_ARGUMENT: Final = "; to pass an argument of this name, use a mapping: app.call(type, {...})"

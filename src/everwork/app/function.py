@@ -29,6 +29,7 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
@@ -82,9 +83,11 @@ class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
         """Call the function directly."""
         return self.function(*args, **kwargs)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        hint = f": write {self.__dict__.get('__name__')}{_INSTEAD[name]}" if name in _INSTEAD else ""
-        raise AttributeError(f"a job function has no attribute {name!r}{hint}")
+    if not TYPE_CHECKING:  # Type checkers would take every name for an attribute, and all that follows for unreachable.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f": write {self.__dict__.get('__name__')}{_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(f"a job function has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         return f"<JobFunction {self.__name__} of type {self.type!r}>"
@@ -156,9 +159,32 @@ def _require_function(function: object, type: object) -> None:
         raise BadConfiguration(f"'{function.__name__}' {_NO_METHOD}")
 
 
+class _NoContext:
+    """Stands for any class but `JobContext`."""
+
+    _is_unlike_others: None
+
+
+class _TakesAnything(Protocol[P, T_co]):
+    """A function whose first parameter takes any value, or is not annotated: it is no `JobContext`."""
+
+    @overload
+    def __call__(self, other: _NoContext, /, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+
 class Declare(Protocol):
     """The decorator that `app.job` returns: it keeps the function's own types."""
 
+    @overload
+    def __call__(
+        self, function: _TakesAnything[P, Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # What takes anything takes a context, too: the first one counts.
+        self, function: _TakesAnything[P, R], /
+    ) -> JobFunction[P, R, P, R]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /

@@ -77,6 +77,12 @@ class AnyHandle(JobKey):
         return int.__repr__(self)
 
 
+def loaded(key: int, value: Any) -> Any:
+    """A stored result as the function of its handle returns it; without a handle, as JSON has it."""
+    load = key.load if isinstance(key, AnyHandle) else None
+    return value if load is None or value is None else load(value)
+
+
 class JobHandle(AnyHandle, Generic[R_co]):
     """A created job: an int, the job's key, with methods to wait for, inspect and change the job."""
 

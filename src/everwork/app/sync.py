@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar, Unpack
 
 from everwork.aio.loops import blocking
 from everwork.app.app import Everwork
 from everwork.app.enqueuer import Door, SyncEnqueuer
+from everwork.app.handle import loaded
 from everwork.app.tick import TickResult
 from everwork.codec.filters import JobFilters
 from everwork.codec.job_values import PAGE_JOBS, Job, every_job_blocking
@@ -30,11 +31,20 @@ class SyncEverwork(SyncEnqueuer):
     history = blocking(Everwork.history)
     explain = blocking(Everwork.explain)
     breaker = blocking(Everwork.breaker)
-    result = blocking(Everwork.result)
     delivered = blocking(Everwork.delivered)
     cancel = blocking(Everwork.cancel)
-    requeue = blocking(Everwork.requeue)
     run_now = blocking(Everwork.run_now)
+
+    # Validators of values are users' code: they run here, and not in the engine's thread.
+
+    def result(self, key: int, timeout: float | None = None) -> Any:
+        """Wait for a job to finish and return its result; see `Everwork.result`."""
+        return loaded(key, self._run(lambda app: app._stored_result(key, timeout)))  # noqa: SLF001 - its own facade
+
+    def requeue(self, key: int, arguments: Mapping[str, Any] | None = None) -> None:
+        """Requeue a dead letter, or a job waiting for a retry; see `Everwork.requeue`."""
+        given = None if arguments is None else self._app._checked(self.get(key).type, arguments)  # noqa: SLF001
+        self._run(lambda app: app._requeue(key, given))  # noqa: SLF001
 
     def list(self, **wanted: Unpack[JobFilters]) -> Iterator[Job]:
         """Every matching job, newest first; see `Everwork.page`."""

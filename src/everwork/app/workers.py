@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from everwork.aio.retrying import backoff_delays, bounded_delays
@@ -17,7 +17,8 @@ from everwork.app.engine_host import EngineHost
 from everwork.app.function import JobFunction
 from everwork.app.registration import registered
 from everwork.app.tick import TickResult, TickRunner, jobs_per_tick
-from everwork.core.checks import shown
+from everwork.codec.filters import several
+from everwork.core import checks
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.logs import get_logger
 from everwork.runtime.capacity import Budget
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 log = get_logger("everwork")
 
 Functions = Mapping[str, JobFunction[..., Any, ..., Any]]
+
+SHUTDOWN_SECONDS_MAX: Final = 86_400.0
 
 
 class StopRequest:
@@ -101,6 +104,7 @@ class Workers:
 
     async def _work(self, request: StopRequest, shutdown_timeout: float, types: Iterable[str] | None) -> None:
         self.require_work()
+        checks.number("shutdown_timeout", shutdown_timeout, 0, SHUTDOWN_SECONDS_MAX)
         functions = chosen(self._functions, types)
         self.is_working = True
         self._stopped = stopped = StopSignal()
@@ -124,6 +128,7 @@ class Workers:
 
     async def _tick(self, request: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
         jobs_max = jobs_per_tick(max_jobs)
+        checks.number("shutdown_timeout", shutdown_timeout, 0, SHUTDOWN_SECONDS_MAX)
         self.require_work()
         self._stop_requests.discard(request)
         return TickResult() if request.is_requested else await self._ticks.run(self._upkeep, jobs_max, shutdown_timeout)
@@ -276,10 +281,14 @@ def chosen(functions: Functions, types: Iterable[str] | None) -> Functions:
     if types is None:
         return functions
     found: set[str] = set()
-    for type in types:
+    for type in [types] if isinstance(types, str) else several("types", types):
+        if not isinstance(type, str):
+            raise InvalidInput("types", f"must be a type or a pattern, not {checks.shown(type)}")
         matching = {one for one in functions if one == type or fnmatchcase(one, type)}
         if not matching:
-            raise InvalidInput("types", f"no function matches {shown(type)}; known: {', '.join(sorted(functions))}")
+            raise InvalidInput(
+                "types", f"no function matches {checks.shown(type)}; known: {', '.join(sorted(functions))}"
+            )
         found |= matching
     if not found:
         raise InvalidInput("types", "must name at least one")

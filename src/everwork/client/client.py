@@ -14,7 +14,7 @@ from everwork.client.address import Tls
 from everwork.client.job import ActiveJob, Attempt, lease_of
 from everwork.client.transport import Connection, transport_to
 from everwork.codec.filters import JobFilters, filter_of
-from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job
+from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job, with_reason
 from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
@@ -37,7 +37,7 @@ from everwork.core.limits import (
 from everwork.core.outcome import Outcome
 from everwork.core.queries import CURSOR_MAX, BulkChange, Explanation, Stats
 from everwork.core.states import State
-from everwork.exceptions import InvalidInput
+from everwork.exceptions import InvalidInput, ResultTimeout
 
 if TYPE_CHECKING:
     from everwork.client.stream import Stream
@@ -291,7 +291,10 @@ class Client:
         """
         number = checks.job_key(key)
         requests.seconds("wait", wait)
-        text = await self._call(lambda jobs: jobs.result(number, wait), safe=True, more_seconds=wait)
+        try:
+            text = await self._call(lambda jobs: jobs.result(number, wait), safe=True, more_seconds=wait)
+        except ResultTimeout as error:
+            raise await with_reason(error, self.explain(number)) from None
         value = None if text is None else decode(text)
         require_stored(number, value)
         return value

@@ -38,7 +38,7 @@ def filter_of(wanted: Mapping[str, Any]) -> JobFilter:
     for name in sorted(wanted.keys() - known.keys()):
         raise InvalidInput(name, f"is not a filter; allowed are {', '.join(sorted(known))}")
     state, due = wanted.get("state"), wanted.get("due", False)
-    states = [state] if isinstance(state, str | State) else _several("state", state)
+    states = [state] if isinstance(state, str | State) else several("state", state)
     if not isinstance(due, bool):
         raise InvalidInput("due", f"must be True or False, not {checks.shown(due)}")
     return JobFilter(
@@ -63,10 +63,11 @@ def _given(wanted: Mapping[str, Any], name: str, check: Callable[[str, Any], T])
 
 def names(field: str, given: Iterable[str] | None) -> tuple[str, ...]:
     """Checked names; a text is one name."""
-    return tuple(checks.name(field, name) for name in ([given] if isinstance(given, str) else _several(field, given)))
+    return tuple(checks.name(field, name) for name in ([given] if isinstance(given, str) else several(field, given)))
 
 
-def _several(field: str, given: Iterable[Any] | None) -> list[Any]:
+def several(field: str, given: Iterable[Any] | None) -> list[Any]:
+    """A list of what is given, which may be none."""
     if given is not None and not isinstance(given, Iterable):
         raise InvalidInput(field, f"must be one or a list of them, not {checks.shown(given)}")
     return [] if given is None else list(given)

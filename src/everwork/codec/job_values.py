@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from everwork.aio.loops import within
 from everwork.codec.fields import JOB, JSON_TEXTS
 from everwork.codec.json import decode
 from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
+from everwork.core.queries import Explanation
+from everwork.core.states import FINISHED_STATES
+from everwork.exceptions import EverworkError, ResultTimeout
 
 PAGE_JOBS: Final = LIST_LIMIT_MAX // 4
 """How many jobs a list reads at a time."""
+EXPLAIN_SECONDS: Final = 1.0
+"""How long a caller whose timeout has passed waits for the reason."""
 
 _NAMES = tuple(field.name for field in JOB)
 _VALUES = attrgetter(*_NAMES)
@@ -66,3 +72,12 @@ def every_job_blocking(page: Callable[[int | None], JobPage]) -> Iterator[Job]:
         yield from jobs
         if cursor is None:
             return
+
+
+async def with_reason(error: ResultTimeout, explaining: Awaitable[Explanation]) -> ResultTimeout:
+    """The same error with the reason why the job is not finished, if it can be found out."""
+    try:
+        found = await within(EXPLAIN_SECONDS, explaining)
+    except (EverworkError, TimeoutError):
+        return error
+    return error if found.state in FINISHED_STATES else ResultTimeout(f"{error}: {found.text}")

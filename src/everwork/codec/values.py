@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import date
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final, ForwardRef, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from everwork.codec.json import MASKED, encode
 from everwork.core.checks import shown
 from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration, InvalidInput, ResultNotStored
 
 NO_TYPE: Final[frozenset[type]] = frozenset()
@@ -63,7 +64,7 @@ class Values:
             except InvalidInput as error:
                 problem = problem or InvalidInput(error.field, f"cannot be read again from JSON: {error.problem}")
             else:
-                _require_same(name, read, checked, may_narrow=may_narrow)
+                _require_same(name, read, checked, self._hint, may_narrow=may_narrow)
                 _require_base64(name, dumped, checked, value)
                 # As a password would be that a validator hashes: once here, and again for the handler.
                 if not may_narrow and _differ(read, checked) and dumped != self._written(name, read, by_alias=by_alias):
@@ -135,21 +136,48 @@ def _is_plain(hint: Any) -> bool:
     return origin is dict and inner[0] is str and _is_plain(inner[1])
 
 
-def _require_same(name: str, read: Any, checked: Any, *, may_narrow: bool) -> None:
+def _require_same(name: str, read: Any, checked: Any, hint: Any, *, may_narrow: bool) -> None:
     """Refuse what has silently become something else on its way through JSON."""
-    if not may_narrow and isinstance(read, str | date) and type(read) is not type(checked) and read != checked:
-        kinds = f"{type(checked).__name__} would be read as {type(read).__name__}"
-        raise InvalidInput(name, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
-    pairs = [(name, read, checked)]
+    whole = Pair(name, read, checked, may_narrow)
+    _require_told_apart(whole)
+    pairs = [whole._replace(is_any=may_narrow or _takes_anything(hint))]
     while pairs:
-        at, one, given = pairs.pop()
+        pair = pairs.pop()
+        _require_told_apart(pair)
+        at, one, given, _ = pair
         if hasattr(given, "get_secret_value") and _secret(one) != _secret(given):
             raise InvalidInput(at, MASKED.format(type(given).__name__))
         more = set() if may_narrow or type(one) is type(given) else _dict(given).keys() - _dict(one)
         if more and isinstance(given, type(one)):
             lost = f"the handler would get a {type(one).__name__} without {', '.join(sorted(more))}"
             raise InvalidInput(at, f"must not be a {type(given).__name__}: {lost}; annotate it with that class")
-        pairs += _parts(at, one, given)
+        pairs += _parts(pair, may_narrow=may_narrow)
+
+
+class Pair(NamedTuple):
+    """What was read again from JSON, and what was given, at the same place; `is_any`: any JSON may be there."""
+
+    at: str
+    read: Any
+    given: Any
+    is_any: bool
+
+
+def _require_told_apart(pair: Pair) -> None:
+    at, one, given, is_any = pair
+    if not is_any and isinstance(one, str | date) and type(one) is not type(given) and one != given:
+        kinds = f"{type(given).__name__} would be read as {type(one).__name__}"
+        raise InvalidInput(at, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
+
+
+def _takes_anything(hint: Any) -> bool:
+    """Whether an annotation leaves open what a value, or a part of it, is read as."""
+    is_open = hint is Any or hint is object or isinstance(hint, str | ForwardRef | TypeVar)
+    if is_open or hasattr(hint, "__value__"):  # An alias, which may contain itself.
+        return True
+    if isinstance(hint, type) and not get_args(hint):
+        return issubclass(hint, Collection) and not issubclass(hint, str | bytes)
+    return any(_takes_anything(one) for one in get_args(hint) if one is not Ellipsis)
 
 
 def _secret(value: Any) -> Any:
@@ -177,17 +205,24 @@ def _dict(value: Any) -> dict[str, Any]:
     return value.__dict__ if hasattr(kind, "__pydantic_validator__") else {}
 
 
-def _parts(name: str, read: Any, checked: Any) -> Iterator[tuple[str, Any, Any]]:
+def _parts(pair: Pair, *, may_narrow: bool) -> Iterator[Pair]:
     """The parts of two values that stand at the same place."""
+    name, read, checked, is_any = pair
     if isinstance(read, list | tuple) and isinstance(checked, list | tuple):
-        yield from ((f"{name}[{at}]", *pair) for at, pair in enumerate(zip(read, checked, strict=False)))
+        both = enumerate(zip(read, checked, strict=False))
+        yield from (Pair(f"{name}[{at}]", *parts, is_any) for at, parts in both)
     elif isinstance(read, dict) and isinstance(checked, dict):
         if len(read) != len(checked):
             raise InvalidInput(name, "has keys that are the same text in JSON")
-        yield from ((f"{name}.{key}", one, checked[key]) for key, one in read.items() if key in checked)
+        for key in () if may_narrow else checked.keys() - read.keys():
+            raise InvalidInput(name, f"has keys that would be read as others from JSON, such as {shown(key)}")
+        yield from (Pair(f"{name}.{key}", one, checked[key], is_any) for key, one in read.items() if key in checked)
     elif isinstance(checked, type(read)):
-        given = _dict(checked)
-        yield from ((f"{name}.{key}", one, given[key]) for key, one in _dict(read).items() if key in given)
+        given, fields = _dict(checked), getattr(type(read), "__pydantic_fields__", {})
+        for key, one in _dict(read).items():
+            if key in given:
+                hint = getattr(fields.get(key), "annotation", Any)
+                yield Pair(f"{name}.{key}", one, given[key], may_narrow or _takes_anything(hint))
 
 
 def _adapter(name: str, hint: Any) -> Any:
@@ -225,15 +260,17 @@ def _at(value: Any, path: tuple[int | str, ...]) -> Any:
 # Results that cannot be stored ---------------------------------------------------------------------------
 
 NOT_STORED: Final = "everwork.result_not_stored"
-"""The only name in the result of a job that is completed without one; its value says why."""
+"""The name in the result of a job that is completed without one; its value says why."""
+JOB: Final = "everwork.job"
+"""The other name in such a note: with the job's own key, so that it is no note if it becomes the result of another."""
 
 
-def not_stored(error: InvalidInput) -> str:
+def not_stored(key: int, error: Exception) -> str:
     """The note that is stored instead of a result, of a job that is completed all the same."""
-    return encode("result", {NOT_STORED: str(error)}, PAYLOAD_BYTES_MAX)
+    return encode("result", {NOT_STORED: error_text(error), JOB: key}, PAYLOAD_BYTES_MAX)
 
 
 def require_stored(key: int, value: Any) -> None:
     """Raise if a result is the note that it could not be stored."""
-    if isinstance(value, dict) and len(value) == 1 and NOT_STORED in value:
+    if isinstance(value, dict) and value.keys() == {NOT_STORED, JOB} and value[JOB] == key:
         raise ResultNotStored(key, f"job '{key}' is completed, but its result could not be stored: {value[NOT_STORED]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from everwork.core import checks
@@ -20,7 +20,7 @@ from everwork.core.limits import (
     RATE_SECONDS_MAX,
     RUNNING_MAX,
 )
-from everwork.core.retry import DEFAULT_POLICY, RetryPolicy
+from everwork.core.retry import DEFAULT_POLICY, DefaultDelays, RetryPolicy
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 
@@ -63,13 +63,9 @@ class TypePolicy:
     max_running: int | None = None
     max_running_per_key: int | None = None
     rate: Rate | None = None
-    is_delay_declared: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether the delay of retries is declared, by a `RetryPolicy` or one of `DELAY_FIELDS`. Then no built-in rule
-    about errors changes it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "errors", _rules(self.errors))
-        object.__setattr__(self, "is_delay_declared", self.retry is not DEFAULT_POLICY)
         _require("retry", self.retry, RetryPolicy)
         require_breaker("breaker", self.breaker)
         if self.rate is not None:
@@ -92,6 +88,14 @@ class TypePolicy:
         if self.failed_job_retry_ms is not None and self.failed_job_retry_ms >= kept_ms:
             problem = f"must be less than keep_failed_hours, {kept_ms / HOUR_MS:g}: they would be removed before that"
             raise InvalidInput("failed_job_retry_hours", f"{problem}, not {self.failed_job_retry_hours:g}")
+
+    @property
+    def is_delay_declared(self) -> bool:
+        """Whether the delay of retries is declared, by a `RetryPolicy` or one of `DELAY_FIELDS`.
+
+        Then no built-in rule about errors changes it.
+        """
+        return not isinstance(self.retry, DefaultDelays)
 
     @property
     def failed_job_retry_ms(self) -> int | None:
@@ -129,20 +133,19 @@ def policy_from(values: Mapping[str, Any]) -> TypePolicy:
             )
     given = {name: value for name, value in values.items() if value is not None}
     is_delay_declared = not given.keys().isdisjoint(DELAY_FIELDS)
-    retry = RetryPolicy(**{name: given.pop(name) for name in RETRY_FIELDS if name in given})
+    make_retry = RetryPolicy if is_delay_declared else DefaultDelays  # A number of attempts alone declares no delay.
+    retry = make_retry(**{name: given.pop(name) for name in RETRY_FIELDS if name in given})
     breaker = _take(given, "breaker_", ("failures", "seconds"))
     rate = _take(given, "rate_", ("jobs", "seconds"))
     if rate and "jobs" not in rate:
         raise InvalidInput("rate_jobs", "must be given with rate_seconds: how many jobs may start in that time")
-    policy = TypePolicy(
+    return TypePolicy(
         retry=retry,
         breaker=CircuitBreaker(**breaker) if breaker else None,
         rate=Rate(**rate) if rate else None,
         errors=rules_from(given.pop("errors", ())),
         **given,
     )
-    object.__setattr__(policy, "is_delay_declared", is_delay_declared)  # A number of attempts alone declares no delay.
-    return policy
 
 
 def fields_of(policy: TypePolicy) -> dict[str, Any]:

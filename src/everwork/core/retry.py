@@ -11,7 +11,7 @@ from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RetryPolicy:
     """How often and after which delay a failed job is retried, whatever its error. Times are in seconds.
 
@@ -32,6 +32,16 @@ class RetryPolicy:
         checks.number("cap", self.cap, 0.0, DELAY_MS_MAX / 1000)
         checks.number("jitter", self.jitter, 0.0, 1.0)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RetryPolicy) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(self._values)
+
+    @property
+    def _values(self) -> tuple[float, ...]:
+        return self.max_attempts, self.base, self.factor, self.cap, self.jitter
+
     def backoff_ms(self, attempts: int, *, key: int = 0, attempt: int = 0) -> int:
         """The delay after `attempts` counted attempts; key and attempt seed the jitter."""
         exponent = min(max(attempts, 1) - 1, 150)  # 100 ** 150 is still a float.
@@ -41,7 +51,13 @@ class RetryPolicy:
         return round(seconds * 1000)
 
 
-DEFAULT_POLICY: Final = RetryPolicy()
+class DefaultDelays(RetryPolicy):
+    """A number of attempts with the default delays, which nothing declares: built-in rules about errors change them."""
+
+    __slots__ = ()
+
+
+DEFAULT_POLICY: Final = DefaultDelays()
 
 
 def require_policy(field: str, value: object) -> RetryPolicy | None:

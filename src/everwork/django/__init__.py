@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from everwork.django.backend import EverworkBackend
     from everwork.django.running import job_context
     from everwork.django.task import EverworkTask
-    from everwork.django.worker import worker
+    from everwork.django.workers import worker
 
 __all__ = ["EverworkBackend", "EverworkTask", "job_context", "worker"]
 
@@ -18,7 +18,7 @@ _MODULES = {
     "EverworkBackend": "everwork.django.backend",
     "EverworkTask": "everwork.django.task",
     "job_context": "everwork.django.running",
-    "worker": "everwork.django.worker",
+    "worker": "everwork.django.workers",
 }
 
 

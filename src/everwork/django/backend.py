@@ -39,7 +39,6 @@ class EverworkBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         self._checked: Options | None = None
-        self._is_elsewhere = False
 
     @property
     def checked_options(self) -> Options:
@@ -100,18 +99,18 @@ class EverworkBackend(BaseTaskBackend):
             try:
                 return _enqueue(self.app, type, variables, options, tx=connection)
             except OtherStore as error:
-                if self.checked_options.url is None:
+                if self.checked_options.joins_transactions():
                     raise ImproperlyConfigured(f"everwork: run `manage.py migrate` first: {error.problem}") from None
-                self._is_elsewhere = True
+                stores.note_apart(self.checked_options.store_url(), connection.settings_dict["NAME"], self.alias)
         return _enqueue(self.app, type, variables, options, tx=None)
 
     def _transaction(self) -> Any:
         """Django's own connection while it is in a transaction that a job can join; else None."""
-        joins = self.checked_options.joins_transactions()
-        if joins is False or self._is_elsewhere:
+        options = self.checked_options
+        connection, joins = connections[options.database], options.joins_transactions()
+        if joins is False or stores.is_apart(options.store_url(), connection.settings_dict["NAME"]):
             return None
-        connection = connections[self.checked_options.database]
-        if not connection.in_atomic_block and (connection.connection is None or connection.autocommit):
+        if not connection.in_atomic_block and _is_autocommit(connection):
             return None
         connection.validate_no_broken_transaction()
         if joins is None:
@@ -151,16 +150,20 @@ class EverworkBackend(BaseTaskBackend):
 def _warnings(options: Options, joins: bool | None, obj: str) -> Iterator[Any]:
     """What works, but not as people may expect."""
     where, database = f"DATABASES[{options.database!r}]", connections[options.database]
-    if joins is False and database.settings_dict["ATOMIC_REQUESTS"]:
+    for alias in _atomic_requests_elsewhere(options, joins):
+        remedy = (
+            "Remove OPTIONS['url'] to keep the jobs in the same database"
+            if alias == options.database
+            else f"Set OPTIONS['database'] to {alias!r} to keep the jobs in that database"
+        )
         yield django_checks.Warning(
-            f"ATOMIC_REQUESTS is on for {where}, but the jobs are in another store: a task that a request enqueues "
-            "may run before the request commits, or even if it is rolled back.",
-            hint="Remove OPTIONS['url'] to keep the jobs in the same database,  "
-            "or enqueue with transaction.on_commit(partial(task.enqueue, ...)).",
+            f"ATOMIC_REQUESTS is on for DATABASES[{alias!r}], but the jobs are in another store: a task that a "
+            "request enqueues may run before the request commits, or even if it is rolled back.",
+            hint=f"{remedy}, or enqueue with transaction.on_commit(partial(task.enqueue, ...)).",
             id="everwork.W001",
             obj=obj,
         )
-    elif joins and database.vendor == "sqlite" and not database.settings_dict["OPTIONS"].get("transaction_mode"):
+    if joins and database.vendor == "sqlite" and not database.settings_dict["OPTIONS"].get("transaction_mode"):
         yield django_checks.Warning(
             f"Transactions of {where} begin without the write lock: enqueuing in a transaction that started with a "
             "read can fail with 'database is locked'.",
@@ -168,6 +171,24 @@ def _warnings(options: Options, joins: bool | None, obj: str) -> Iterator[Any]:
             id="everwork.W002",
             obj=obj,
         )
+
+
+def _atomic_requests_elsewhere(options: Options, joins: bool | None) -> Iterator[str]:
+    """The databases whose requests run in transactions that a task does not join."""
+    for alias in connections:
+        is_joined = alias == options.database and joins is not False
+        if connections[alias].settings_dict["ATOMIC_REQUESTS"] and not is_joined:
+            yield alias
+
+
+def _is_autocommit(connection: Any) -> bool:
+    """Whether a connection in no atomic block is in no transaction either; the settings hold until it is made."""
+    if connection.connection is not None:
+        return bool(connection.autocommit)
+    if connection.settings_dict["AUTOCOMMIT"]:
+        return True
+    connection.ensure_connection()
+    return False
 
 
 def _enqueue(app: Everwork, type: str, variables: dict[str, Any], options: dict[str, Any], *, tx: object) -> JobKey:

@@ -93,7 +93,7 @@ class Options:
         database = _settings_of(self.database)
         match _kind(database):
             case "sqlite":
-                return self.url is None or _path_of(self.url) == os.path.realpath(database["NAME"])
+                return self.url is None or _path_of(self.url) == os.path.realpath(_file_of(database))
             case "postgresql":
                 if self.url is None:
                     return True
@@ -141,7 +141,13 @@ def _kind(database: Mapping[str, Any]) -> str:
 
 def _is_memory(database: Mapping[str, Any]) -> bool:
     name = str(database["NAME"])
-    return name in (":memory:", "") or name.startswith("file:")
+    return name in ("", ":memory:", "file::memory:") or "mode=memory" in name
+
+
+def _file_of(database: Mapping[str, Any]) -> str:
+    """The file of a SQLite database, whose name may be a URI."""
+    name = str(database["NAME"])
+    return unquote(urlsplit(name).path) if name.startswith("file:") else name
 
 
 def _database_url(alias: str) -> str:
@@ -150,7 +156,7 @@ def _database_url(alias: str) -> str:
         case "postgresql":
             return _postgres_url(database)
         case "sqlite":
-            return f"sqlite:///{quote(str(Path(database['NAME']).absolute()))}"
+            return f"sqlite:///{quote(str(Path(_file_of(database)).absolute()))}"
         case "memory":
             # The database of Django's test runner: only this process sees it, and so is the store.
             return MEMORY
@@ -166,7 +172,10 @@ def _postgres_url(database: Mapping[str, Any]) -> str:
     user, password = (quote(str(database[name]), safe="") for name in ("USER", "PASSWORD"))
     account = f"{user}:{password}@" if password else f"{user}@" if user else ""
     query = {name: value for name, value in database["OPTIONS"].items() if name in LIBPQ_NAMES}
-    if not host or host.startswith(("/", "@")):  # A socket, or whatever the driver takes by default.
+    if role := database["OPTIONS"].get("assume_role"):
+        # Otherwise the tables would belong to the role that logs in, and Django's own could not use them.
+        query["options"] = f"{query.get('options', '')} -c role={_escaped(role)}".strip()
+    if not host or host.startswith(("/", "@")) or "," in host:  # Sockets, several hosts, or the driver's default.
         query |= {name: value for name, value in (("host", host), ("port", port)) if value}
         place = ""
     else:
@@ -174,6 +183,11 @@ def _postgres_url(database: Mapping[str, Any]) -> str:
         place += f":{port}" if port else ""
     options = f"?{urlencode(query)}" if query else ""
     return f"postgresql://{account}{place}/{quote(str(database['NAME']), safe='')}{options}"
+
+
+def _escaped(value: object) -> str:
+    """A value in libpq's `options`, which are separated by spaces."""
+    return str(value).replace("\\", r"\\").replace(" ", r"\ ")
 
 
 def _path_of(url: str) -> str | None:

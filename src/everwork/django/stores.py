@@ -10,12 +10,17 @@ from django.utils.module_loading import import_string
 from everwork.app.app import Everwork
 from everwork.django.compat import Task, task_backends
 from everwork.django.options import MEMORY
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
 
 _guard: Final = threading.Lock()
 _applications: Final[dict[tuple[str, str], Everwork]] = {}
 _tasks: Final[dict[str, Any]] = {}
 _prepared: Final[set[str]] = set()
 """Stores whose tables are there: Django announces migrations once per application."""
+_apart: Final[set[tuple[str, str]]] = set()
+"""Stores that turned out not to be in a Django database, each with the database's name."""
 
 
 def application(alias: str, url: str) -> Everwork:
@@ -33,8 +38,25 @@ def close_all() -> None:
         closing = list(_applications.values())
         _applications.clear()
         _prepared.clear()
+        _apart.clear()
     for one in closing:
         one.sync.close()
+
+
+def is_apart(url: str, database: str) -> bool:
+    """Whether a store is known not to be in the database of this name."""
+    return (url, database) in _apart
+
+
+def note_apart(url: str, database: str, alias: str) -> None:
+    """Remember it for all threads, and warn once: `manage.py check` cannot know it."""
+    if not is_apart(url, database):
+        _apart.add((url, database))
+        log.warning(
+            "task created immediately, not in the transaction: its jobs are in another database",
+            backend=alias,
+            instead="transaction.on_commit(partial(task.enqueue, ...))",
+        )
 
 
 def prepare(database: str) -> None:

@@ -12,6 +12,7 @@ from everwork.exceptions import InvalidInput
 
 NO_TRANSACTION: Final = "must be in a transaction"
 NOT_OPEN: Final = "must be an open connection"
+ELSEWHERE: Final = "; to enqueue jobs when a transaction of another database commits, use app.after_commit(session)"
 
 
 class OtherStore(InvalidInput):
@@ -53,6 +54,7 @@ _TRANSACTIONS: Final = {
     "psycopg.BaseTransaction",
 }
 """What `with connection.begin() as tx` gives."""
+_SCOPED_SESSIONS: Final = {"sqlalchemy.scoped_session", "sqlalchemy.async_scoped_session"}
 _ASYNCHRONOUS: Final = {Library.AIOSQLITE, Library.ASYNC_PSYCOPG, Library.ASYNCPG, Library.ASYNC_SQLALCHEMY}
 _POSTGRES: Final = {Library.PSYCOPG, Library.ASYNC_PSYCOPG, Library.PSYCOPG2, Library.ASYNCPG}
 
@@ -111,9 +113,11 @@ def own_connection(tx: object, accepted: str, field: str = "tx") -> OwnConnectio
     """What was given as `tx`; anything else is refused with what is accepted."""
     given: Any = tx
     kinds = _kinds(given)
-    if kinds & {"sqlalchemy.scoped_session", "sqlalchemy.async_scoped_session"}:
+    if kinds & _SCOPED_SESSIONS:
         return own_connection(given.registry(), accepted, field)
     if kinds & _TRANSACTIONS:
+        if getattr(given, "is_active", True) is False:
+            raise InvalidInput(field, "must be an open transaction; this one has ended, or must be rolled back")
         return own_connection(getattr(given, "session", None) or given.connection, accepted, field)
     django = django_connection(given)
     if django is not None:
@@ -133,6 +137,11 @@ def django_connection(given: Any) -> Any:
 
         return connections[given.alias]
     return given if "django.BaseDatabaseWrapper" in kinds else None
+
+
+def is_scoped(given: object) -> bool:
+    """Whether it stands for another session or connection in every thread or task."""
+    return bool(_kinds(given) & {*_SCOPED_SESSIONS, "django.ConnectionProxy"})
 
 
 def is_session(given: Any) -> bool:
@@ -170,6 +179,9 @@ def _under_django(wrapper: Any) -> object:
 
 
 def _kinds(given: object) -> set[str]:
-    """The names of the object's classes, each with its top-level package."""
-    classes: Iterable[type] = type(given).__mro__
+    """The names of the object's classes, each with its top-level package.
+
+    Of those that it says it has: tracing tools hand out proxies of connections.
+    """
+    classes: Iterable[type] = given.__class__.__mro__
     return {f"{one.__module__.partition('.')[0]}.{one.__name__}" for one in classes}

@@ -152,6 +152,6 @@ def _stored(attempt: Attempt, value: Any) -> str:
     try:
         dumped = value if values is None else values.dump("result", value, may_narrow=True)
         return encode("result", dumped, PAYLOAD_BYTES_MAX)
-    except InvalidInput as error:
+    except Exception as error:  # noqa: BLE001 - also user code: the validators of a model
         log_not_stored(attempt, error)
-        return not_stored(error)
+        return not_stored(attempt.job.key, error)

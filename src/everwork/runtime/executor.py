@@ -132,10 +132,12 @@ class Executor:
                 self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
 
     def close(self) -> None:
-        """Stop runners and threads."""
+        """Stop runners and threads. What still runs then is left to its lease: nothing that it does counts."""
         if self._watch is not None:
             self._watch.cancel()
         for pool in self._pools.values():
+            for attempt in pool.running:
+                attempt.stop = Stop.LOST
             pool.runners.close()
         self._threads.close()
 

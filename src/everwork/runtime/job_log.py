@@ -15,6 +15,7 @@ from typing import Any, Final
 from everwork.core import outcome as o
 from everwork.core.leasing import Failure, Judged, Verdict
 from everwork.core.states import State
+from everwork.core.texts import error_text
 from everwork.exceptions import Signal
 from everwork.logs import get_logger
 from everwork.runtime.attempt import Attempt, Stop
@@ -168,7 +169,8 @@ def log_outage(attempt: Attempt, seconds: float, outage: Exception) -> None:
 
 def log_not_stored(attempt: Attempt, error: Exception) -> None:
     """Log that a job is completed without its result."""
-    _log.error("the job is completed, but its result could not be stored", **attempt.log_facts(), error=str(error))
+    facts = {**attempt.log_facts(), "error": error_text(error)}
+    _log.error("the job is completed, but its result could not be stored", **facts)
 
 
 def log_stopped(attempt: Attempt, why: Stop) -> None:

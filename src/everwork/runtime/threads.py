@@ -18,6 +18,7 @@ class HandlerThreads:
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()
         self._threads = 0
+        self._is_closed = False
         self._busy = 0
         self._identities: set[int] = set()
         self._at_work: dict[asyncio.Future[Any], int] = {}
@@ -28,6 +29,9 @@ class HandlerThreads:
         future: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(self._free)
         self._busy += 1
+        if self._is_closed:  # What an abandoned handler has opened is closed all the same.
+            threading.Thread(target=self._call, args=(call, future, loop), daemon=True).start()
+            return future
         if self._busy > self._threads:
             self._threads += 1
             threading.Thread(target=self._work, name=f"everwork-handler-{self._threads}", daemon=True).start()
@@ -35,7 +39,8 @@ class HandlerThreads:
         return future
 
     def close(self) -> None:
-        """Stop idle threads; busy ones end with their call."""
+        """Stop idle threads; busy ones end with their call. A later call has a thread of its own."""
+        self._is_closed = True
         for _ in range(self._threads):
             self._inbox.put(None)
 
@@ -55,22 +60,26 @@ class HandlerThreads:
             future.exception()  # Its attempt may be over: asyncio would log that it was never retrieved.
 
     def _work(self) -> None:
-        process = os.getpid()
-        identity = threading.get_ident()
-        self._identities.add(identity)
+        self._identities.add(threading.get_ident())
         while (item := self._inbox.get()) is not None:
-            call, future, loop = item
-            self._at_work[future] = identity
-            try:
-                value, error = call(), None
-            except BaseException as raised:  # noqa: BLE001 - user code; it goes to the caller
-                value, error = None, raised
-            if os.getpid() != process:
-                os._exit(0 if error is None else 1)  # The handler forked, and its child must not become a worker.
-            try:
-                loop.call_soon_threadsafe(_resolve, future, value, error)
-            except RuntimeError:
-                return  # The loop is closed.
+            if not self._call(*item):
+                return
+
+    def _call(self, call: Callable[[], Any], future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> bool:
+        """Make one call; whether its event loop is still there."""
+        process = os.getpid()
+        self._at_work[future] = threading.get_ident()
+        try:
+            value, error = call(), None
+        except BaseException as raised:  # noqa: BLE001 - user code; it goes to the caller
+            value, error = None, raised
+        if os.getpid() != process:
+            os._exit(0 if error is None else 1)  # The handler forked, and its child must not become a worker.
+        try:
+            loop.call_soon_threadsafe(_resolve, future, value, error)
+        except RuntimeError:
+            return False
+        return True
 
 
 def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from everwork.app.commits import Commits, DjangoCommits, SessionCommits
@@ -82,8 +83,7 @@ class RecordedTransactions:
         """Follow no connection any more: what commits after the test is of no interest."""
         self._is_closed = True
         for _, commits in self._watched.values():
-            if isinstance(commits, AsyncpgCommits | PsycopgCommits | ConnectionCommits):
-                commits.stop()
+            commits.stop()
         self._watched.clear()
 
     async def _act(self, tx: object, step: Step) -> Any:
@@ -220,7 +220,7 @@ async def _watch(own: OwnConnection, followed: Any, on_commit: Callable[[Sequenc
     if own.django is not None:
         return DjangoCommits(followed, on_commit)
     if own.is_sqlalchemy:
-        return (SessionCommits if is_session(followed) else ConnectionCommits)(followed, on_commit)
+        return _watch_sqlalchemy(followed, on_commit)
     match own.library:
         case Library.SQLITE3:
             return SqliteCommits(followed, on_commit)
@@ -235,6 +235,12 @@ async def _watch(own: OwnConnection, followed: Any, on_commit: Callable[[Sequenc
             return AsyncpgCommits(followed, on_commit)
         case _:
             raise InvalidInput("tx", PSYCOPG2)
+
+
+def _watch_sqlalchemy(followed: Any, on_commit: Callable[[Sequence[Step]], None]) -> Commits[Step]:
+    if is_session(followed):
+        return SessionCommits(followed, lambda steps: partial(on_commit, steps))
+    return ConnectionCommits(followed, on_commit)
 
 
 PSYCOPG2: Final = (

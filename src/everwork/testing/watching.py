@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from inspect import iscoroutinefunction
 from threading import get_ident
 from typing import Any, Generic, TypeVar
@@ -46,7 +46,7 @@ class StatementCommits(Generic[T]):
                 self._roll_back_to(words[-1].upper())
             case ["COMMIT" | "END", *_]:
                 self._end(is_committed=status != "ROLLBACK")
-            case ["ROLLBACK" | "ABORT", *_]:
+            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # What is left at a BEGIN, a failed COMMIT has undone.
                 self._end(is_committed=False)
             case _:
                 pass
@@ -106,6 +106,7 @@ class PsycopgCommits(StatementCommits[T]):
         super().__init__(on_commit)
         self._connection = connection
         self._cursor_factory = connection.cursor_factory
+        self._before = vars(connection).get("_exec_command")
         execute = connection._exec_command  # noqa: SLF001 - psycopg has no public place to follow `commit()`
 
         def watched(command: bytes | str, *arguments: Any) -> Generator[Any, Any, Any]:
@@ -119,7 +120,7 @@ class PsycopgCommits(StatementCommits[T]):
 
     def stop(self) -> None:
         """Follow the connection no longer."""
-        del self._connection._exec_command  # noqa: SLF001
+        _restore(self._connection, "_exec_command", self._before)
         self._connection.cursor_factory = self._cursor_factory
 
     def _watched_cursor(self) -> type:
@@ -197,6 +198,7 @@ class ConnectionCommits(Generic[T]):
         self._connection = connection
         self._on_commit = on_commit
         self._entries: list[tuple[object, T]] = []
+        self._before = vars(connection).get("_commit_impl")
         commit = connection._commit_impl  # noqa: SLF001 - SQLAlchemy has no event after the commit of a connection
 
         def watched() -> None:
@@ -206,10 +208,14 @@ class ConnectionCommits(Generic[T]):
                 self._on_commit(items)
 
         connection._commit_impl = watched  # noqa: SLF001
-        event.listen(connection, "rollback", lambda _: self._entries.clear())
-        event.listen(connection, "savepoint", lambda *_: self._adopt())
-        event.listen(connection, "release_savepoint", lambda *_: self._release())
-        event.listen(connection, "rollback_savepoint", lambda *_: self._roll_back())
+        self._listeners: dict[str, Callable[..., None]] = {
+            "rollback": lambda _: self._entries.clear(),
+            "savepoint": lambda *_: self._adopt(),
+            "release_savepoint": lambda *_: self._release(),
+            "rollback_savepoint": lambda *_: self._roll_back(),
+        }
+        for name, listener in self._listeners.items():
+            event.listen(connection, name, listener)
 
     @property
     def items(self) -> list[T]:
@@ -221,9 +227,13 @@ class ConnectionCommits(Generic[T]):
         self._entries.append((self._connection.get_nested_transaction(), item))
 
     def stop(self) -> None:
-        """Follow the connection no longer; its listeners find nothing that waits."""
+        """Follow the connection no longer."""
+        from sqlalchemy import event  # noqa: PLC0415 - the connection is here, so it is installed
+
         self._entries = []
-        del self._connection._commit_impl  # noqa: SLF001
+        for name, listener in self._listeners.items():
+            event.remove(self._connection, name, listener)
+        _restore(self._connection, "_commit_impl", self._before)
 
     def _adopt(self) -> None:
         """What belonged to a savepoint that was released belongs to the one around it, which is the current one now."""
@@ -242,3 +252,11 @@ class ConnectionCommits(Generic[T]):
 
 
 _RELEASED = object()
+
+
+def _restore(connection: Any, name: str, before: object) -> None:
+    """Give a connection back its own method, or the one of another stage that follows it too."""
+    if before is None:
+        vars(connection).pop(name, None)
+    else:
+        setattr(connection, name, before)

@@ -10,7 +10,15 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.own_connection import NO_TRANSACTION, NOT_OPEN, Library, OtherStore, OwnConnection, own_connection
+from everwork.engines.own_connection import (
+    ELSEWHERE,
+    NO_TRANSACTION,
+    NOT_OPEN,
+    Library,
+    OtherStore,
+    OwnConnection,
+    own_connection,
+)
 from everwork.engines.postgres.create import create_document, created_of, packed
 from everwork.engines.postgres.opened import PostgresBase
 from everwork.engines.postgres.read import JobStatus
@@ -81,7 +89,7 @@ class PostgresTransactions(PostgresBase, JobFlow):
             sql = f"SELECT id::text FROM {schema}.store WHERE $1::jsonb IS NOT NULL"  # noqa: S608 - the name was checked
             [[store_id]] = await fetch(sql, "null")
             if store_id != str(self._opened.store_id):
-                raise OtherStore(f"must be a connection to {self._url.shown}, not to another store")
+                raise OtherStore(f"must be a connection to {self._url.shown}, not to another store{ELSEWHERE}")
         return fetch
 
     def _sql(self, operation: str) -> dict[str, str]:
@@ -106,7 +114,7 @@ DOCUMENT: Final = "$1::jsonb"
 async def fetch_of(own: OwnConnection) -> Fetch:
     """How to run statements on the user's connection; refused if it is in no transaction and would begin none."""
     if own.dialect != "postgresql":
-        raise OtherStore(f"must be a connection to PostgreSQL, not to {own.dialect}")
+        raise OtherStore(f"must be a connection to PostgreSQL, not to {own.dialect}{ELSEWHERE}")
     if own.is_sqlalchemy:
         await own.sqlalchemy_connection()
     return _DRIVERS[own.library](own.connection)
@@ -131,7 +139,7 @@ def _psycopg(connection: Any) -> Fetch:
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
         with connection.cursor(row_factory=_tuples) as cursor:
-            rows: Sequence[Any] = cursor.execute(_psycopg_sql(sql), {"document": document}).fetchall()
+            rows: Sequence[Any] = cursor.execute(*_psycopg_query(cursor, sql, document)).fetchall()
             return rows
 
     return fetch
@@ -142,7 +150,7 @@ def _async_psycopg(connection: Any) -> Fetch:
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
         async with connection.cursor(row_factory=_tuples) as cursor:
-            await cursor.execute(_psycopg_sql(sql), {"document": document})
+            await cursor.execute(*_psycopg_query(cursor, sql, document))
             rows: Sequence[Any] = await cursor.fetchall()
             return rows
 
@@ -159,7 +167,7 @@ def _psycopg2(connection: Any) -> Fetch:
 
     async def fetch(sql: str, document: str) -> Sequence[Any]:
         with connection.cursor(cursor_factory=cursor) as opened:
-            opened.execute(_psycopg_sql(sql), {"document": document})
+            opened.execute(*_psycopg_query(opened, sql, document))
             rows: Sequence[Any] = opened.fetchall()
             return rows
 
@@ -200,8 +208,11 @@ def _require_psycopg_transaction(connection: Any) -> None:
         raise InvalidInput("tx", f"{NO_TRANSACTION}: use `with connection.transaction()`, or turn autocommit off")
 
 
-def _psycopg_sql(sql: str) -> str:
-    return sql.replace(DOCUMENT, "%(document)s::text::jsonb")
+def _psycopg_query(cursor: Any, sql: str, document: str) -> tuple[str, Any]:
+    """A statement and its parameters; a raw cursor, which the connection may be set to, takes them by number."""
+    if any(one.__name__ == "RawCursorMixin" for one in type(cursor).__mro__):
+        return sql.replace(DOCUMENT, "$1::text::jsonb"), [document]
+    return sql.replace(DOCUMENT, "%(document)s::text::jsonb"), {"document": document}
 
 
 def _text(sql: str) -> Any:

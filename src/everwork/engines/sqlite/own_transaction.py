@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from everwork.codec.local_file import unavailable
@@ -13,7 +14,14 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.own_connection import NO_TRANSACTION, NOT_OPEN, OtherStore, OwnConnection, own_connection
+from everwork.engines.own_connection import (
+    ELSEWHERE,
+    NO_TRANSACTION,
+    NOT_OPEN,
+    OtherStore,
+    OwnConnection,
+    own_connection,
+)
 from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.opened import SqliteBase
@@ -38,6 +46,8 @@ class SqliteTransactions(SqliteBase, JobFlow):
         return await self._act_in(transaction, lambda tx: settle(tx, completions))
 
     async def _act_in(self, transaction: object, act: Callable[[Transaction], T]) -> T:
+        if self._url.in_memory:
+            raise OtherStore(f"cannot be joined: the jobs are in memory{ELSEWHERE}")
         own = own_connection(transaction, f"a sqlite3, aiosqlite, SQLAlchemy or Django connection to {self._url.path}")
         if own.is_asynchronous:
             # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
@@ -52,7 +62,7 @@ class SqliteTransactions(SqliteBase, JobFlow):
 async def _driver_connection(url: StoreUrl, own: OwnConnection) -> Any:
     """The connection of sqlite3 or aiosqlite under the user's; asking a session for it begins a transaction."""
     if own.dialect != "sqlite":
-        raise OtherStore(f"must be a connection to {url.path}, not to {own.dialect}")
+        raise OtherStore(f"must be a connection to {url.path}, not to {own.dialect}{ELSEWHERE}")
     if not own.is_sqlalchemy:
         return own.connection
     driver = (await own.sqlalchemy_connection()).connection.driver_connection
@@ -78,9 +88,8 @@ def _act_in(url: StoreUrl, connection: sqlite3.Connection, now_ms: int, act: Cal
     cursor = connection.cursor()
     cursor.row_factory = None
     try:
-        # A transaction that reads before it writes fails if another connection commits in between: write lock first.
-        cursor.execute(SQL["take_write_lock"] if connection.in_transaction else "BEGIN IMMEDIATE")
-        return _all_or_none(Transaction(cursor, now_ms), act)
+        with _write_lock(connection, cursor):
+            return _all_or_none(Transaction(cursor, now_ms), act)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             raise OtherStore(
@@ -104,11 +113,27 @@ def _require_transaction(url: StoreUrl, connection: sqlite3.Connection) -> None:
         raise InvalidInput("tx", f"must be an open connection of this thread: {error}") from None
     path = next((path for _, name, path in files if name == "main"), "")
     if not path or os.path.realpath(path) != url.path:
-        raise OtherStore(f"must be a connection to {url.path}, not to {path or 'memory'}")
+        raise OtherStore(f"must be a connection to {url.path}, not to {path or 'memory'}{ELSEWHERE}")
     # Python begins a transaction before a write, unless it is configured not to.
     begins_none = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
     if not connection.in_transaction and begins_none:
         raise InvalidInput("tx", f"{NO_TRANSACTION}: execute BEGIN IMMEDIATE first")
+
+
+@contextmanager
+def _write_lock(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[None]:
+    """First the lock: a transaction that reads before it writes fails if another connection commits in between.
+
+    If the action fails, a transaction that began here is rolled back: the caller, who began none, would keep the lock.
+    """
+    was_begun = connection.in_transaction
+    cursor.execute(SQL["take_write_lock"] if was_begun else "BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if not was_begun:
+            connection.rollback()
+        raise
 
 
 def _all_or_none(tx: Transaction, act: Callable[[Transaction], T]) -> T:

@@ -18,7 +18,7 @@ from everwork.core.checks import shown
 from everwork.core.texts import error_text
 from everwork.exceptions import BadConfiguration
 from everwork.logs import get_logger
-from everwork.runtime.dependencies.opened import LoopSteps, Opened
+from everwork.runtime.dependencies.opened import MISSING, LoopSteps, Opened
 from everwork.runtime.dependencies.plan import Overrides, Plan, is_async, name_of
 from everwork.runtime.shutdown import StopSignal
 from everwork.runtime.threads import HandlerThreads
@@ -128,6 +128,7 @@ class ProcessScope:
         self._threads = HandlerThreads()
         self._opened = Opened(LoopSteps(self._threads), self.overrides)
         self._task: OneTask | None = None
+        self._is_closed = False
 
     async def open(self, lifespan: Plan) -> None:
         """Enter the lifespan; what it yields is the state."""
@@ -144,16 +145,19 @@ class ProcessScope:
 
     def found(self, plan: Plan) -> Any:
         """The value of a dependency that is open, or `MISSING`."""
-        return self._opened.found(plan)
+        return MISSING if self._is_closed else self._opened.found(plan)
 
     async def value(self, plan: Plan) -> Any:
         """The value of a shared dependency, opened at its first use."""
+        if self._is_closed:  # A thread has outlived the workers: nothing would close what it opens now.
+            raise asyncio.CancelledError("the workers have stopped")
         if self._task is None:
             self._task = OneTask()
         return await asyncio.wrap_future(self._task.submit(self._opened.value(plan)))
 
     async def close(self, seconds: float) -> None:
         """Close the shared dependencies, the last first, and leave the lifespan; wait for it for so long."""
+        self._is_closed = True
         if self._task is None:
             return
         try:

@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError
 from everwork import logs
 from everwork.cli.supervisor import supervise
 from everwork.django.compat import DEFAULT_BACKEND
-from everwork.django.worker import CONCURRENCY_DEFAULT, WorkerChoice, make_worker
+from everwork.django.workers import CONCURRENCY_DEFAULT, WorkerChoice, make_worker
 from everwork.exceptions import EverworkError
 
 log = logs.get_logger("everwork")
@@ -64,7 +64,7 @@ def _supervise(choice: WorkerChoice, processes: int, *, reload: bool) -> int:
     """Run processes that load the project themselves; they find it where `manage.py` is."""
     os.environ.update(choice.environment())
     folder = Path(sys.argv[0]).absolute().parent
-    command = ["worker", "everwork.django.worker:worker", "--app-dir", str(folder)]
+    command = ["worker", "everwork.django:worker", "--app-dir", str(folder)]
     return supervise(command, processes, _folders_of_the_project(folder) if reload else None)
 
 
