@@ -6,22 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores import ENGINES, url_of
+from tests.stores import ENGINES, EVERYTHING, url_of
 from tests.torture import mutants
 from tests.torture.scenarios import STORIES, tell, violations
 
-every_mutant = pytest.mark.parametrize(
-    ("engine", "mutant"), [(engine, mutant) for engine in ENGINES for mutant in mutants.names(engine)]
-)
+PAIRS = [(engine, mutant) for engine in ENGINES for mutant in mutants.names(engine)]
 
 
-@every_mutant
+@pytest.mark.parametrize(("engine", "mutant"), PAIRS)
 def test_a_mutant_is_caught_by_the_promise_that_it_breaks(engine: str, mutant: str, tmp_path: Path) -> None:
     _, expected = STORIES[mutant]
     assert tell(mutant, tmp_path / "mutated", url_of(engine, tmp_path)).found.keys() & expected
 
 
-@every_mutant
+# That an engine is sound is shown by the torture on each; here, that the story itself breaks no promise.
+@pytest.mark.parametrize(
+    ("engine", "mutant"), PAIRS if EVERYTHING else [pair for pair in PAIRS if pair[0] == ENGINES[0]]
+)
 def test_the_story_of_a_mutant_is_clean_on_a_sound_engine(engine: str, mutant: str, tmp_path: Path) -> None:
     verdict = tell(f"sound:{mutant}", tmp_path / "sound", url_of(engine, tmp_path))
     assert violations(verdict) == set(), dict(verdict.shown)
