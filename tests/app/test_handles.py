@@ -263,8 +263,8 @@ async def test_jobs_are_listed_by_page_and_by_iteration(app: Everwork) -> None:
     assert (await app.page(state=State.FAILED)).jobs == []
     assert len((await app.page(state=None, tenants=None)).jobs) == 4
     wrong: list[tuple[Any, dict[str, Any], str]] = [
-        (None, {"state": 5}, "state: must be one or a list of them, not 5"),
-        (None, {"tenants": 5}, "tenants: must be one or a list of them, not 5"),
+        (None, {"state": 5}, "state: must be one value or a list of values, not 5"),
+        (None, {"tenants": 5}, "tenants: must be one value or a list of values, not 5"),
         (None, {"due": "no"}, "due: must be True or False, not 'no'"),
         ("x", {}, "cursor: must be a whole number from 1 to "),
     ]

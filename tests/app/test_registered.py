@@ -119,7 +119,7 @@ async def test_a_type_without_a_function_is_refused_with_those_that_there_are(ap
     ("given", "problem"),
     [
         ({"types": "mail"}, "types: no function matches 'mail'; known: mail-send"),
-        ({"types": 5}, "types: must be one or a list of them, not 5"),
+        ({"types": 5}, "types: must be one value or a list of values, not 5"),
         ({"types": ["mail-send", 5]}, "types: must be a type or a pattern, not 5"),
         ({"shutdown_timeout": "30"}, "shutdown_timeout: must be a number from 0 to 86400, not '30'"),
         ({"shutdown_timeout": -1}, "shutdown_timeout: must be a number from 0 to 86400, not -1"),

@@ -89,13 +89,13 @@ async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
         ("requeue --all --type x", 2, "all: must not be given together with a filter"),
         ("requeue 17 --all", 2, "key: must not be given together with a filter, --all or --dry-run"),
         ("requeue --fingerprint 17", 2, "fingerprint: must be 10 letters from a to p"),
-        ("list --since soon", 2, "since: must be a duration such as 12h (so long ago), a day, or a time"),
+        ("list --since soon", 2, "since: must be a duration such as 12h (ago), a day, or a time"),
         ("purge --yes --error=", 2, "error: must have 1 to 8,192 characters, not all of them spaces, not ''"),
         (
             "list --since 2026-13-01",
             2,
             (
-                "since: must be a duration such as 12h (so long ago), a day, or a time with a zone (RFC 3339) "
+                "since: must be a duration such as 12h (ago), a day, or a time with a zone (RFC 3339) "
                 "such as 2030-01-31T12:00:00Z, not '2026-13-01'\n"
             ),
         ),

@@ -75,7 +75,7 @@ class Runners(Generic[T]):
         while True:
             while not inbox:
                 if self.is_closed:
-                    return  # Its cancellation has ended a call only.
+                    return  # The cancellation only ended a call.
                 await self._next()
                 slice_ends = time.monotonic() + SLICE_SECONDS
             item = inbox.popleft()

@@ -89,9 +89,9 @@ class SyncAfterCommitEnqueuer(_AfterCommit):
 
 
 def waiting_for_commit(door: Door, session: object) -> Wait:
-    """How jobs wait for the commit of a session of SQLAlchemy's, or of a connection of Django's.
+    """How jobs wait for the commit of a SQLAlchemy session or a Django connection.
 
-    A scoped session, or Django's `connection`, is another one in every thread: it is looked up for each job.
+    A scoped session, or Django's `connection`, is a different one in each thread: it is looked up for each job.
     """
     if is_scoped(session):
         return lambda jobs: _wait_for(door, session)(jobs)  # noqa: PLW0108 - looked up when it is called
@@ -120,13 +120,13 @@ def _of_session(door: Door, own: OwnConnection) -> SessionCommits[list[NewJob]]:
 
 
 _creating: Final[set[asyncio.Task[None]]] = set()
-"""An event loop keeps no task alive itself."""
+"""Strong references: an event loop keeps only weak ones to its tasks."""
 
 
 def _start_creating(door: Door, jobs: list[NewJob]) -> Callable[[], None]:
-    """In a task of its own: cancelling a caller whose data is committed must not lose its jobs.
+    """Create jobs in a separate task: cancelling a caller whose data is committed must not lose them.
 
-    The function that is returned waits for it inside of a coroutine of SQLAlchemy's, without blocking the event loop.
+    The returned function waits for the task inside SQLAlchemy's coroutine, without blocking the event loop.
     """
     from sqlalchemy.util import await_only  # noqa: PLC0415 - the session is here, so it is installed
 
@@ -143,7 +143,7 @@ async def _create(door: Door, jobs: list[NewJob]) -> None:
 
 def _forget(created: asyncio.Task[None]) -> None:
     _creating.discard(created)
-    _ = created.cancelled() or created.exception()  # The caller may be gone; what went wrong was logged.
+    _ = created.cancelled() or created.exception()  # Retrieved, because the caller may be gone; it was logged.
 
 
 def _create_blocking(door: Door, jobs: list[NewJob]) -> None:

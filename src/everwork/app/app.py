@@ -164,13 +164,13 @@ class Everwork(Enqueuer):
         """Wait for a job to finish and return its result.
 
         For a handle, the result is converted to the function's return type. Raises `JobFailed` if the job failed,
-        `JobCancelled` if it was cancelled, and after `timeout` seconds `ResultTimeout`, which says why it is not
-        finished.
+        `JobCancelled` if it was cancelled, and `ResultTimeout`, which says why it has not finished, after `timeout`
+        seconds.
         """
         return loaded(key, await self._stored_result(key, timeout))
 
     async def _stored_result(self, key: int, timeout: float | None) -> Any:
-        """A result as JSON has it."""
+        """The result as plain JSON values."""
         if isinstance(key, JobKey) and key.is_spooled:
             began = time.monotonic()
             key = await self.delivered(key, timeout)
@@ -207,7 +207,7 @@ class Everwork(Enqueuer):
         await self._requeue(key, given)
 
     def _checked(self, type: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a job of this type as JSON has them."""
+        """Arguments for a job of this type, validated, as plain JSON values."""
         given = {**require_object("arguments", arguments)}
         function = self.functions.get(type)
         return given if function is None else function.arguments.dump(given)

@@ -13,7 +13,7 @@ OnCommit = Callable[[Sequence[T]], None]
 
 
 Start = Callable[[Sequence[T]], Callable[[], None]]
-"""Called right after the commit; what it returns is called when the session has done with the transaction."""
+"""Called right after the commit; what it returns is called once the session is done with the transaction."""
 
 
 class Commits(Protocol[T]):
@@ -29,7 +29,7 @@ class Commits(Protocol[T]):
         ...
 
     def stop(self) -> None:
-        """Follow the transactions no longer; what waits is dropped."""
+        """Stop following transactions, and drop what waits."""
         ...
 
 
@@ -37,8 +37,8 @@ class SessionCommits(Generic[T]):
     """On a session of SQLAlchemy's, for all of its transactions; an asynchronous one is followed by its `sync_session`.
 
     An item belongs to the innermost transaction. When a savepoint is released, its items go to the transaction around
-    it; what a transaction still owns when it ends was rolled back. An error that is raised once the session has done
-    with the transaction leaves it usable.
+    it; what a transaction still owns when it ends was rolled back. An error raised once the session is done with the
+    transaction leaves the session usable.
     """
 
     def __init__(self, session: Any, start: Start[T]) -> None:
@@ -63,7 +63,7 @@ class SessionCommits(Generic[T]):
         self._entries.append((self._current, item))
 
     def stop(self) -> None:
-        """Follow the session no longer."""
+        """Stop following the session."""
         from sqlalchemy import event  # noqa: PLC0415 - the session is here, so it is installed
 
         self._entries = []
@@ -122,7 +122,7 @@ class DjangoCommits(Generic[T]):
         self._connection.on_commit(callback)
 
     def stop(self) -> None:
-        """Forget what waits; Django still calls `on_commit`."""
+        """Drop what waits; Django still calls `on_commit`."""
         self._entries = []
 
     def _committed(self, item: T) -> None:

@@ -83,7 +83,7 @@ class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
         """Call the function directly."""
         return self.function(*args, **kwargs)
 
-    if not TYPE_CHECKING:  # Type checkers would take every name for an attribute, and all that follows for unreachable.
+    if not TYPE_CHECKING:  # Type checkers would accept every name, and take the code after it for unreachable.
 
         def __getattr__(self, name: str) -> NoReturn:
             hint = f": write {self.__dict__.get('__name__')}{_INSTEAD[name]}" if name in _INSTEAD else ""
@@ -160,7 +160,7 @@ def _require_function(function: object, type: object) -> None:
 
 
 class _NoContext:
-    """Stands for any class but `JobContext`."""
+    """Stands for any class except `JobContext`."""
 
     _is_unlike_others: None
 
@@ -182,7 +182,7 @@ class Declare(Protocol):
         self, function: _TakesAnything[P, Coroutine[Any, Any, R]], /
     ) -> JobFunction[P, R, P, Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # What takes anything takes a context, too: the first one counts.
+    def __call__(  # type: ignore[overload-overlap]  # What takes anything also takes a context; the first match counts.
         self, function: _TakesAnything[P, R], /
     ) -> JobFunction[P, R, P, R]: ...
     @overload

@@ -78,7 +78,7 @@ class AnyHandle(JobKey):
 
 
 def loaded(key: int, value: Any) -> Any:
-    """A stored result as the function of its handle returns it; without a handle, as JSON has it."""
+    """A stored result, converted to the return type of the handle's function; without a handle, plain JSON values."""
     load = key.load if isinstance(key, AnyHandle) else None
     return value if load is None or value is None else load(value)
 

@@ -35,7 +35,7 @@ class SyncEverwork(SyncEnqueuer):
     cancel = blocking(Everwork.cancel)
     run_now = blocking(Everwork.run_now)
 
-    # Validators of values are users' code: they run here, and not in the engine's thread.
+    # Validators are user code: they run in the caller's thread, not in the engine's.
 
     def result(self, key: int, timeout: float | None = None) -> Any:
         """Wait for a job to finish and return its result; see `Everwork.result`."""

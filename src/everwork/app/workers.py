@@ -233,7 +233,7 @@ class Workers:
         self._ticks.stop()
 
     def _log_stop(self, *, is_second: bool) -> None:
-        """Say why the process does not end yet, if jobs run."""
+        """Log why the process does not exit yet, if jobs are running."""
         if self.runtime is not None and (running := self.runtime.running):
             log.info("cancelling running jobs" if is_second else "stopping, waiting for running jobs", running=running)
 

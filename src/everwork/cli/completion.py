@@ -125,7 +125,7 @@ def _read(root: Any, typed: list[str]) -> Line | None:
 
 
 def _listing(line: Line) -> Line:
-    """What options belong to: commands that list if none is named have those of the list."""
+    """The command that options belong to: in a group whose default command is `list`, that one."""
     command = line.command
     return line._replace(command=command.commands["list"]) if isinstance(command, ListByDefault) else line
 

@@ -60,7 +60,7 @@ JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys."
 
 
 class ListByDefault(TyperGroup):
-    """Commands that list if none is named: `everwork workers --json` is `everwork workers list --json`."""
+    """A group whose default command is `list`: `everwork workers --json` is `everwork workers list --json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Name the command."""
@@ -69,8 +69,8 @@ class ListByDefault(TyperGroup):
 
 
 def listing_app() -> typer.Typer:
-    """A group of such commands."""
-    epilog = "Without a command, it lists."
+    """A group whose default command is `list`."""
+    epilog = "The default command is list."
     return typer.Typer(cls=ListByDefault, epilog=epilog, add_completion=False, rich_markup_mode="rich")
 
 
@@ -142,7 +142,7 @@ def parse_past_instant(field: str, text: str, now_ms: int) -> int:
     try:
         return instant_ms(parse_time(field, f"{text}T00:00:00Z" if is_day else text))
     except InvalidInput:
-        allowed = "must be a duration such as 12h (so long ago), a day, or a time with a zone (RFC 3339)"
+        allowed = "must be a duration such as 12h (ago), a day, or a time with a zone (RFC 3339)"
         raise InvalidInput(field, f"{allowed} such as 2030-01-31T12:00:00Z, not {checks.shown(text)}") from None
 
 
@@ -153,7 +153,7 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 def parse_seconds(field: str, text: str | None) -> Any:
-    """Seconds, typed as a number or as a duration; the validation of the field rejects those that are too many."""
+    """Seconds, given as a number or as a duration; whether they are too many is up to the validation of the field."""
     if text is not None and (duration := parse_duration_ms(text)) is not None:
         return duration // 1000
     found = number(text)

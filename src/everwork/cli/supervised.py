@@ -22,7 +22,7 @@ RELEASE_SECONDS: Final = 2.0
 class Supervised:
     """What connects a process, numbered from 0, with its parent; `processes`: how many were asked for, if at all.
 
-    `release` releases what runs, for a process that is about to exit; None while nothing can run.
+    `release` hands back running jobs before the process exits; None while no job can run.
     """
 
     ready: int
@@ -47,7 +47,7 @@ class Supervised:
         return {VARIABLE: f"{self.ready},{self.control},{self.number},{self.processes or 0}"}
 
     def follow(self) -> None:
-        """Follow the parent from now on: without it, this process stops, even while it loads its program."""
+        """Stop this process once the parent is gone, even while it loads its program."""
         threading.Thread(target=self._follow, name="everwork-supervised", daemon=True).start()
 
     def report_ready(self, release: Callable[[float], None] | None) -> None:

@@ -32,7 +32,7 @@ STEADY_SECONDS: Final = 30.0
 RELOAD_STAGES: Final = ((0.0, "stop"), (2.0, "stop"), (1.0, "release"), (4.0, "stop"), (6.0, "kill"))
 """How processes are stopped for a reload, each stage some seconds after the one before: finish, cancel, release."""
 STOP_STAGES: Final = ("stop", "stop", "give_up", "kill")
-"""How each signal stops them: running jobs may finish, are cancelled, are released, and are left to their leases."""
+"""What each signal does: running jobs may finish, are cancelled, are handed back, are left to their leases."""
 FILES_SHOWN: Final = 3
 
 
@@ -63,7 +63,7 @@ class Child:
             os.write(self._control, RELEASE)
 
     def give_up(self) -> None:
-        """Release what runs; a manager, which cannot, gets its third signal."""
+        """Hand back running jobs; a manager, which cannot, gets its third signal."""
         self.release()
         self.stop()
 
@@ -152,7 +152,7 @@ class Supervisor:
         while not (self._ending.is_set() or self._mistake.is_set()):
             try:
                 code, seconds, is_ready = await self._run_child(index)
-            except OSError as error:  # Too many processes or files, no memory, or Python is just being upgraded.
+            except OSError as error:  # Out of processes, files or memory, or Python is being upgraded.
                 problem = error.strerror or str(error)
                 log.error(
                     "worker process could not be started, trying again",
@@ -216,7 +216,7 @@ class Supervisor:
     # Stop ---------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        """Go to the next stage of a stop, with each signal."""
+        """Enter the next stage of the stop; called for each signal."""
         stage = STOP_STAGES[min(self._stops, len(STOP_STAGES) - 1)]
         self._stops += 1
         self._stopped.set()

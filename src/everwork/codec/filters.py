@@ -67,7 +67,7 @@ def names(field: str, given: Iterable[str] | None) -> tuple[str, ...]:
 
 
 def several(field: str, given: Iterable[Any] | None) -> list[Any]:
-    """A list of what is given, which may be none."""
+    """The given values as a list; none if it is None."""
     if given is not None and not isinstance(given, Iterable):
-        raise InvalidInput(field, f"must be one or a list of them, not {checks.shown(given)}")
+        raise InvalidInput(field, f"must be one value or a list of values, not {checks.shown(given)}")
     return [] if given is None else list(given)

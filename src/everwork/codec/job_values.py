@@ -19,7 +19,7 @@ from everwork.exceptions import EverworkError, ResultTimeout
 PAGE_JOBS: Final = LIST_LIMIT_MAX // 4
 """How many jobs a list reads at a time."""
 EXPLAIN_SECONDS: Final = 1.0
-"""How long a caller whose timeout has passed waits for the reason."""
+"""How long a caller whose timeout has passed waits for an explanation."""
 
 _NAMES = tuple(field.name for field in JOB)
 _VALUES = attrgetter(*_NAMES)
@@ -75,7 +75,7 @@ def every_job_blocking(page: Callable[[int | None], JobPage]) -> Iterator[Job]:
 
 
 async def with_reason(error: ResultTimeout, explaining: Awaitable[Explanation]) -> ResultTimeout:
-    """The same error with the reason why the job is not finished, if it can be found out."""
+    """The same error with the reason why the job has not finished, if it can be found."""
     try:
         found = await within(EXPLAIN_SECONDS, explaining)
     except (EverworkError, TimeoutError):

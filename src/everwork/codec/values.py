@@ -139,11 +139,11 @@ def _is_plain(hint: Any) -> bool:
 def _require_same(name: str, read: Any, checked: Any, hint: Any, *, may_narrow: bool) -> None:
     """Refuse what has silently become something else on its way through JSON."""
     whole = Pair(name, read, checked, may_narrow)
-    _require_told_apart(whole)
+    _require_unambiguous(whole)
     pairs = [whole._replace(is_any=may_narrow or _takes_anything(hint))]
     while pairs:
         pair = pairs.pop()
-        _require_told_apart(pair)
+        _require_unambiguous(pair)
         at, one, given, _ = pair
         if hasattr(given, "get_secret_value") and _secret(one) != _secret(given):
             raise InvalidInput(at, MASKED.format(type(given).__name__))
@@ -155,7 +155,7 @@ def _require_same(name: str, read: Any, checked: Any, hint: Any, *, may_narrow: 
 
 
 class Pair(NamedTuple):
-    """What was read again from JSON, and what was given, at the same place; `is_any`: any JSON may be there."""
+    """A part of a value as read back from JSON, and as given; `is_any`: its annotation allows any JSON."""
 
     at: str
     read: Any
@@ -163,11 +163,11 @@ class Pair(NamedTuple):
     is_any: bool
 
 
-def _require_told_apart(pair: Pair) -> None:
+def _require_unambiguous(pair: Pair) -> None:
     at, one, given, is_any = pair
     if not is_any and isinstance(one, str | date) and type(one) is not type(given) and one != given:
         kinds = f"{type(given).__name__} would be read as {type(one).__name__}"
-        raise InvalidInput(at, f"cannot be told apart in JSON: {kinds}; annotate it with one class")
+        raise InvalidInput(at, f"is ambiguous in JSON: {kinds}; annotate it with one class")
 
 
 def _takes_anything(hint: Any) -> bool:
@@ -215,7 +215,7 @@ def _parts(pair: Pair, *, may_narrow: bool) -> Iterator[Pair]:
         if len(read) != len(checked):
             raise InvalidInput(name, "has keys that are the same text in JSON")
         for key in () if may_narrow else checked.keys() - read.keys():
-            raise InvalidInput(name, f"has keys that would be read as others from JSON, such as {shown(key)}")
+            raise InvalidInput(name, f"has keys that change in JSON, such as {shown(key)}")
         yield from (Pair(f"{name}.{key}", one, checked[key], is_any) for key, one in read.items() if key in checked)
     elif isinstance(checked, type(read)):
         given, fields = _dict(checked), getattr(type(read), "__pydantic_fields__", {})
@@ -262,7 +262,7 @@ def _at(value: Any, path: tuple[int | str, ...]) -> Any:
 NOT_STORED: Final = "everwork.result_not_stored"
 """The name in the result of a job that is completed without one; its value says why."""
 JOB: Final = "everwork.job"
-"""The other name in such a note: with the job's own key, so that it is no note if it becomes the result of another."""
+"""The other name in such a note: the job's key, so that a copy in the result of another job is not taken for a note."""
 
 
 def not_stored(key: int, error: Exception) -> str:

@@ -93,7 +93,7 @@ class TypePolicy:
     def is_delay_declared(self) -> bool:
         """Whether the delay of retries is declared, by a `RetryPolicy` or one of `DELAY_FIELDS`.
 
-        Then no built-in rule about errors changes it.
+        If so, no built-in error rule changes it.
         """
         return not isinstance(self.retry, DefaultDelays)
 

@@ -52,7 +52,7 @@ class RetryPolicy:
 
 
 class DefaultDelays(RetryPolicy):
-    """A number of attempts with the default delays, which nothing declares: built-in rules about errors change them."""
+    """A retry policy whose delays are not declared, but the defaults: built-in error rules may change them."""
 
     __slots__ = ()
 

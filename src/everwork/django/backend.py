@@ -182,7 +182,7 @@ def _atomic_requests_elsewhere(options: Options, joins: bool | None) -> Iterator
 
 
 def _is_autocommit(connection: Any) -> bool:
-    """Whether a connection in no atomic block is in no transaction either; the settings hold until it is made."""
+    """Whether a connection outside atomic blocks is in autocommit mode; until it is open, its settings say so."""
     if connection.connection is not None:
         return bool(connection.autocommit)
     if connection.settings_dict["AUTOCOMMIT"]:

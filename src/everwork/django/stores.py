@@ -20,7 +20,7 @@ _tasks: Final[dict[str, Any]] = {}
 _prepared: Final[set[str]] = set()
 """Stores whose tables are there: Django announces migrations once per application."""
 _apart: Final[set[tuple[str, str]]] = set()
-"""Stores that turned out not to be in a Django database, each with the database's name."""
+"""Stores that turned out to be in another database, each with the name of Django's database."""
 
 
 def application(alias: str, url: str) -> Everwork:
@@ -44,16 +44,16 @@ def close_all() -> None:
 
 
 def is_apart(url: str, database: str) -> bool:
-    """Whether a store is known not to be in the database of this name."""
+    """Whether a store is known to be in another database than the one of this name."""
     return (url, database) in _apart
 
 
 def note_apart(url: str, database: str, alias: str) -> None:
-    """Remember it for all threads, and warn once: `manage.py check` cannot know it."""
+    """Remember for all threads that a store is in another database, and warn once: `manage.py check` cannot tell."""
     if not is_apart(url, database):
         _apart.add((url, database))
         log.warning(
-            "task created immediately, not in the transaction: its jobs are in another database",
+            "task created immediately, not in the transaction: jobs are stored in another database",
             backend=alias,
             instead="transaction.on_commit(partial(task.enqueue, ...))",
         )

@@ -91,7 +91,7 @@ def make_worker(choice: WorkerChoice) -> Everwork:
     for path, task in known_tasks().items():
         for queue in _queues_of(backend, task, choice.queues):
             if type_of(path, queue) in app.functions:
-                continue  # By an earlier call in this process, as in tests.
+                continue  # Declared by an earlier call in this process, as in tests.
             cron = schedules.pop(path, None) if queue == task.queue_name else None
             function = app.job(
                 type_of(path, queue),

@@ -140,7 +140,7 @@ def django_connection(given: Any) -> Any:
 
 
 def is_scoped(given: object) -> bool:
-    """Whether it stands for another session or connection in every thread or task."""
+    """Whether it stands for a different session or connection in each thread or task."""
     return bool(_kinds(given) & {*_SCOPED_SESSIONS, "django.ConnectionProxy"})
 
 
@@ -181,7 +181,7 @@ def _under_django(wrapper: Any) -> object:
 def _kinds(given: object) -> set[str]:
     """The names of the object's classes, each with its top-level package.
 
-    Of those that it says it has: tracing tools hand out proxies of connections.
+    By its `__class__`, because tracing tools wrap connections in proxies.
     """
     classes: Iterable[type] = given.__class__.__mro__
     return {f"{one.__module__.partition('.')[0]}.{one.__name__}" for one in classes}

@@ -132,7 +132,7 @@ class Executor:
                 self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
 
     def close(self) -> None:
-        """Stop runners and threads. What still runs then is left to its lease: nothing that it does counts."""
+        """Stop runners and threads. Jobs that still run are left to their leases: their results will be discarded."""
         if self._watch is not None:
             self._watch.cancel()
         for pool in self._pools.values():

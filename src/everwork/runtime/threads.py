@@ -29,7 +29,7 @@ class HandlerThreads:
         future: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(self._free)
         self._busy += 1
-        if self._is_closed:  # What an abandoned handler has opened is closed all the same.
+        if self._is_closed:  # An abandoned handler still closes what it opened.
             threading.Thread(target=self._call, args=(call, future, loop), daemon=True).start()
             return future
         if self._busy > self._threads:
@@ -39,7 +39,7 @@ class HandlerThreads:
         return future
 
     def close(self) -> None:
-        """Stop idle threads; busy ones end with their call. A later call has a thread of its own."""
+        """Stop idle threads; busy ones end with their call. A later call gets its own thread."""
         self._is_closed = True
         for _ in range(self._threads):
             self._inbox.put(None)
@@ -66,7 +66,7 @@ class HandlerThreads:
                 return
 
     def _call(self, call: Callable[[], Any], future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> bool:
-        """Make one call; whether its event loop is still there."""
+        """Make one call; return whether its event loop still runs."""
         process = os.getpid()
         self._at_work[future] = threading.get_ident()
         try:

@@ -30,7 +30,7 @@ TAKERS_SHOWN: Final = 3
 async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_workers: bool) -> Explanation:
     """Why a job is not running: the engine's answer, with what only the fleet and the policy know.
 
-    `sees_workers`: the caller may know which workers run, and what they do for others.
+    `sees_workers`: the caller may see which workers run, and how busy they are.
     """
     explanation = await engine.explain(key)
     [job] = await engine.get([key])

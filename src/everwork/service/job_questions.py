@@ -92,7 +92,7 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=OWNER)
     async def explain(self, key: int) -> Explanation:
-        """Why a job is not running. A key that is bound to tenants learns nothing of workers but their number."""
+        """Why a job is not running. A key that is bound to tenants learns only how many workers there are."""
         sees_workers = not self.principal.tenants
         return await explain(self._engine, self._service.fleet, checks.job_key(key), sees_workers=sees_workers)
 

@@ -46,13 +46,13 @@ class StatementCommits(Generic[T]):
                 self._roll_back_to(words[-1].upper())
             case ["COMMIT" | "END", *_]:
                 self._end(is_committed=status != "ROLLBACK")
-            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # What is left at a BEGIN, a failed COMMIT has undone.
+            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # What is left at a BEGIN: its COMMIT failed.
                 self._end(is_committed=False)
             case _:
                 pass
 
     def stop(self) -> None:
-        """Follow the connection no longer."""
+        """Stop following the connection."""
 
     def _release(self, name: str) -> None:
         at = self._index(name)
@@ -95,7 +95,7 @@ class AsyncpgCommits(StatementCommits[T]):
         connection.__class__ = Watched
 
     def stop(self) -> None:
-        """Follow the connection no longer."""
+        """Stop following the connection."""
         self._connection.__class__ = self._class
 
 
@@ -119,7 +119,7 @@ class PsycopgCommits(StatementCommits[T]):
         connection.cursor_factory = self._watched_cursor()
 
     def stop(self) -> None:
-        """Follow the connection no longer."""
+        """Stop following the connection."""
         _restore(self._connection, "_exec_command", self._before)
         self._connection.cursor_factory = self._cursor_factory
 
@@ -227,7 +227,7 @@ class ConnectionCommits(Generic[T]):
         self._entries.append((self._connection.get_nested_transaction(), item))
 
     def stop(self) -> None:
-        """Follow the connection no longer."""
+        """Stop following the connection."""
         from sqlalchemy import event  # noqa: PLC0415 - the connection is here, so it is installed
 
         self._entries = []
@@ -255,7 +255,7 @@ _RELEASED = object()
 
 
 def _restore(connection: Any, name: str, before: object) -> None:
-    """Give a connection back its own method, or the one of another stage that follows it too."""
+    """Restore the connection's own method, or that of another stage that also follows it."""
     if before is None:
         vars(connection).pop(name, None)
     else:

@@ -64,7 +64,7 @@ def create(  # noqa: PLR0913 - the fields of a job
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Owner of the job.")] = None,
     priority: Annotated[str | None, typer.Option(metavar="NUMBER", help="-512 to 511, higher first.")] = None,
     delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Start after 60 (seconds), 30m, 12h, 7d.")
+        str | None, typer.Option(metavar="DURATION", help="Earliest start, from now: 60 (seconds), 30m, 12h.")
     ] = None,
     run_at: Annotated[str | None, typer.Option(metavar="TIME", help="Start at this time (RFC 3339).")] = None,
     max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
@@ -74,7 +74,9 @@ def create(  # noqa: PLR0913 - the fields of a job
     expires_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Cancelled if still pending then (RFC 3339).")
     ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="DURATION", help="How long an attempt may run.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time limit of an attempt: 90 (seconds), 5m, 1h.")
+    ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="One header. Repeatable.")] = None,
     count: Annotated[str, typer.Option(metavar="NUMBER", help="Create this many alike.")] = "1",
     file: Annotated[

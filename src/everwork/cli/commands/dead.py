@@ -61,7 +61,7 @@ Type = Annotated[str | None, typer.Option(metavar="TYPE", help="Those of this ty
 Tenant = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Those of this tenant. Repeatable.")]
 Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Those whose error contains it.")]
 Fingerprint = Annotated[str | None, typer.Option(metavar="LETTERS", help="Those whose error is of this kind.")]
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since: 12h (so long ago), a day, RFC 3339.")]
+Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since: 12h (ago), a day, a time (RFC 3339).")]
 Before = Annotated[str | None, typer.Option(metavar="TIME", help="Failed before, in the same way.")]
 Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Job keys.", show_default=False)]
 Rejected = Annotated[bool, typer.Option("--rejected", help="Rejected jobs instead of dead letters.")]

@@ -91,7 +91,7 @@ def worker(
 ) -> None:
     """Run workers until SIGINT or SIGTERM; a second signal cancels running jobs.
 
-    With --processes or --reload, a third one hands back jobs that cannot be cancelled.
+    With --processes or --reload, a third hands back jobs that cannot be cancelled, a fourth kills the processes.
 
     NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. It declares its
     own store; the type settings in the settings file apply to it.

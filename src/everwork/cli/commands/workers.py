@@ -212,7 +212,7 @@ async def _read_fleet(admin: Admin) -> _Fleet:
 
 
 def _show_processes(found: _Fleet) -> None:
-    """A terminal is narrow: what only managers have is shown only if there are any."""
+    """Terminals are narrow: columns that only managers fill are shown only if there are any."""
     has_managers = any(view.entry.manager for view in found.processes)
     shown = [at for at, one in enumerate(PROCESS_COLUMNS) if has_managers or one.title not in OF_MANAGERS]
     rows = [_process_row(view, found.titles) for view in found.processes]

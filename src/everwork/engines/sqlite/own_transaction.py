@@ -122,9 +122,10 @@ def _require_transaction(url: StoreUrl, connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def _write_lock(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[None]:
-    """First the lock: a transaction that reads before it writes fails if another connection commits in between.
+    """Take the lock first: a transaction that reads before it writes fails if another connection commits in between.
 
-    If the action fails, a transaction that began here is rolled back: the caller, who began none, would keep the lock.
+    If the action fails, a transaction that was begun here is rolled back; its caller would not know that it holds the
+    lock.
     """
     was_begun = connection.in_transaction
     cursor.execute(SQL["take_write_lock"] if was_begun else "BEGIN IMMEDIATE")

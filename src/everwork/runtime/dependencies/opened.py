@@ -111,7 +111,7 @@ class Opened:
         try:
             for name, plan in plans.items():
                 arguments[name] = await self.value(plan)
-            if is_void():  # While they were opened, in a thread: it could not be cancelled.
+            if is_void():  # Stopped while they were opened in a thread, which cannot be cancelled.
                 raise asyncio.CancelledError("the attempt was stopped")
             result = function(**arguments)
             if is_async:

@@ -62,7 +62,7 @@ def make_app(context: AppContext) -> Starlette:
 
 
 def make_api(context: AppContext) -> Router:
-    """Build the REST API for an application that mounts it, without a prefix: no probes, no metrics."""
+    """Build the REST API of a mounted dashboard: without a prefix, health checks and metrics."""
     routes = [SegmentRoute(path, PathHandler(context, found)) for path, found in _by_path(MOUNTED).items()]
     return Router(routes, redirect_slashes=False, default=_nothing)
 
@@ -122,7 +122,7 @@ DOCUMENT: Final = describe(OPERATIONS)
 _DOCUMENT_JSON: Final = orjson.dumps(DOCUMENT)
 MOUNTED_PATHS: Final = ("/api/", "/docs", "/openapi.json")
 MOUNTED: Final = tuple(one for one in OPERATIONS if one.path.startswith(MOUNTED_PATHS))
-"""Those that an application can mount."""
+"""The operations that are also served below a mounted dashboard."""
 
 
 @cache

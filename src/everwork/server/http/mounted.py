@@ -195,7 +195,7 @@ class MountedDashboard:
 
 
 class ReadAgain:
-    """The body of a request that a check may read first: the page gets it again."""
+    """The body of a request, which a check may read before the page does."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -213,14 +213,14 @@ class ReadAgain:
 
 
 class WithApi:
-    """The dashboard and the REST API beside it, for the callers that the same check lets in."""
+    """The dashboard and the REST API, behind the same check."""
 
     def __init__(self, dashboard: ASGIApp, api: ASGIApp) -> None:
         self._dashboard = dashboard
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to one request, whose path is the one inside."""
+        """Respond to one request, whose path is relative to the mount."""
         is_api = scope["path"].startswith(MOUNTED_PATHS)
         if is_api and PRINCIPAL in scope and (refusal := _refusal(scope)) is not None:
             await problem(403, "permission_denied", refusal)(scope, receive, send)
@@ -229,11 +229,11 @@ class WithApi:
 
 
 def _refusal(scope: Scope) -> str | None:
-    """Why a checked call is refused: the check may go by cookies, which browsers send along for other sites, too."""
+    """Why a checked call is refused: the check may rely on cookies, which browsers also send from other origins."""
     if scope[PRINCIPAL] is None:
         return REFUSED
     is_read = scope["method"] in ("GET", "HEAD")
-    return None if is_read or is_same_origin(Request(scope)) else "calls from pages of other sites are refused"
+    return None if is_read or is_same_origin(Request(scope)) else "cross-origin requests are refused"
 
 
 def place_of(scope: Scope) -> tuple[Prefix, int]:

@@ -34,7 +34,7 @@ CLIENT_TYPES_MAX: Final = 20
 CLIENTS_BYTES_MAX: Final = 128 * 1024
 """The size of the whole list in the registry."""
 READ_MAX: Final = 4_096
-"""How many entries are kept as they were read: a page reads all of them several times, and parsing takes most of it."""
+"""How many parsed entries are cached: a page reads all of them several times, and parsing takes most of the time."""
 
 # Every field that was added after the first version needs a default: entries of other versions are read, too.
 

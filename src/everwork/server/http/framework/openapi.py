@@ -18,7 +18,7 @@ ABOUT: Final = (
     "Errors are problem documents (RFC 9457) with a stable `code`."
 )
 BY_KEY: Final = "Every call needs a key, in the header X-API-Key or as a bearer token."
-CHECKED: Final = "The application that serves it checks every call."
+CHECKED: Final = "The application that serves this API authenticates every call."
 _TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TITLE_CHARS_MAX, "format": "text"}
 _PATH_FIELDS: Final[dict[str, Schema]] = {
     "key": {"type": "string", "pattern": KEY_PATTERN, "description": "The job's key.", "example": "17"},
@@ -31,7 +31,7 @@ _CHALLENGE: Final = {"WWW-Authenticate": {"schema": {"type": "string"}}}
 
 
 def describe(operations: Sequence[Operation], *, has_keys: bool = True) -> dict[str, Any]:
-    """The OpenAPI document; without keys, another application checks callers."""
+    """The OpenAPI document; without keys, the surrounding application authenticates callers."""
     document = _document(operations)
     if has_keys:
         return document

@@ -160,7 +160,7 @@ class Operation:
 
 
 def caller_of(context: AppContext, scope: Scope) -> Principal:
-    """The caller that the application around has checked or, if there is none, the holder of the API key."""
+    """The caller that the surrounding application has checked or, if it checks none, the holder of the API key."""
     checked: Principal | None = scope.get(PRINCIPAL)
     return context.keys.admit(api_key_of(scope)) if checked is None else checked
 

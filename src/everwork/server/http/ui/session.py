@@ -123,7 +123,7 @@ def require_token(visit: Visit) -> None:
 def require_same_origin(request: Request) -> None:
     """Refuse a form that another site has sent."""
     if not is_same_origin(request):
-        raise PermissionDenied("forms of other sites are not taken; nothing was done")
+        raise PermissionDenied("cross-origin requests are refused; nothing was done")
 
 
 def is_same_origin(request: Request) -> bool:
