@@ -129,6 +129,11 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         {"to": "ada", "delay": 5},
         r"delay: is an option of the job, not an argument of 'email-send': write send\.using\(delay=",
     ),
+    (
+        (),
+        {"to": "ada", "countdown": 5},
+        r"countdown: is an option of the job, not an argument of 'email-send': write send\.using\(delay=",
+    ),
     ((), {"to": "ada", "ctx": 5}, "ctx: the handler has no such argument; it takes to, copies, urgent"),
     (("ada",), {"copies": "many"}, "copies: Input should be a valid integer"),
 ]
@@ -287,10 +292,39 @@ def test_a_decorator_without_a_type_says_what_to_write(app: Everwork) -> None:
 
 def test_the_words_of_other_queues_lead_to_ours(send: Send) -> None:
     with pytest.raises(
-        AttributeError, match=r"^a job function has no attribute 'apply_async': write send\.using\(delay="
+        AttributeError, match=r"^a job function has no attribute 'apply_async': write await send\.using\(delay="
     ):
         _ = send.apply_async  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'delay': write await send\.enqueue\(\.\.\.\), or send\.sync\.enqueue"):
+        _ = send.delay  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match=r"^eta: is not an option of a job; its name here is run_at$"):
+        send.using(eta=5)  # type: ignore[call-arg]
     assert not hasattr(send, "colour")
+
+
+async def test_what_other_queues_ask_of_a_result_or_an_application_leads_to_ours(app: Everwork, send: Send) -> None:
+    handle = await send.enqueue("ada")
+    with pytest.raises(AttributeError, match=r"'status': write \(await handle\.get\(\)\)\.state$"):
+        _ = handle.status  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'id': a handle is the key itself, an int$"):
+        _ = handle.id  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'task': write @app\.job\(\"type\"\)$"):
+        _ = app.task  # type: ignore[attr-defined]
+    assert not hasattr(handle, "colour")
+    assert not hasattr(app, "colour")
+
+
+async def test_the_handle_of_a_key_reads_the_result_as_the_function_returns_it(app: Everwork) -> None:
+    @app.job("price")
+    def price(of: int) -> Decimal:
+        return Decimal(of) / 4
+
+    key = int(await price.enqueue(9))
+    async with working(app):
+        assert await price.handle(key).result() == Decimal("2.25")
+    assert await asyncio.to_thread(lambda: price.sync.handle(key).result()) == Decimal("2.25")
+    with pytest.raises(InvalidInput, match=r"^key: must be a job key"):
+        price.handle(0)
 
 
 def test_a_method_is_refused_at_its_declaration(app: Everwork) -> None:

@@ -51,7 +51,7 @@ async def test_another_programs_transaction_delays_a_create_and_never_breaks_it(
     await be_impatient(sqlite)
     with foreign_transaction(file) as foreign:
         creating = asyncio.ensure_future(sqlite.create([a_new_job()]))
-        await until(lambda: caplog.text.count("waiting for another program's write transaction") >= 3)
+        await until(lambda: caplog.text.count("waiting for the write lock, which another transaction holds") >= 3)
         assert not creating.done()
         foreign.execute("COMMIT")
         [created] = await asyncio.wait_for(creating, DEADLINE_S)

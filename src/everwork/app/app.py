@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, Unpack, cast
 from weakref import WeakSet
 
 from everwork.aio import forks
@@ -47,6 +47,14 @@ if TYPE_CHECKING:
     from everwork.service.jobs import Jobs
 
 R = TypeVar("R")
+
+
+_INSTEAD: Final = {
+    **dict.fromkeys(("task", "actor", "periodic"), 'write @app.job("type")'),
+    **dict.fromkeys(("send_task", "configure_task"), 'write await app.enqueue("type", ...)'),
+    "conf": "options of jobs are arguments of @app.job and using(...)",
+}
+"""What the applications of other queues have."""
 
 
 class Everwork(Enqueuer):
@@ -94,6 +102,12 @@ class Everwork(Enqueuer):
     def sync(self) -> SyncEverwork:
         """A blocking version of every call, for synchronous code."""
         return self._sync
+
+    if not TYPE_CHECKING:  # Type checkers would accept every name.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(f"the application has no attribute {name!r}{hint}", name=name, obj=self)
 
     # Declare ------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from everwork.app.handle import AnyHandle, JobCall, JobHandle, Load, SyncJobHandle
-from everwork.app.options import OPTIONS, JobOptions, Options
+from everwork.app.options import ELSEWHERE, OPTIONS, JobOptions, Options
 from everwork.codec.json import require_object
 from everwork.core import checks
 from everwork.core.job import NewJob
@@ -99,6 +99,11 @@ class FunctionEnqueuer(_FunctionCalls[P, R]):
         """Create jobs in this transaction; short for `using(tx=tx)`."""
         return self.using(tx=_given_tx(tx))
 
+    def handle(self, key: int) -> JobHandle[R]:
+        """The handle of a job of this function that was created before, by its key."""
+        handle: JobHandle[R] = self._door.handle(JobHandle, self._function.load, Created(checks.job_key(key)))
+        return handle
+
     @property
     def sync(self) -> SyncFunctionEnqueuer[P, R]:
         """A blocking version, for synchronous code."""
@@ -123,6 +128,11 @@ class SyncFunctionEnqueuer(_FunctionCalls[P, R]):
         """Create jobs in this transaction; short for `using(tx=tx)`."""
         return self.using(tx=_given_tx(tx))
 
+    def handle(self, key: int) -> SyncJobHandle[R]:
+        """The handle of a job of this function that was created before, by its key."""
+        handle: SyncJobHandle[R] = self._door.handle(SyncJobHandle, self._function.load, Created(checks.job_key(key)))
+        return handle
+
 
 def new_function_job(
     function: JobFunction[P, R, ..., Any], given: tuple[Any, ...], arguments: dict[str, Any], options: Options
@@ -134,9 +144,10 @@ def new_function_job(
         dumped = function.arguments.dump(arguments)
     except InvalidInput as error:
         name = error.field
-        if name in OPTIONS and name in arguments and name not in function.arguments.names:
+        option = name if name in OPTIONS else ELSEWHERE.get(name)
+        if option and name in arguments and name not in function.arguments.names:
             own = function.__name__ if function.__name__.isidentifier() else "app"
-            raise _is_option(name, f"{own}.using({name}=...).enqueue(...)", function.type) from None
+            raise _is_option(name, f"{own}.using({option}=...).enqueue(...)", function.type) from None
         raise
     # The declared policy holds immediately, also before it is stored.
     return options.job(dumped, attempts_in_code(function.type, function.policy_said))

@@ -86,7 +86,8 @@ class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
     if not TYPE_CHECKING:  # Type checkers would accept every name, and take the code after it for unreachable.
 
         def __getattr__(self, name: str) -> NoReturn:
-            hint = f": write {self.__dict__.get('__name__')}{_INSTEAD[name]}" if name in _INSTEAD else ""
+            own = self.__dict__.get("__name__")
+            hint = f": write {_INSTEAD[name].format(own)}" if name in _INSTEAD else ""
             raise AttributeError(f"a job function has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
@@ -132,16 +133,13 @@ class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
         )
 
 
+_ENQUEUE: Final = "await {0}.enqueue(...), or {0}.sync.enqueue(...) in synchronous code"
+_ENQUEUE_WITH: Final = "await {0}.using(delay=...).enqueue(...), or {0}.sync.using(delay=...).enqueue(...)"
 _INSTEAD: Final = {
-    "delay": ".enqueue(...)",
-    "apply_async": ".using(delay=...).enqueue(...)",
-    "send": ".enqueue(...)",
-    "send_with_options": ".using(...).enqueue(...)",
-    "defer": ".enqueue(...)",
-    "configure": ".using(...)",
-    "kiq": ".enqueue(...)",
-    "s": ".call(...)",
-    "signature": ".call(...)",
+    **dict.fromkeys(("delay", "send", "defer", "kiq"), _ENQUEUE),
+    **dict.fromkeys(("apply_async", "send_with_options", "schedule"), _ENQUEUE_WITH),
+    **dict.fromkeys(("configure", "options"), "{0}.using(...)"),
+    **dict.fromkeys(("s", "si", "signature"), "{0}.call(...)"),
 }
 """What other queues call it."""
 _NO_METHOD = "is a method: @app.job takes a function; for a class, use AbstractWorker"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
@@ -48,6 +48,16 @@ class JobKey(int):
         return key
 
 
+_INSTEAD: Final = {
+    **dict.fromkeys(("state", "status"), "write (await handle.get()).state"),
+    **dict.fromkeys(("id", "task_id", "job_id", "key"), "a handle is the key itself, an int"),
+    **dict.fromkeys(("wait", "wait_result", "return_value"), "write await handle.result(timeout=...)"),
+    **dict.fromkeys(("ready", "successful", "failed", "is_finished"), "compare (await handle.get()).state"),
+    **dict.fromkeys(("revoke", "abort"), "write await handle.cancel()"),
+}
+"""What other queues ask of a result."""
+
+
 class AnyHandle(JobKey):
     """What both kinds of handles have."""
 
@@ -63,6 +73,12 @@ class AnyHandle(JobKey):
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         """Pickled, it is the job's key: another process has another application."""
         return int, (int(self),)
+
+    if not TYPE_CHECKING:  # Type checkers would accept every name.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(f"a handle has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __copy__(self) -> Self:
         return self

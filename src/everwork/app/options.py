@@ -47,6 +47,15 @@ class JobOptions(TypedDict, total=False):
 
 
 OPTIONS: Final = frozenset(JobOptions.__annotations__)
+ELSEWHERE: Final = {
+    **dict.fromkeys(("countdown", "schedule_in"), "delay"),
+    **dict.fromkeys(("eta", "run_after", "schedule_at"), "run_at"),
+    **dict.fromkeys(("job_id", "task_id", "queueing_lock"), "dedupe_key"),
+    **dict.fromkeys(("retries", "max_retries"), "max_attempts"),
+    **dict.fromkeys(("time_limit", "job_timeout"), "timeout"),
+    "expires": "expires_at",
+}
+"""What other queues call an option, and its name here."""
 
 
 class Options:
@@ -56,7 +65,12 @@ class Options:
 
     def __init__(self, type: str, given: Mapping[str, Any]) -> None:
         for name in sorted(given.keys() - OPTIONS):
-            raise InvalidInput(name, f"is not an option of a job; allowed are {', '.join(sorted(OPTIONS))}")
+            other = (
+                f"its name here is {ELSEWHERE[name]}"
+                if name in ELSEWHERE
+                else f"allowed are {', '.join(sorted(OPTIONS))}"
+            )
+            raise InvalidInput(name, f"is not an option of a job; {other}")
         self.given = given
         fields = dict(given)
         self.tx = fields.pop("tx", None)

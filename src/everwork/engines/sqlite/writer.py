@@ -42,6 +42,7 @@ AfterCommit = Callable[[bool, bool], None]
 
 CALLS_PER_COMMIT_MAX = 1_000
 WAL_BYTES_MAX = 8 * 2**20
+OWN = "to enqueue inside your own transaction, use within(session)"
 BUSY_MS = 5_000
 
 
@@ -157,7 +158,8 @@ class Writer(ABC):
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF not in BUSY or self._closing:
                     raise
-                log.warning("waiting for another program's write transaction", path=self._url.path)
+                where = self._url.path
+                log.warning("waiting for the write lock, which another transaction holds", path=where, hint=OWN)
 
     def _answer(self, answers: list[Answer], woken: bool, finished: bool) -> None:
         for answer in answers:
