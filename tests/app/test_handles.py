@@ -143,7 +143,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         {"to": "ada", "delay": 5},
         r"delay: is an option of the job, not an argument of 'email-send': write send\.using\(delay=",
     ),
-    ((), {"to": "ada", "ctx": 5}, "ctx: the handler has no such argument; it takes to, copies, urgent"),
+    ((), {"to": "ada", "ctx": 5}, "ctx: the handler has no such argument; it takes 'to', 'copies', 'urgent'"),
     (("ada",), {"copies": "many"}, "copies: Input should be a valid integer"),
 ]
 

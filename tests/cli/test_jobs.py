@@ -282,7 +282,10 @@ async def test_requeue_gives_one_job_other_variables(cli: Cli, engine: Engine) -
         answer = cli("jobs", "requeue", *options)
         assert (answer.code, answer.err) == (2, f"everwork: {problem}\n")
     answer = cli("jobs", "requeue", str(dead.key), "--var", "to=ada", "--var", "n=2")
-    assert answer.out == "job 1: requeued with other variables (was failed)\n"
+    assert answer.out == (
+        "job 1: requeued with other variables (was failed)\n"
+        "a worker checks them when the job runs: arguments that do not fit its handler fail the job\n"
+    )
     assert (await the_job(engine, dead.key)).variables == '{"to":"ada","n":2}'
     assert "arguments changed" in cli("jobs", "get", str(dead.key)).out
     answer = cli("jobs", "requeue", str(dead.key), "--variables", "{}")
