@@ -66,7 +66,7 @@ async def test_an_argument_that_the_handler_does_not_have_is_refused(app: Everwo
     @app.job("email-send")
     async def send(to: str, subject: str = "") -> None: ...
 
-    with pytest.raises(InvalidInput, match=r"^cc: the handler has no such argument; it takes to, subject$"):
+    with pytest.raises(InvalidInput, match=r"^cc: the handler has no such argument; it takes 'to', 'subject'$"):
         await send.enqueue(to="a", cc="b")  # type: ignore[call-arg]
     assert (await app._host.call(lambda service: service.find(JobFilter(), 1))).jobs == []
 

@@ -230,7 +230,7 @@ async def test_a_parameter_filled_by_a_dependency_is_no_argument(app: Everwork) 
         InvalidInput, match=r"^one: is filled by Depends\(function\) when the job runs, and cannot be passed$"
     ):
         await app.enqueue("a", number=1, one=2)
-    with pytest.raises(InvalidInput, match=r"it takes number$"):
+    with pytest.raises(InvalidInput, match=r"it takes 'number'$"):
         await app.enqueue("a", number=1, other=2)
 
 

@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 from pydantic import AfterValidator, BeforeValidator
 
-from everwork import Everwork, JobContext, JobFunction, JobHandle, State, SyncJobHandle
+from everwork import Everwork, JobContext, JobFunction, JobHandle, RetryPolicy, State, SyncJobHandle
 from everwork.exceptions import BadConfiguration, Fail, InvalidInput, JobCancelled, JobFailed, ResultTimeout
-from tests.app.waiting import working
+from tests.app.waiting import until, working
 
 Send = JobFunction[..., Any, ..., Any]
 
@@ -47,6 +47,20 @@ async def test_a_handle_is_the_key_and_does_what_the_application_does(app: Everw
     with pytest.raises(JobCancelled, match="not needed") as caught:
         await handle.result()
     assert (caught.value.state, caught.value.error, caught.value.key) == ("cancelled", "not needed", handle)
+
+
+@pytest.mark.every_engine
+async def test_a_timeout_tells_of_the_failed_attempt_and_of_its_retry(app: Everwork) -> None:
+    @app.job("email-send", retry=RetryPolicy(base=3600))
+    async def send() -> None:
+        raise ValueError("bad address\n" + "x" * 1000)
+
+    handle = await send.enqueue()
+    async with working(app):
+        await until(handle.history)
+    why = r"attempt 1 of 5 failed \(ValueError: bad address x{170,190}…\), retrying at \d{4}-[-0-9T:.]+Z$"
+    with pytest.raises(ResultTimeout, match=rf"^job '{handle}' is still pending after 0 s: {why}"):
+        await handle.result(timeout=0)
 
 
 @pytest.mark.every_engine
@@ -82,7 +96,7 @@ async def test_a_job_that_does_not_fit_its_handler_any_more_is_requeued_with_oth
         refused = [
             ({"amount": "much", "to": UUID(int=7)}, "amount: Input should be a valid decimal, not 'much'"),
             ({"amount": 1}, "to: the handler needs this argument"),
-            ({"amount": 1, "whom": 2}, "whom: the handler has no such argument; it takes amount, to"),
+            ({"amount": 1, "whom": 2}, "whom: the handler has no such argument; it takes 'amount', 'to'"),
             ("much", "arguments: must be a JSON object, not 'much'"),
         ]
         for bad, problem in refused:
@@ -134,7 +148,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         {"to": "ada", "countdown": 5},
         r"countdown: is an option of the job, not an argument of 'email-send': write send\.using\(delay=",
     ),
-    ((), {"to": "ada", "ctx": 5}, "ctx: the handler has no such argument; it takes to, copies, urgent"),
+    ((), {"to": "ada", "ctx": 5}, "ctx: the handler has no such argument; it takes 'to', 'copies', 'urgent'"),
     (("ada",), {"copies": "many"}, "copies: Input should be a valid integer"),
 ]
 

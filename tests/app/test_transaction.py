@@ -137,7 +137,9 @@ async def test_a_transaction_that_has_ended_is_refused(app: Everwork, tmp_path: 
 
 async def test_a_call_that_fails_leaves_no_transaction_which_it_began(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "empty.db")) as own:
-        with pytest.raises(InvalidInput, match=r"has no tables for jobs yet: open the application before"):
+        with pytest.raises(
+            InvalidInput, match=r"tables for jobs yet: call `await app\.open\(\)` or `app\.sync\.open\(\)` at"
+        ):
             await Everwork(f"sqlite:///{tmp_path}/empty.db").within(own).enqueue("email-send")
         assert not own.in_transaction
         own.execute("BEGIN")

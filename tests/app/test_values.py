@@ -49,6 +49,10 @@ class Line:
     tags: frozenset[str] = field(default_factory=frozenset)
 
 
+class Socket:
+    """What no JSON can hold."""
+
+
 class Order(BaseModel):
     """A model of a user's, with an alias."""
 
@@ -202,8 +206,12 @@ async def test_a_value_that_does_not_fit_is_refused_with_the_name_of_its_part(ap
         InvalidInput, match=r"^picture: cannot be stored as JSON: .*annotate it with pydantic\.Base64Bytes"
     ):
         await take.enqueue(ORDER, b"\xff\xd8")
-    with pytest.raises(InvalidInput, match=r"^thing: must be made of JSON values: "):
-        await app.enqueue("elsewhere", first=1, thing=object())
+    advice = "use a Pydantic model, a dataclass or JSON types, or pass an id"
+    for thing in (Socket(), [{"deep": Socket()}]):
+        with pytest.raises(
+            InvalidInput, match=rf"^thing: must be made of JSON values, not tests\.app\.test_values\.Socket; {advice}$"
+        ):
+            await app.enqueue("elsewhere", first=1, thing=thing)
 
 
 async def test_bytes_that_are_no_text_go_as_base64(app: Everwork) -> None:
@@ -235,8 +243,6 @@ async def test_a_result_that_json_can_hold_is_declared(app: Everwork, hint: Any)
 
 
 async def test_a_result_that_no_json_can_hold_is_refused_at_the_declaration(app: Everwork) -> None:
-    class Socket: ...
-
     async def handler() -> Any: ...
 
     handler.__annotations__["return"] = Socket

@@ -120,6 +120,30 @@ async def test_get_shows_the_last_traceback_and_every_one_if_asked(cli: Cli, eng
     assert history[1]["traceback"] == "Traceback:\n  second"
 
 
+async def test_get_shows_no_traceback_of_a_failure_before_the_last_one(cli: Cli, engine: Engine) -> None:
+    job = await a_processing_job(engine)
+    await settled(engine, Failed(job.key, 1, "no answer", final=True, traceback="Traceback:\n  old"))
+    await engine.requeue([job.key])
+    note = "\n\nattempts with a traceback: 1; --tracebacks shows all\n"
+    for attempt in (2, 3):
+        text = cli("jobs", "get", str(job.key)).out
+        assert "failed here" not in text
+        assert text.endswith(note)
+        await activated(engine, job)
+        await settled(engine, Failed(job.key, attempt, "argument to: unknown", backoff_ms=0))
+    assert "\nAttempt 1 failed here:\nTraceback:\n  old" in cli("jobs", "get", str(job.key), "--tracebacks").out
+
+
+async def test_get_shows_the_last_traceback_also_after_an_attempt_that_was_handed_back(
+    cli: Cli, engine: Engine
+) -> None:
+    job = await a_processing_job(engine)
+    await settled(engine, Failed(job.key, 1, "boom", backoff_ms=0, traceback="Traceback:\n  first"))
+    await activated(engine, job)
+    await settled(engine, Release(job.key, 2))
+    assert cli("jobs", "get", str(job.key)).out.endswith("\nAttempt 1 failed here:\nTraceback:\n  first\n")
+
+
 async def test_get_of_a_completed_job_shows_no_traceback(cli: Cli, engine: Engine) -> None:
     job = await a_processing_job(engine)
     await settled(engine, Failed(job.key, 1, "boom", backoff_ms=0, traceback="Traceback:\n  first"))
@@ -258,7 +282,10 @@ async def test_requeue_gives_one_job_other_variables(cli: Cli, engine: Engine) -
         answer = cli("jobs", "requeue", *options)
         assert (answer.code, answer.err) == (2, f"everwork: {problem}\n")
     answer = cli("jobs", "requeue", str(dead.key), "--var", "to=ada", "--var", "n=2")
-    assert answer.out == "job 1: requeued with other variables (was failed)\n"
+    assert answer.out == (
+        "job 1: requeued with other variables (was failed)\n"
+        "a worker checks them when the job runs: arguments that do not fit its handler fail the job\n"
+    )
     assert (await the_job(engine, dead.key)).variables == '{"to":"ada","n":2}'
     assert "arguments changed" in cli("jobs", "get", str(dead.key)).out
     answer = cli("jobs", "requeue", str(dead.key), "--variables", "{}")

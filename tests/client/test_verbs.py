@@ -242,6 +242,18 @@ async def test_a_result_that_does_not_come_in_time_is_an_error_that_says_so(clie
         await client.result(created.key, 0.05)
 
 
+async def test_a_timeout_tells_of_the_failed_attempt(client: Client) -> None:
+    job = await a_job(client)
+    await client.fail(job, "ValueError: bad address", backoff=3600)
+    why = r"attempt 1 of 5 failed \(ValueError: bad address\), retrying at \d{4}-[-0-9T:.]+Z$"
+    with pytest.raises(ResultTimeout, match=rf"^job '{job.key}' is still pending after 0.05 s: {why}"):
+        await client.result(job.key, 0.05)
+    await client.run_now(job.key)
+    why = r"attempt 1 of 5 failed \(ValueError: bad address\); ready: waiting for a free worker"
+    with pytest.raises(ResultTimeout, match=rf"^job '{job.key}' is still pending after 0.05 s: {why}"):
+        await client.result(job.key, 0.05)
+
+
 async def test_lists_show_every_match_once_newest_first(client: Client) -> None:
     created = await client.create_many([("a", {"n": n}) for n in range(620)])
     await client.create("b")

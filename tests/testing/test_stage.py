@@ -13,7 +13,7 @@ import pytest
 from everwork import Everwork, JobContext, Rate, RetryPolicy, TypePolicy
 from everwork.codec.new_job import new_job
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, Retry
+from everwork.exceptions import BadConfiguration, Fail, InvalidInput, Reject, ResultTimeout, Retry
 from everwork.testing import FailEveryNth, StillBusy, rehearse
 from tests.testing.applications import Herald, World
 
@@ -28,6 +28,18 @@ async def test_a_drain_runs_what_is_due_and_what_that_leads_to(app: Everwork, wo
         (3, "letter-send", "complete"),
     ]
     assert world.done == [("order", 7), ("letter", 7)]
+
+
+async def test_a_result_that_is_waited_for_before_a_drain_names_drain(app: Everwork) -> None:
+    async with rehearse(app) as stage:
+        for _ in range(2):  # Also soon after a drain, when its type was asked for.
+            key = await app.enqueue("letter-send", order=7)
+            advice = r"no workers run on a stage: run its jobs with drain\(\)$"
+            with pytest.raises(ResultTimeout, match=rf"^job '{key}' is still pending after 0 s: {advice}"):
+                await app.result(key, timeout=0)
+            await stage.drain()
+        key = await app.enqueue("unknown")
+        assert stage.explain(key).text == "no function or worker class on this stage takes type 'unknown'"
 
 
 async def test_a_drain_until_empty_jumps_over_delays_and_backoffs(app: Everwork, world: World) -> None:

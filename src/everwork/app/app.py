@@ -192,7 +192,7 @@ class Everwork(Enqueuer):
         try:
             text = await self._host.call(lambda service: service.result(key, timeout))
         except ResultTimeout as error:
-            raise await with_reason(error, self.explain(key)) from None
+            raise await with_reason(error, self.explain(key), self.get(key)) from None
         value = None if text is None else decode(text)
         require_stored(key, value)
         return value

@@ -158,10 +158,12 @@ def _history_row(number: int, event: HistoryEntry) -> tuple[str, ...]:
 
 
 def _tracebacks(job: StoredJob, history: Sequence[HistoryEntry], *, every: bool) -> list[RenderableType]:
-    """The traceback of the last failure, unless the job was completed since; or those of all attempts."""
+    """The traceback of what made the last error, if that has one; or those of all attempts."""
     numbered = zip(attempt_numbers(job, history), history, strict=True)
     traced = [(number, event.traceback) for number, event in numbered if event.traceback]
-    wanted = traced if every else traced[-1:] if job.state is not State.COMPLETED else []
+    last = next((event for event in reversed(history) if event.kind != "release"), None)
+    is_wanted = job.state is not State.COMPLETED and last is not None and last.traceback
+    wanted = traced if every else traced[-1:] if is_wanted else []
     page: list[RenderableType] = []
     for attempt, traceback in wanted:
         page += ["", Text(f"Attempt {attempt} failed here:", style="bold"), Text(_clean(traceback), overflow="fold")]

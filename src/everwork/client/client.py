@@ -294,7 +294,7 @@ class Client:
         try:
             text = await self._call(lambda jobs: jobs.result(number, wait), safe=True, more_seconds=wait)
         except ResultTimeout as error:
-            raise await with_reason(error, self.explain(number)) from None
+            raise await with_reason(error, self.explain(number), self.get(number)) from None
         value = None if text is None else decode(text)
         require_stored(number, value)
         return value

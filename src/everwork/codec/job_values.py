@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -10,16 +11,19 @@ from typing import Any, Final, NamedTuple
 from everwork.aio.loops import within
 from everwork.codec.fields import JOB, JSON_TEXTS
 from everwork.codec.json import decode
+from everwork.core.instants import utc_text
 from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
-from everwork.core.queries import Explanation
-from everwork.core.states import FINISHED_STATES
+from everwork.core.queries import Explanation, Reason
+from everwork.core.states import FINISHED_STATES, State
 from everwork.exceptions import EverworkError, ResultTimeout
 
 PAGE_JOBS: Final = LIST_LIMIT_MAX // 4
 """How many jobs a list reads at a time."""
 EXPLAIN_SECONDS: Final = 1.0
 """How long a caller whose timeout has passed waits for an explanation."""
+ERROR_SHOWN_CHARS_MAX: Final = 200
+"""Of the error of a failed attempt, in the message of a timeout."""
 
 _NAMES = tuple(field.name for field in JOB)
 _VALUES = attrgetter(*_NAMES)
@@ -74,10 +78,27 @@ def every_job_blocking(page: Callable[[int | None], JobPage]) -> Iterator[Job]:
             return
 
 
-async def with_reason(error: ResultTimeout, explaining: Awaitable[Explanation]) -> ResultTimeout:
-    """The same error with the reason why the job has not finished, if it can be found."""
+async def with_reason(
+    error: ResultTimeout, explaining: Awaitable[Explanation], reading: Awaitable[Job]
+) -> ResultTimeout:
+    """The same error with the last failed attempt and the reason why the job has not finished, if they can be found."""
     try:
-        found = await within(EXPLAIN_SECONDS, explaining)
+        found, job = await within(EXPLAIN_SECONDS, asyncio.gather(explaining, reading))
     except (EverworkError, TimeoutError):
         return error
-    return error if found.state in FINISHED_STATES else ResultTimeout(f"{error}: {found.text}")
+    return error if found.state in FINISHED_STATES else ResultTimeout(f"{error}: {_reason(found, job)}")
+
+
+def _reason(found: Explanation, job: Job) -> str:
+    failed = job.attempts - (job.state is State.PROCESSING)
+    if job.last_error is None or failed < 1:
+        return found.text
+    text = f"attempt {failed} of {job.max_attempts} failed ({_short(job.last_error)})"
+    if found.reason is Reason.SCHEDULED and found.until_ms is not None:
+        return f"{text}, retrying at {utc_text(found.until_ms)}"
+    return f"{text}; {found.text}"
+
+
+def _short(error: str) -> str:
+    line = " ".join(error[: 2 * ERROR_SHOWN_CHARS_MAX].split())
+    return line if len(line) <= ERROR_SHOWN_CHARS_MAX else f"{line[:ERROR_SHOWN_CHARS_MAX]}…"

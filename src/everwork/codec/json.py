@@ -48,7 +48,7 @@ def encode(field: str, value: object, bytes_max: int) -> str:
     try:
         raw = orjson.dumps(value, _json_form)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(field, f"must be made of JSON values: {error.__cause__ or error}") from None
+        raise InvalidInput(field, f"must be made of JSON values{_not_made(error)}") from None
     if len(raw) > bytes_max:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(raw):,}")
     if b"null" in raw:
@@ -56,6 +56,17 @@ def encode(field: str, value: object, bytes_max: int) -> str:
     if raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX:
         _refuse_deep(field, orjson.loads(raw))
     return raw.decode()
+
+
+STORABLE_TYPES: Final = "use a Pydantic model, a dataclass or JSON types, or pass an id"
+_UNKNOWN_CLASS: Final = re.compile(r"Unable to serialize unknown type: <class '(?:__main__\.)?(.+)'>")
+
+
+def _not_made(error: Exception) -> str:
+    """What is wrong; pydantic has no advice for a class that it does not know."""
+    reason = str(error.__cause__ or error)
+    unknown = _UNKNOWN_CLASS.fullmatch(reason)
+    return f": {reason}" if unknown is None else f", not {unknown[1]}; {STORABLE_TYPES}"
 
 
 def _json_form(value: object) -> object:

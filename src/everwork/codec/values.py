@@ -8,7 +8,7 @@ from datetime import date
 from types import NoneType, UnionType
 from typing import Any, Final, ForwardRef, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from everwork.codec.json import MASKED, encode
+from everwork.codec.json import MASKED, STORABLE_TYPES, encode
 from everwork.core.checks import shown
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.texts import error_text
@@ -236,7 +236,7 @@ def _adapter(name: str, hint: Any) -> Any:
         # What pydantic advises is for the fields of models.
         problem, is_unknown_class, _ = str(error).splitlines()[0].partition(". Set `arbitrary_types_allowed")
         if is_unknown_class:
-            problem += "; use a Pydantic model, a dataclass or JSON types, or pass an id"
+            problem += f"; {STORABLE_TYPES}"
         raise BadConfiguration(f"{what}: its annotation cannot be serialized to JSON: {problem}") from None
 
 

@@ -130,7 +130,7 @@ class Arguments:
                 filled = f"Depends({self.dependencies[name].name})"
                 raise InvalidInput(name, f"is filled by {filled} when the job runs, and cannot be passed")
             if self._rest is None:
-                allowed = ", ".join(self._values) or "none"
+                allowed = ", ".join(f"'{one}'" for one in self._values) or "none"
                 raise InvalidInput(name, f"the handler has no such argument; it takes {allowed}")
             if name in self._reserved:
                 raise InvalidInput(name, "is taken: the handler gets something else by this name; rename the argument")

@@ -70,6 +70,7 @@ class Harness:
         url = StoreUrl.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
         engine = RehearsalEngine(url, self.clock, own_loop=True)
         engine.refusals = self.faults.refusals
+        engine.handled_types = lambda: {queue.type for queue in self.queues}
         engine.recorded = self._recorded = RecordedTransactions(engine, self.run)
         self._store = engine
         self._restore = self._host.borrow(engine, self._confirm_commits)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, Self, TypeVar
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged, Stamp
 from everwork.core.outcome import Complete
+from everwork.core.queries import Explanation, Reason
 from everwork.engines.contract import Clock
 from everwork.engines.own_connection import own_connection
 from everwork.engines.sqlite.connections import Action, Query
@@ -46,13 +48,15 @@ class RehearsalEngine(SqliteEngine):
         self.refusals = Refusals()
         self.recorded: InTransactions | None = None
         """Jobs that are created and completed in transactions on other databases."""
+        self.handled_types: Callable[[], Collection[str]] = tuple
+        """The types that the handlers on the stage take."""
         self.service_engine = self
         """The last engine made from this one: the service's, which holds what is in memory."""
 
     def fresh(self) -> Self:
         """Another engine on the same store, with the same outages."""
         other = type(self)(self._url, self._clock, own_loop=self._own_loop)
-        other.refusals, other.recorded = self.refusals, self.recorded
+        other.refusals, other.recorded, other.handled_types = self.refusals, self.recorded, self.handled_types
         self.service_engine = other
         return other
 
@@ -73,6 +77,17 @@ class RehearsalEngine(SqliteEngine):
         if self.recorded is None or self._is_here(transaction):
             return await super().complete_in(transaction, completions)
         return await self.recorded.complete(transaction, completions)
+
+    async def explain(self, key: int) -> Explanation | None:
+        """Why a job is not running: one that waits for a worker waits for the test."""
+        explanation = await super().explain(key)
+        if explanation is None or explanation.reason not in (Reason.NOT_ASKED, Reason.QUEUED):
+            return explanation
+        [job] = await self.get([key])
+        text = "no workers run on a stage: run its jobs with drain()"
+        if job is not None and job.type not in self.handled_types():
+            text = f"no function or worker class on this stage takes type '{job.type}'"
+        return replace(explanation, text=text)
 
     async def write(self, action: Action[T]) -> T:
         """Run an action that is not part of the engine contract, in a transaction."""

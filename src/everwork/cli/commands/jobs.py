@@ -160,7 +160,7 @@ def requeue(
 ) -> None:
     """Requeue dead letters, or jobs waiting for a retry: due now, with attempts reset to 0.
 
-    With --variables or --var, one job gets other variables: they replace all of its own.
+    With --variables or --var, one job gets other variables: they replace all of its own, and are checked when it runs.
 
     [bold]Examples:[/bold]
     everwork jobs requeue 17 18
@@ -174,6 +174,8 @@ def requeue(
         raise InvalidInput("variables", f"replace those of one job: give one key, not {len(keys):,}")
     done = "requeued with other variables"
     change_each(keys, done, lambda jobs, key: jobs.requeue(key, variables=given), engine, as_json)
+    if not as_json:
+        write("a worker checks them when the job runs: arguments that do not fit its handler fail the job\n")
 
 
 @app.command("run-now")

@@ -93,7 +93,7 @@ def _act_in(url: StoreUrl, connection: sqlite3.Connection, now_ms: int, act: Cal
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             raise OtherStore(
-                f"{url.path} has no tables for jobs yet: open the application before the transaction"
+                f"{url.path} has no tables for jobs yet: call `await app.open()` or `app.sync.open()` at startup"
             ) from None
         if error.sqlite_errorcode & 0xFF not in BUSY:
             raise unavailable(url.path, error) from error

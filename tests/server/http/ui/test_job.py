@@ -116,6 +116,19 @@ async def test_each_failed_attempt_has_its_traceback_folded_escaped_and_masked(v
     assert ("s3cret" in page, "<script>alert" in page) == (False, False)
 
 
+async def test_a_failure_without_a_message_does_not_bring_back_the_one_before(visitor: Visitor) -> None:
+    rest = visitor.rest
+    job = await rest.leased()
+    at = f"{JOBS}/{job['key']}"
+    await rest.ok("PUT", f"{at}/fail", {"error_message": "old", "retries": 0, "traceback": "at send (a.js:1)"})
+    await rest.ok("PUT", f"{at}/requeue")
+    await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
+    await rest.ok("PUT", f"{at}/fail", {"retries": 0})
+    page = await visitor.page(f"/ui/jobs/{job['key']}")
+    assert "old" not in why_of(page)
+    assert "why-traceback" not in page
+
+
 async def test_a_job_is_offered_only_what_its_state_allows_and_each_deed_is_in_the_audit_log(visitor: Visitor) -> None:
     rest = visitor.rest
     key = (await rest.job(run_at=LATER))["key"]

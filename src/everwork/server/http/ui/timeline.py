@@ -161,8 +161,8 @@ def summary(job: StoredJob, why: Explanation, entries: Sequence[TimelineEntry], 
     if job.state is State.CANCELLED:
         return Summary(tone, *_end(job, entries), sentence, None, entries[0].error)
     title, at_ms = _end(job, entries) if job.state is State.FAILED else (TITLES[job.state], None)
-    failed = (one for one in entries if one.error and one.mood in FAILING)
-    failure = next(map(_failure, failed), None) if job.last_error is not None else None
+    failed = next((one for one in entries if one.mood in FAILING), None) if job.last_error is not None else None
+    failure = _failure(failed) if failed is not None and (failed.error or failed.traceback) else None
     return Summary(tone, title, at_ms, sentence, failure)
 
 
