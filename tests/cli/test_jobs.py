@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from everwork.cli.commands.jobs import engine_hint
 from everwork.core.limits import CREATE_BATCH_MAX
 from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.states import State
@@ -215,6 +217,27 @@ def test_a_reader_that_goes_away_gets_no_complaint(cli: Cli) -> None:
 
 
 # get ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["jobs get", "dead show"])
+async def test_the_command_that_brings_a_job_back_can_be_pasted(cli: Cli, engine: Engine, command: str) -> None:
+    job = await a_dead_letter(engine)
+    url = f"sqlite:///{cli.file}"
+    (cli.folder / "other.toml").write_text(f'engine = "{url}"')
+    for options in ("", f" --engine {url}", " --config other.toml"):
+        out = cli(*f"{command} {job.key}{options}".split()).out
+        assert re.findall(r"bring it back with: everwork (.*)", out) == [f"jobs requeue {job.key}{options}"]
+    assert f"jobs requeue {job.key}\n" in cli(*command.split(), str(job.key), EVERWORK_ENGINE=url).out
+
+
+async def test_a_suggested_command_is_not_broken_into_lines(cli: Cli, engine: Engine) -> None:
+    job = await a_dead_letter(engine)
+    url = f"sqlite:///{'./' * 150}everwork.db"
+    assert f" jobs requeue {job.key} --engine {url}\n" in cli("jobs", "get", str(job.key), "--engine", url).out
+
+
+def test_a_password_is_not_repeated_in_a_suggested_command() -> None:
+    assert engine_hint("postgresql://app:secret@db/jobs") == " --engine 'postgresql://app:***@db/jobs'"
 
 
 async def test_get_shows_the_job_its_history_and_why_it_is_not_running(cli: Cli, engine: Engine) -> None:

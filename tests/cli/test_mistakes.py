@@ -185,6 +185,26 @@ def test_stats_of_hours_that_are_not_kept_are_refused(cli: Cli, hours: str) -> N
     assert answer.code == 2
 
 
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("worker -A proj", "No such option: -A: name the application as an argument: everwork worker MODULE:NAME"),
+        ("-A proj worker", "No such option: -A: name the application as an argument: everwork worker MODULE:NAME"),
+        ("worker shop --concurrency 4", "No such option: --concurrency: set concurrency= of each function, or "),
+        ("worker shop -c4", "No such option: -c: set concurrency= of each function, or "),
+        ("worker shop -Q mail", "No such option: -Q: each type is a queue: everwork worker MODULE:NAME --types a,b"),
+        ("worker shop -B", "No such option: -B: schedules run in every worker"),
+        ("beat", "No such command 'beat': schedules run in every worker"),
+        ("flower", "No such command 'flower': everwork up and everwork serve include the dashboard"),
+        ("jobs list -A", "No such option: -A (see everwork jobs list --help)"),
+    ],
+)
+def test_what_celery_users_type_is_answered_with_ours(cli: Cli, command: str, hint: str) -> None:
+    answer = cli(*command.split())
+    assert answer.complaint.startswith(hint)
+    assert (answer.code, answer.complaint.endswith("--help)")) == (2, True)
+
+
 def test_a_job_that_is_not_there_is_exit_code_1(cli: Cli) -> None:
     cli("jobs", "create", "x")
     answer = cli("jobs", "get", "17")

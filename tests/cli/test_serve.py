@@ -138,10 +138,39 @@ def test_a_port_that_is_taken_is_told_in_one_line(cli: Cli) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        answer = cli("up", "--grpc-port", port, "--http-port", "0")
-        assert answer.complaint.startswith(f"grpc_port: cannot listen on 127.0.0.1:{port}")
-        answer = cli("up", "--http-port", port, "--grpc-port", "0")
-        assert answer.complaint.startswith(f"http_port: cannot listen on 127.0.0.1:{port}")
+        for name, other in (("grpc", "http"), ("http", "grpc")):
+            answer = cli("up", f"--{name}-port", port, f"--{other}-port", "0")
+            assert answer.complaint == (
+                f"{name}_port: cannot listen on 127.0.0.1:{port}: Address already in use; "
+                f"choose another with --{name}-port or EVERWORK_{name.upper()}_PORT"
+            )
+
+
+def test_a_host_that_is_not_this_one_s_is_told_in_one_line(cli: Cli) -> None:
+    answer = cli("serve", *PORTS, "--host", "192.0.2.1", EVERWORK_API_KEY="x" * 20)
+    assert answer.complaint == (
+        "host: cannot listen on 192.0.2.1:0: Cannot assign requested address; "
+        "choose another with --host or EVERWORK_HOST"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "similar"),
+    [
+        ("serve", "REST_PORT", "EVERWORK_GRPC_PORT or EVERWORK_HTTP_PORT"),
+        ("up", "PORT", "EVERWORK_GRPC_PORT or EVERWORK_HTTP_PORT"),
+        ("up", "ENGINE_URL", "EVERWORK_ENGINE"),
+    ],
+)
+def test_a_variable_that_resembles_a_setting_is_ignored_with_a_warning(
+    cli: Cli, command: str, name: str, similar: str
+) -> None:
+    environment: dict[str, Any] = {f"EVERWORK_{name}": "1", "EVERWORK_API_KEY": "x" * 20}
+    answer = cli(command, *PORTS, "--host", "192.0.2.1", **environment)
+    warning, _ = answer.err.splitlines()
+    assert warning == (
+        f"everwork: warning: environment variable EVERWORK_{name} is unknown and ignored; did you mean {similar}?"
+    )
 
 
 def test_an_engine_that_cannot_be_reached_is_told_in_one_line(cli: Cli) -> None:

@@ -52,7 +52,7 @@ def test_an_application_is_found_by_its_name_or_made_by_a_function(folder: Path,
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("shop.py", "must name a module, not a file: write shop:manager"),
+        ("shop.py", "must name a module, not a file: write shop:NAME"),
         ("./src/shop.py:app", "must name a module, not a file: write src.shop:app"),
         ("shop:", "must be MODULE or MODULE:NAME, such as app:manager, not 'shop:'"),
         (":app", "must be MODULE or MODULE:NAME, such as app:manager, not ':app'"),
@@ -65,6 +65,27 @@ def test_a_target_that_cannot_be_one(text: str, complaint: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Target.parse(text)
     assert str(refused.value) == f"target: {complaint}"
+
+
+@pytest.mark.parametrize(
+    ("code", "suggested"),
+    [
+        (APP, "shop:app"),
+        (
+            "import everwork as e\nmail: e.Everwork = e.Everwork('a')\nteam = e.ProcessManager()",
+            "shop:mail or shop:team",
+        ),
+        ("from everwork import Everwork\ndef make():\n    app = Everwork('a')\n    return app", "shop:NAME"),
+        ("app = (", "shop:NAME"),
+    ],
+)
+def test_a_file_is_answered_with_the_programs_in_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, suggested: str
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "shop.py").write_text(code)
+    with pytest.raises(InvalidInput, match=f"^target: must name a module, not a file: write {suggested}$"):
+        Target.parse("./shop.py")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +40,27 @@ async def test_the_test_on_the_page_passes(page: str, tmp_path: Path, monkeypatc
         await test()
     else:
         await asyncio.to_thread(test)
+
+
+def test_the_examples_pass_strict_type_checks(tmp_path: Path) -> None:
+    for page in ("fastapi.md", "sqlalchemy.md"):
+        folder = tmp_path / page
+        folder.mkdir()
+        text = (DOCS / page).read_text()
+        for name, program in PROGRAMS.findall(text):
+            (folder / f"{name}.py").write_text(program)
+        with (folder / "shop.py").open("a") as shop:
+            shop.writelines(f"\n{fragment}" for fragment in FRAGMENTS.findall(text))
+        options = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "mypy", *options, "."],
+            cwd=folder,
+            env=os.environ | {"MYPYPATH": str(DOCS.parent / "src")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout.splitlines()[:-1]) == (0, []), done.stdout + done.stderr
 
 
 async def test_the_other_examples_for_fastapi_belong_to_the_program(

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from everwork.exceptions import BadConfiguration
-from everwork.server.settings import Settings, declared_settings, engine_url, load
+from everwork.server.settings import Settings, declared_settings, engine_url, load, suspicious_variables
 from everwork.service.policies import with_defaults
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -306,6 +306,27 @@ def test_variables_of_others_are_none_of_our_business() -> None:
         "",
     ]
     assert load(None, {f"EVERWORK_{name}": "x" for name in names} | {"GRPC_PROT": "x"}, {}) == Settings()
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("DEBUG", "JOBS_PER_TICK", "REDIS_PASSWORD", "SUPERVISED", "IMAGE", "TEST_ENGINES", "TEST_EVERYTHING", ""),
+        *("DJANGO_BACKEND", "DJANGO_QUEUES", "DJANGO_CONCURRENCY", "HTTP_PORT", "VERSION", "HOME"),
+        # Kubernetes sets these for services called everwork, everwork-http and everwork-grpc.
+        *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT_27500_TCP", "PORT_27500_TCP_PORT"),
+        *("HTTP_SERVICE_PORT", "GRPC_SERVICE_PORT", "GRPC_PORT_27500_TCP_PORT"),
+    ],
+)
+def test_variables_of_others_give_no_warning(variable: str) -> None:
+    assert suspicious_variables({f"EVERWORK_{variable}": "1", "REST_PORT": "1"}) == []
+    assert suspicious_variables({"EVERWORK_PORT": "tcp://10.0.0.1:27500"}) == []
+
+
+@pytest.mark.parametrize("name", ["rest_port", "api_port", "web_port", "port", "http", "engine_url"])
+def test_a_variable_that_resembles_a_setting_gives_a_warning(name: str) -> None:
+    [warning] = suspicious_variables({f"EVERWORK_{name.upper()}": "1"})
+    assert warning.startswith(f"environment variable EVERWORK_{name.upper()} is unknown and ignored; did you mean ")
 
 
 @pytest.mark.parametrize(

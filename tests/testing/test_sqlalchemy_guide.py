@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
             sys.modules.pop(name, None)
 
 
+def opened(shop: Any) -> AbstractAsyncContextManager[Any]:
+    """The guide's web application between startup and shutdown."""
+    context: AbstractAsyncContextManager[Any] = shop.api.router.lifespan_context(shop.api)
+    return context
+
+
 async def test_the_tests_of_the_guide_pass(shop: Any) -> None:
     tests = importlib.import_module("test_shop")
     for name in ("test_an_order_sends_its_receipt", "test_an_order_that_is_refused_sends_nothing"):
@@ -50,8 +57,8 @@ async def test_the_tests_of_the_guide_pass(shop: Any) -> None:
 
 
 async def test_the_shop_of_the_guide_stores_order_and_job_in_one_transaction(shop: Any) -> None:
-    transport = httpx.ASGITransport(shop.web)
-    async with shop.lifespan(shop.web), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+    transport = httpx.ASGITransport(shop.api)
+    async with opened(shop), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
         refused = await client.post("/orders", params={"email": "ada@example.invalid"})
         placed = await client.post("/orders", params={"email": "ada@example.org"})
         jobs = [job async for job in shop.app.list()]
@@ -63,10 +70,9 @@ async def test_a_handler_of_the_guide_ends_its_job_with_its_work(shop: Any) -> N
     importlib.import_module("shipping")
     if shop.engine.dialect.name == "sqlite":
         importlib.import_module("immediate")
-    await shop.create_tables()
-    async with shop.sessions() as session, session.begin():
-        session.add(shop.Order(id=1, email="ada@example.org"))
-    async with shop.app:
+    async with opened(shop):
+        async with shop.sessions() as session, session.begin():
+            session.add(shop.Order(id=1, email="ada@example.org"))
         job = await run_one(shop.app, "order-ship", order=1)
         async with shop.sessions() as session:
             assert (job.result, (await session.get_one(shop.Order, 1)).shipped) == ({"shipped": 1}, True)
@@ -74,7 +80,6 @@ async def test_a_handler_of_the_guide_ends_its_job_with_its_work(shop: Any) -> N
 
 async def test_jobs_of_the_guide_in_another_store_are_created_after_the_commit(shop: Any) -> None:
     elsewhere = importlib.import_module("elsewhere")
-    await shop.create_tables()
-    async with rehearse(elsewhere.elsewhere) as stage:
+    async with opened(shop), rehearse(elsewhere.elsewhere) as stage:
         await elsewhere.place("ada@example.org")
         stage.assert_enqueued("receipt-send", to="ada@example.org", count=1)

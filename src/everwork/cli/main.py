@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -61,6 +62,25 @@ COMMANDS: Final = {
 
 UsageError: Final[Any] = typer.BadParameter.__base__
 """Taken from a class that typer exports: newer versions of typer carry a click of their own."""
+
+_APPLICATION: Final = "name the application as an argument: everwork worker MODULE:NAME"
+_CONCURRENCY: Final = "set concurrency= of each function, or start more processes with --processes"
+_TYPES: Final = "each type is a queue: everwork worker MODULE:NAME --types a,b"
+_SCHEDULES: Final = "schedules run in every worker, and each run is started once"
+_DASHBOARD: Final = "everwork up and everwork serve include the dashboard"
+CELERY: Final = {
+    "-A": _APPLICATION,
+    "--app": _APPLICATION,
+    "-c": _CONCURRENCY,
+    "--concurrency": _CONCURRENCY,
+    "-Q": _TYPES,
+    "--queues": _TYPES,
+    "-B": _SCHEDULES,
+    "--beat": _SCHEDULES,
+    "beat": _SCHEDULES,
+    "flower": _DASHBOARD,
+}
+"""What Celery users type, and what it is here."""
 
 
 class Commands(TyperGroup):
@@ -153,7 +173,7 @@ def _explained(error: Exception) -> tuple[int, str]:
     match error:
         case UsageError(ctx=context):
             where = f" (see {context.command_path} --help)" if context else ""
-            return BAD_REQUEST, f"{error.format_message()}{where}"
+            return BAD_REQUEST, f"{_with_hint(error.format_message(), context)}{where}"
         case JobError() | NotFound():
             return REFUSED, str(error)
         case EverworkError() | OSError():
@@ -162,6 +182,14 @@ def _explained(error: Exception) -> tuple[int, str]:
             return UNEXPECTED, f"{error}: the installation is incomplete; reinstall Everwork with its dependencies"
         case _:
             return UNEXPECTED, f"unexpected {type(error).__name__}: {error} (set EVERWORK_DEBUG=1 to see where)"
+
+
+def _with_hint(message: str, context: Any) -> str:
+    """The message, with what Celery's option or command is here."""
+    unknown = re.match(r"No such (?:option|command):? '?([\w-]+)", message)
+    is_worker = context is not None and context.command_path in ("everwork", "everwork worker")
+    hint = CELERY.get(unknown[1]) if unknown and is_worker else None
+    return f"{message.rstrip('.')}: {hint}" if hint else message
 
 
 def _fill_closed_streams() -> None:

@@ -81,7 +81,8 @@ def write_rich(*parts: RenderableType) -> None:
     )
     with console.capture() as captured:
         for part in parts:
-            console.print(part)
+            # A command to be pasted stays on one line, however narrow the terminal is.
+            console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))
     lines = captured.get().splitlines()
     write("".join(f"{line.rstrip()}\n" for line in lines))
 

@@ -86,7 +86,8 @@ def job_page(
     page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]
     page.append(Text.assemble(("Why? ", "bold"), one_line(explanation.text)))
     if job.state is State.FAILED:
-        page.append(Text(f"     bring it back with: {command_name()} jobs requeue {job.key}{engine}", style="dim"))
+        command = f"{command_name()} jobs requeue {job.key}{engine}"
+        page.append(Text(f"     bring it back with: {command}", style="dim", no_wrap=True))
     if history:
         page += ["", table(HISTORY_COLUMNS, _history_rows(job, history))]
     return page + _tracebacks(job, history, every=every)

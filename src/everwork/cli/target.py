@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
 import inspect
@@ -38,9 +39,9 @@ class Target(NamedTuple):
         module, colon, name = text.partition(":")
         if module.endswith(".py") or "/" in module:
             suggested = module.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
-            raise InvalidInput(
-                "target", f"must name a module, not a file: write {suggested}:{name or DEFAULT_NAMES[0]}"
-            )
+            names = [name] if name else _program_names(Path(module)) or ["NAME"]
+            suggestions = " or ".join(f"{suggested}:{one}" for one in names)
+            raise InvalidInput("target", f"must name a module, not a file: write {suggestions}")
         if not _is_dotted_name(module) or (colon and not _is_dotted_name(name)):
             raise InvalidInput(
                 "target", f"must be MODULE or MODULE:NAME, such as app:manager, not {checks.shown(text)}"
@@ -177,6 +178,22 @@ def _error_text(error: BaseException) -> str:
             return f"{type(error).__name__}: {error.msg}"
         case _:
             return ": ".join(part for part in (type(error).__name__, str(error)) if part)
+
+
+def _program_names(file: Path) -> list[str]:
+    """The names of the programs that a file creates at its top level, found without running it."""
+    try:
+        statements = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    names = []
+    for one in statements:
+        if isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Call):
+            created = ast.unparse(one.value.func).rpartition(".")[2]
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            if created in (Everwork.__name__, ProcessManager.__name__):
+                names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
 
 
 def _is_dotted_name(text: str) -> bool:

@@ -61,8 +61,12 @@ MASKED: Final = (
 MASKED_MAX: Final = 1_000
 SIMILARITY_MIN: Final = 0.8
 """From this similarity on an unknown name is considered a typo."""
+RESEMBLANCE_MIN: Final = 0.58
+"""From this similarity on an unknown variable may have been intended as a setting."""
+_FOREIGN: Final = re.compile(r"(.+_)?(service_(host|port)(_.+)?|port_\d+_.+)|(django|test)_.+")
+"""Variables that Kubernetes sets for services (`..._PORT` has the value `tcp://...`), and those of other parts."""
 
-__all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load"]
+__all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load", "suspicious_variables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -154,6 +158,19 @@ def declared_settings(config_path: str | Path | None, environ: Mapping[str, str]
     given = {**_from_file(config_path), **_from_environment(environ)}
     values = {name: _value(name, one) for name, one in given.items() if name in (*DEFAULTED, "types")}
     return Settings(**values).declared
+
+
+def suspicious_variables(environ: Mapping[str, str]) -> list[str]:
+    """A warning for each variable that is ignored, but resembles a setting."""
+    warnings = []
+    for variable, text in environ.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX) or name in _READERS or _FOREIGN.fullmatch(name) or "://" in text:
+            continue
+        if similar := get_close_matches(name, _READERS, 2, RESEMBLANCE_MIN):
+            known = " or ".join(f"{PREFIX}{one.upper()}" for one in sorted(similar))
+            warnings.append(f"environment variable {variable} is unknown and ignored; did you mean {known}?")
+    return warnings
 
 
 # Sources ----------------------------------------------------------------------------------------------

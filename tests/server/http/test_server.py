@@ -28,7 +28,9 @@ from tests.stores import url_of
 async def test_a_port_that_is_taken_is_a_mistake_in_one_line(local: Rest) -> None:
     taken = int(local.url.rpartition(":")[2])
     second = HttpServer(local.service, local.keys, Settings(http_port=taken))
-    with pytest.raises(BadConfiguration, match=rf"^http_port: cannot listen on 127\.0\.0\.1:{taken}: .*in use"):
+    with pytest.raises(
+        BadConfiguration, match=rf"^http_port: cannot listen on 127\.0\.0\.1:{taken}: Address already in use; "
+    ):
         await second.start()
 
 

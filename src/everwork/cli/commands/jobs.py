@@ -15,9 +15,11 @@ import typer
 from everwork.cli import show
 from everwork.cli.commands.create import VariablePairs, VariablesJson, create, parse_variables
 from everwork.cli.options import (
+    ENGINE_VARIABLE,
     AsJson,
     EngineUrl,
     JobKeys,
+    config_path,
     job_keys,
     listing_app,
     number,
@@ -29,6 +31,7 @@ from everwork.cli.output import write, write_json, write_rich, write_stderr
 from everwork.cli.session import jobs_of, use
 from everwork.codec.job_reports import explanation_report, job_report
 from everwork.codec.new_job import search_text
+from everwork.codec.urls import shown_url
 from everwork.core import checks
 from everwork.core.instants import instant_ms
 from everwork.core.job import HistoryEntry, StoredJob
@@ -306,8 +309,11 @@ def _without_cursor(arguments: Sequence[str]) -> list[str]:
 
 
 def engine_hint(engine: str | None) -> str:
-    """What a suggested command needs to reach the same engine; a URL may contain a password, so it is not repeated."""
-    return "" if engine in (None, os.environ.get("EVERWORK_ENGINE")) else " --engine ..."
+    """The options that a suggested command needs to reach the same engine; a password is hidden."""
+    if engine is None:
+        config = config_path()
+        return "" if config is None else f" --config {shlex.quote(config)}"
+    return "" if engine == os.environ.get(ENGINE_VARIABLE) else f" --engine {shlex.quote(shown_url(engine))}"
 
 
 async def job_details(service: JobService, key: int) -> tuple[StoredJob, list[HistoryEntry], Explanation]:

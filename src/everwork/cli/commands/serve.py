@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,8 @@ import typer
 from everwork import logs
 from everwork.aio.loops import new_loop
 from everwork.cli.options import AsJson, ConfigFile
-from everwork.server.settings import Settings, load
+from everwork.cli.output import write_stderr
+from everwork.server.settings import Settings, load, suspicious_variables
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
@@ -67,7 +69,15 @@ def serve(  # noqa: PLR0913 - one per flag
         "offline": offline,
         "auth": "off" if no_auth else None,
     }
-    run_server(load(config, os.environ, flags), as_json=as_json)
+    run_server(load_settings(config, flags), as_json=as_json)
+
+
+def load_settings(config: str | None, flags: Mapping[str, object]) -> Settings:
+    """The settings of a server; variables that resemble one, but are ignored, are reported."""
+    settings = load(config, os.environ, flags)
+    for warning in suspicious_variables(os.environ):
+        write_stderr(f"warning: {warning}")
+    return settings
 
 
 def run_server(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from contextlib import suppress
 from typing import Annotated, Any, Final
@@ -12,7 +11,16 @@ from typing import Annotated, Any, Final
 import typer
 
 from everwork import Everwork
-from everwork.cli.commands.serve import GrpcPort, Host, HttpPort, NoAuth, OfflinePath, run_server, serving
+from everwork.cli.commands.serve import (
+    GrpcPort,
+    Host,
+    HttpPort,
+    NoAuth,
+    OfflinePath,
+    load_settings,
+    run_server,
+    serving,
+)
 from everwork.cli.demo import Journal, Lines, Snapshot, Traffic, demo_app, duration_text, view_for
 from everwork.cli.options import ConfigFile, number
 from everwork.cli.output import command_name, write
@@ -21,7 +29,7 @@ from everwork.core import checks
 from everwork.core.queries import Count, JobFilter, Page
 from everwork.core.states import State
 from everwork.runtime.shutdown import on_stop_signals
-from everwork.server.settings import Settings, load
+from everwork.server.settings import Settings
 from everwork.service.service import JobService
 
 DEMO_URL: Final = "sqlite:///everwork-demo.db"
@@ -56,6 +64,8 @@ def up(
     [bold]Examples:[/bold]
     everwork up
     everwork up --demo
+    everwork up --http-port 8000 --grpc-port 8001
+    make up ARGS="--http-port 8000"
     """
     stops_after = None if seconds is None else checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
     flags = {
@@ -66,7 +76,7 @@ def up(
         "offline": offline,
         "auth": "off" if no_auth else None,
     }
-    settings = load(config, os.environ, flags)
+    settings = load_settings(config, flags)
     if demo:
         asyncio.run(Demo(settings, as_json=as_json).run(stops_after))
     else:

@@ -14,6 +14,7 @@ from everwork.server.grpc.gateway import Gateway, Methods, Router
 from everwork.server.grpc.health import Health, reflection_methods
 from everwork.server.grpc.jobs_api import JobsApi
 from everwork.server.grpc.zeebe import Address, ZeebeGateway
+from everwork.server.listening import cannot_listen, open_listener
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
@@ -93,9 +94,16 @@ class GrpcServer:
                 return server.add_insecure_port(address)
             return server.add_secure_port(address, credentials)
         except RuntimeError:
-            raise BadConfiguration(
-                f"grpc_port: cannot listen on {address}; another program may use it, or the host is not this one's"
-            ) from None
+            raise self._listen_error() from None
+
+    def _listen_error(self) -> BadConfiguration:
+        """Why gRPC cannot listen, which it does not tell: a plain socket does."""
+        host, port = self._settings.host, self._settings.grpc_port
+        try:
+            open_listener(host, port, "grpc_port").close()
+        except BadConfiguration as error:
+            return error
+        return cannot_listen(host, port, "grpc_port", "another program may be using it")
 
 
 def _credentials(settings: Settings) -> grpc.ServerCredentials | None:

@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import uvicorn
 
@@ -15,6 +15,7 @@ from everwork.exceptions import BadConfiguration
 from everwork.server.http.app import make_app
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.protocol import BoundedProtocol
+from everwork.server.listening import open_listener
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import Settings
@@ -26,7 +27,6 @@ KEEP_ALIVE_SECONDS: Final = 30
 TICK_SECONDS: Final = 0.1
 """How often uvicorn checks whether to stop."""
 CANCEL_SECONDS: Final = 1.0
-BACKLOG: Final = 2_048
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2; all ciphers of TLS 1.3 are fine."""
 
@@ -138,21 +138,8 @@ async def _cancel_requests(server: uvicorn.Server) -> None:
         connection.transport.abort()
 
 
-def _listen(family: socket.AddressFamily, address: Any) -> socket.socket:
-    """Create a listening socket; on `::` it accepts IPv4, too."""
-    if family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6():
-        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=True)
-    return socket.create_server(address, family=family, backlog=BACKLOG)
-
-
 def _bind(settings: Settings) -> socket.socket:
-    try:
-        infos = socket.getaddrinfo(settings.host, settings.http_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = infos[0]
-        listener = _listen(family, address)
-    except OSError as error:
-        where = f"{settings.host}:{settings.http_port}"
-        raise BadConfiguration(f"http_port: cannot listen on {where}: {error.strerror or error}") from None
+    listener = open_listener(settings.host, settings.http_port, "http_port")
     # Connections inherit it. Without it, the second part of a response waits 40 ms for the ACK of the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
