@@ -247,6 +247,8 @@ def test_what_is_no_policy_or_breaker_is_refused() -> None:
         (TypePolicy(retry=RetryPolicy()), True),
         (TypePolicy(retry=RetryPolicy(max_attempts=3)), True),
         (with_retry(TypePolicy(), RetryPolicy(base=60)), True),
+        (TypePolicy(retry=replace(TypePolicy().retry, base=60)), True),
+        (TypePolicy(retry=replace(TypePolicy().retry, max_attempts=3)), False),
         (policy_from({"max_attempts": 3}), False),
         (policy_from({"max_running": 3, "base": None}), False),
         *((policy_from({name: 1}), True) for name in ("base", "factor", "cap", "jitter")),

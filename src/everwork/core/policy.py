@@ -95,7 +95,9 @@ class TypePolicy:
 
         If so, no built-in error rule changes it.
         """
-        return not isinstance(self.retry, DefaultDelays)
+        retry = self.retry
+        # `replace` keeps the class, also if it changes a delay.
+        return not isinstance(retry, DefaultDelays) or retry != DefaultDelays(retry.max_attempts)
 
     @property
     def failed_job_retry_ms(self) -> int | None:
