@@ -141,7 +141,7 @@ def _kind(database: Mapping[str, Any]) -> str:
 
 def _is_memory(database: Mapping[str, Any]) -> bool:
     name = str(database["NAME"])
-    return name in ("", ":memory:", "file::memory:") or "mode=memory" in name
+    return name in ("", ":memory:") or name.startswith("file::memory:") or "mode=memory" in name
 
 
 def _file_of(database: Mapping[str, Any]) -> str:

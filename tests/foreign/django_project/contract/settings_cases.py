@@ -149,6 +149,7 @@ class ConfigurationCase(TestCase):
             ({"ENGINE": "django.db.backends.sqlite3", "NAME": "file:x?mode=memory&cache=shared"}, "sqlite:///:memory:"),
             ({"ENGINE": "django.db.backends.sqlite3", "NAME": "/srv/a b.db"}, "sqlite:////srv/a%20b.db"),
             ({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}, "sqlite:///:memory:"),
+            ({"ENGINE": "django.db.backends.sqlite3", "NAME": "file::memory:?cache=shared"}, "sqlite:///:memory:"),
         ):
             usual = {"NAME": "shop", "USER": "u", "PASSWORD": "p/@:", "HOST": "", "PORT": "", "OPTIONS": {}}
             with changed_database(**usual | changes):
