@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from enum import Enum
 from functools import partial, wraps
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
@@ -134,6 +134,8 @@ SECRET = SecretStr("hunter2")
         (list[date | str], ["x", DAY], r"^x\[1\]: is ambiguous in JSON: date would be read as str"),
         (dict[str, tuple[UUID | str]], {"a": (UUID(int=1),)}, r"^x\.a\[0\]: is ambiguous in JSON: UUID would"),
         (TypeAliasType("Day", date | str), DAY, r"^x: is ambiguous in JSON: date would be read as str"),
+        (list[Literal["any"] | str | UUID], [UUID(int=1)], r"^x\[0\]: is ambiguous in JSON: UUID would be read as str"),
+        (list[Annotated[str | UUID, "an id"]], [UUID(int=1)], r"^x\[0\]: is ambiguous in JSON: UUID would be read as"),
         (Note, Note(about=DAY), r"^x\.about: is ambiguous in JSON: date would be read as str"),
         (dict[int | str, int], {1: 2}, r"^x: has keys that change in JSON, such as 1"),
         (dict[str | None, int], {None: 2}, r"^x: has keys that change in JSON, such as None"),

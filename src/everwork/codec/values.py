@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from datetime import date
 from types import NoneType, UnionType
-from typing import Any, Final, ForwardRef, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, ForwardRef, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from everwork.codec.json import MASKED, STORABLE_TYPES, encode
 from everwork.core.checks import shown
@@ -177,7 +177,10 @@ def _takes_anything(hint: Any) -> bool:
         return True
     if isinstance(hint, type) and not get_args(hint):
         return issubclass(hint, Collection) and not issubclass(hint, str | bytes)
-    return any(_takes_anything(one) for one in get_args(hint) if one is not Ellipsis)
+    if get_origin(hint) is Literal:
+        return False  # Its arguments are values.
+    inner = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
+    return any(_takes_anything(one) for one in inner if one is not Ellipsis)
 
 
 def _secret(value: Any) -> Any:
