@@ -24,12 +24,14 @@ from everwork import Access, Everwork
 from everwork.core.states import State
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.http import ui
+from everwork.server.http.framework.body import BULK_BYTES_MAX
 from everwork.server.http.ui.pages import PAGES
 
 LINKS: Final = re.compile(r'href="([^"#]+)"')
 ADDRESSES: Final = re.compile(r'(?:href|action|src|data-login)="([^"#]+)"')
 CSRF: Final = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 KEY: Final = "a-key-for-the-dashboard-of-this-test"
+CHUNK_BYTES: Final = 1_048_576
 
 
 def everything(_request: Request) -> Access:
@@ -234,6 +236,22 @@ async def test_a_check_may_read_the_form_that_its_page_gets_then(app: Everwork) 
         cancelling = visitor.post("/a/b/jobs/1/cancel", data={"csrf": token, "sure": "yes"})
         assert (await asyncio.wait_for(cancelling, 10)).status_code == 303
     assert (await app.get(1)).state is State.CANCELLED
+
+
+async def test_a_check_does_not_read_more_than_any_page_takes(app: Everwork) -> None:
+    async def check(request: Request) -> Access | None:
+        await request.body()
+        return None
+
+    async def endless() -> AsyncIterator[bytes]:
+        for sent in range(BULK_BYTES_MAX // CHUNK_BYTES + 2):
+            assert sent <= BULK_BYTES_MAX // CHUNK_BYTES, "it is still read"
+            yield bytes(CHUNK_BYTES)
+
+    dashboard = app.dashboard(auth=check, api=True)
+    for web, path in ((under("/a/b", dashboard), "/a/b"), (dashboard, "")):
+        async with browser(web) as visitor:
+            assert (await visitor.post(f"{path}/api/v1/jobs", content=endless())).status_code == 413
 
 
 async def test_a_key_that_a_checked_visitor_creates_is_listed(app: Everwork) -> None:

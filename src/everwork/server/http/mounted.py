@@ -24,6 +24,7 @@ from everwork.app.engine_host import EngineHost
 from everwork.core import checks
 from everwork.exceptions import BadConfiguration, EngineError
 from everwork.server.http.app import MOUNTED_PATHS, make_api, make_dashboard
+from everwork.server.http.framework.body import BULK_BYTES_MAX
 from everwork.server.http.framework.context import PRINCIPAL, AppContext
 from everwork.server.http.framework.middleware import ResponseMiddleware
 from everwork.server.http.framework.problems import problem
@@ -195,15 +196,19 @@ class MountedDashboard:
 
 
 class ReadAgain:
-    """The body of a request, which a check may read before the page does."""
+    """The body of a request, which a check may read before the page does; no page takes more than `BULK_BYTES_MAX`."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._seen: deque[Message] = deque()
+        self._bytes = 0
 
     async def look(self) -> Message:
         """The next message, for the check."""
         message = await self._receive()
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > BULK_BYTES_MAX:
+            raise HTTPException(413, f"the body must be at most {BULK_BYTES_MAX // 1_048_576} MiB")
         self._seen.append(message)
         return message
 
