@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 
 from everwork import Everwork, JobContext
 from everwork.core.states import State
-from everwork.exceptions import BadConfiguration
+from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.runtime.runtime import Runtime
 from everwork.testing import rehearse
 from tests.app.waiting import until
@@ -118,6 +118,15 @@ async def test_a_dashboard_begins_with_the_web_application_to_read_figures(app: 
 async def test_there_must_be_something_to_work_on(app: Everwork) -> None:
     with pytest.raises(BadConfiguration, match="nothing to run"):
         async with app.lifespan(work=True)(FastAPI()):
+            raise AssertionError
+
+
+async def test_a_wrong_shutdown_timeout_is_refused_at_startup_and_not_as_a_crash(app: Everwork) -> None:
+    @app.job("mail-send")
+    async def send() -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"^shutdown_timeout: must be a number from 0 to 86400, not '30'$"):
+        async with app.lifespan(work=True, shutdown_timeout="30")(FastAPI()):  # type: ignore[arg-type]
             raise AssertionError
 
 

@@ -48,7 +48,7 @@ async def working(workers: Workers, shutdown_timeout: float) -> AsyncIterator[No
 
     A crash is logged, and they are started again: what else the process does goes on.
     """
-    workers.require_work()
+    workers.require_startable(shutdown_timeout)
     is_over = asyncio.Event()
     task = asyncio.create_task(_work(workers, shutdown_timeout, is_over), name="everwork-workers")
     try:

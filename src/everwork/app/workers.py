@@ -103,8 +103,7 @@ class Workers:
         return request
 
     async def _work(self, request: StopRequest, shutdown_timeout: float, types: Iterable[str] | None) -> None:
-        self.require_work()
-        checks.number("shutdown_timeout", shutdown_timeout, 0, SHUTDOWN_SECONDS_MAX)
+        self.require_startable(shutdown_timeout)
         functions = chosen(self._functions, types)
         self.is_working = True
         self._stopped = stopped = StopSignal()
@@ -128,13 +127,13 @@ class Workers:
 
     async def _tick(self, request: StopRequest, max_jobs: int | None, shutdown_timeout: float) -> TickResult:
         jobs_max = jobs_per_tick(max_jobs)
-        checks.number("shutdown_timeout", shutdown_timeout, 0, SHUTDOWN_SECONDS_MAX)
-        self.require_work()
+        self.require_startable(shutdown_timeout)
         self._stop_requests.discard(request)
         return TickResult() if request.is_requested else await self._ticks.run(self._upkeep, jobs_max, shutdown_timeout)
 
-    def require_work(self) -> None:
-        """Refuse to start without functions, or a second time."""
+    def require_startable(self, shutdown_timeout: float) -> None:
+        """Refuse to start without functions, a second time, or with a wrong timeout."""
+        checks.number("shutdown_timeout", shutdown_timeout, 0, SHUTDOWN_SECONDS_MAX)
         if not self._functions:
             raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
         if self.is_working:
