@@ -104,3 +104,14 @@ async def test_a_connection_may_be_set_to_another_kind_of_cursor(app: Everwork, 
     async with await psycopg.AsyncConnection.connect(place, cursor_factory=psycopg.AsyncRawCursor) as awaited:
         await app.within(awaited).enqueue("work")
     assert len([job async for job in app.list()]) == 3
+
+
+@pytest.mark.parametrize("engine_name", ["postgres"])
+async def test_a_database_without_tables_for_jobs_is_refused_with_the_call_that_creates_them(url: str) -> None:
+    place = url.partition("?")[0]
+    with psycopg.connect(place) as own:
+        problem = (
+            r"^tx: its database has no tables for jobs in schema 'never_opened': .*; call `await app\.open\(\)` or "
+        )
+        with pytest.raises(InvalidInput, match=problem):
+            await Everwork(f"{place}?schema=never_opened").within(own).enqueue("work")

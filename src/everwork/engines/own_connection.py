@@ -12,6 +12,7 @@ from everwork.exceptions import InvalidInput
 
 NO_TRANSACTION: Final = "must be in a transaction"
 NOT_OPEN: Final = "must be an open connection"
+OPEN_FIRST: Final = "call `await app.open()` or `app.sync.open()` at startup"
 ELSEWHERE: Final = "; to enqueue jobs when a transaction of another database commits, use app.after_commit(session)"
 
 

@@ -14,6 +14,7 @@ from everwork.engines.own_connection import (
     ELSEWHERE,
     NO_TRANSACTION,
     NOT_OPEN,
+    OPEN_FIRST,
     Library,
     OtherStore,
     OwnConnection,
@@ -81,10 +82,8 @@ class PostgresTransactions(PostgresBase, JobFlow):
         document = packed([f"{schema}.store"]).decode()
         [[has_store]] = await fetch("SELECT to_regclass($1::jsonb->>0) IS NOT NULL", document)
         if not has_store:
-            raise OtherStore(
-                f"its database holds no jobs in schema {schema!r}: it must be a connection to {self._url.shown},"
-                " on which the application was opened before",
-            )
+            problem = f"its database has no tables for jobs in schema {schema!r}"
+            raise OtherStore(f"{problem}: it must be a connection to {self._url.shown}; {OPEN_FIRST}")
         if self._opened is not None:
             sql = f"SELECT id::text FROM {schema}.store WHERE $1::jsonb IS NOT NULL"  # noqa: S608 - the name was checked
             [[store_id]] = await fetch(sql, "null")

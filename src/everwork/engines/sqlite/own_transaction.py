@@ -18,6 +18,7 @@ from everwork.engines.own_connection import (
     ELSEWHERE,
     NO_TRANSACTION,
     NOT_OPEN,
+    OPEN_FIRST,
     OtherStore,
     OwnConnection,
     own_connection,
@@ -92,9 +93,7 @@ def _act_in(url: StoreUrl, connection: sqlite3.Connection, now_ms: int, act: Cal
             return _all_or_none(Transaction(cursor, now_ms), act)
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
-            raise OtherStore(
-                f"{url.path} has no tables for jobs yet: call `await app.open()` or `app.sync.open()` at startup"
-            ) from None
+            raise OtherStore(f"{url.path} has no tables for jobs yet: {OPEN_FIRST}") from None
         if error.sqlite_errorcode & 0xFF not in BUSY:
             raise unavailable(url.path, error) from error
         raise EngineBusy(
