@@ -28,8 +28,8 @@ from tests.stores import MINUTE_MS, START_MS, VirtualClock
 @asynccontextmanager
 async def working(app: Everwork, types: list[str] | None = None) -> AsyncIterator[ProcessView]:
     """Workers that are registered, inside this context."""
-    task = asyncio.ensure_future(app.work(types=types))
     before = {view.entry.name for view in await live(app)}
+    task = asyncio.ensure_future(app.work(types=types))
     await until(lambda: is_more(app, before) if not task.done() else task.result())
     yield next(view for view in await live(app) if view.entry.name not in before)
     app.stop()

@@ -23,6 +23,10 @@ SLICE_SECONDS: Final = 0.005
 """How long a runner works before it yields to the rest of the loop."""
 
 
+_closed: Final[set[asyncio.Task[Any]]] = set()
+"""Closed runners whose call has not ended. The event loop holds only weak references: they could be collected."""
+
+
 class Runners(Generic[T]):
     """Call `run` with each item of the inbox and the task that calls it, up to `concurrency` at the same time.
 
@@ -59,6 +63,8 @@ class Runners(Generic[T]):
         self.is_closed = True
         for task in self.tasks:
             task.cancel()
+            _closed.add(task)
+            task.add_done_callback(_closed.discard)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         """A runner has ended, which none should before `close`: log it, and let another one continue."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from everwork.app.handle import AnyHandle, JobCall, JobHandle, Load, SyncJobHandle
-from everwork.app.options import ELSEWHERE, OPTIONS, JobOptions, Options
+from everwork.app.options import FOREIGN_NAMES, OPTIONS, JobOptions, Options
 from everwork.codec.json import require_object
 from everwork.core import checks
 from everwork.core.job import NewJob
@@ -144,7 +144,7 @@ def new_function_job(
         dumped = function.arguments.dump(arguments)
     except InvalidInput as error:
         name = error.field
-        option = name if name in OPTIONS else ELSEWHERE.get(name)
+        option = name if name in OPTIONS else FOREIGN_NAMES.get(name)
         if option and name in arguments and name not in function.arguments.names:
             own = function.__name__ if function.__name__.isidentifier() else "app"
             raise _is_option(name, f"{own}.using({option}=...).enqueue(...)", function.type) from None

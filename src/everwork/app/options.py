@@ -47,7 +47,7 @@ class JobOptions(TypedDict, total=False):
 
 
 OPTIONS: Final = frozenset(JobOptions.__annotations__)
-ELSEWHERE: Final = {
+FOREIGN_NAMES: Final = {
     **dict.fromkeys(("countdown", "schedule_in"), "delay"),
     **dict.fromkeys(("eta", "run_after", "schedule_at"), "run_at"),
     **dict.fromkeys(("job_id", "task_id", "queueing_lock"), "dedupe_key"),
@@ -66,8 +66,8 @@ class Options:
     def __init__(self, type: str, given: Mapping[str, Any]) -> None:
         for name in sorted(given.keys() - OPTIONS):
             other = (
-                f"its name here is {ELSEWHERE[name]}"
-                if name in ELSEWHERE
+                f"its name here is {FOREIGN_NAMES[name]}"
+                if name in FOREIGN_NAMES
                 else f"allowed are {', '.join(sorted(OPTIONS))}"
             )
             raise InvalidInput(name, f"is not an option of a job; {other}")

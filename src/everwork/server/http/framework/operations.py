@@ -161,8 +161,10 @@ class Operation:
 
 def caller_of(context: AppContext, scope: Scope) -> Principal:
     """The caller that the surrounding application has checked or, if it checks none, the holder of the API key."""
-    checked: Principal | None = scope.get(PRINCIPAL)
-    return context.keys.admit(api_key_of(scope)) if checked is None else checked
+    if PRINCIPAL not in scope:
+        return context.keys.admit(api_key_of(scope))
+    checked: Principal | None = scope[PRINCIPAL]
+    return ANONYMOUS if checked is None else checked
 
 
 def require_one_of(permissions: tuple[Permission, ...], principal: Principal) -> None:
