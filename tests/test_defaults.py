@@ -15,7 +15,7 @@ from everwork.core import limits
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 
-PAGE = (Path(__file__).parents[1] / "docs" / "defaults.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "defaults.md").read_text("utf-8")
 DAY_MS = 86_400_000
 
 

@@ -72,13 +72,18 @@ def test_every_field_of_a_policy_is_on_the_page_about_failures() -> None:
 
 
 def test_the_table_of_a_jobs_fields_is_what_they_are_declared_as() -> None:
-    page = (ROOT / "docs" / "rest.md").read_text("utf-8").partition("### The fields of a job")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "reference" / "rest.md")
+        .read_text("utf-8")
+        .partition("### The fields of a job")[2]
+        .partition("\n## ")[0]
+    )
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", page, re.MULTILINE)
     assert rows == [(field.json, _value(field)) for field in JOB]
 
 
 def test_every_column_of_the_public_views_is_on_the_page_about_sql() -> None:
-    table = (ROOT / "docs" / "sql.md").read_text("utf-8").partition("## Columns")[2].partition("\n## ")[0]
+    table = (ROOT / "docs" / "how-to" / "sql.md").read_text("utf-8").partition("## Columns")[2].partition("\n## ")[0]
     named = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(COLUMNS)
 
@@ -102,7 +107,7 @@ def test_the_ten_lines_of_the_front_page_print_something_each_time(tmp_path: Pat
 
 
 def test_the_page_about_python_shows_how_to_look_at_jobs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "python.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "python.md").read_text()
     names: dict[str, Any] = {"__name__": "docs"}
     for heading in ("## Job functions", "## Inspecting and managing jobs"):
         example = re.findall(r"^```python\n(.*?)^```", page.partition(heading)[2], re.DOTALL | re.MULTILINE)[0]
@@ -114,7 +119,7 @@ def test_the_page_about_python_shows_how_to_look_at_jobs(capsys: pytest.CaptureF
     assert "completed 1 {'month': '2026-10'} {'pages': 12, 'attempt': 1}" in capsys.readouterr().out
 
 
-GUIDES = sorted(ROOT.glob("docs/from-*.md"))
+GUIDES = sorted(ROOT.glob("docs/how-to/from-*.md"))
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
@@ -143,7 +148,7 @@ def test_every_guide_says_what_differs_and_what_is_missing_and_is_on_the_front_p
     for page in GUIDES:
         headings = re.findall(r"^##+ (.+)$", page.read_text(), re.MULTILINE)
         assert {"API mapping", "Not supported", "Before", "After"} <= set(headings), page.name
-        assert f"(docs/{page.name})" in front
+        assert f"(docs/how-to/{page.name})" in front
 
 
 def _value(field: Field) -> str:
@@ -166,7 +171,7 @@ TERMS = """
 
 def test_every_term_of_the_feature_table_is_in_the_glossary() -> None:
     table = (ROOT / "README.md").read_text().partition("| feature | state |")[2].partition("\n## ")[0]
-    entries = " ".join(re.findall(r"\*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text()))
+    entries = " ".join(re.findall(r"\*\*(.+?)\*\*", (ROOT / "docs" / "reference" / "glossary.md").read_text()))
     for term in TERMS.split(","):
         assert term.strip() in _singular(table), f"no feature speaks of {term.strip()}"
         assert term.strip() in _singular(entries), f"the glossary lacks {term.strip()}"

@@ -214,7 +214,7 @@ def commands() -> Lines:
 
 
 def settings() -> Lines:
-    page = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text("utf-8")
     rows = {row[0]: row for row in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)}
     found = (
         one

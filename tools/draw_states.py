@@ -1,4 +1,4 @@
-"""Draws the states of a job into `docs/failures.md`, from the one table: run it after every change of that.
+"""Draws the states of a job into `docs/how-to/failures.md`, from the one table: run it after every change of that.
 
 python -m tools.draw_states
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 from everwork.core.states import TRANSITIONS, State
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "failures.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "how-to" / "failures.md"
 BEGIN: Final = "<!-- drawn from the table of states -->"
 END: Final = "<!-- end of what is drawn -->"
 

@@ -9,7 +9,7 @@ import typer
 
 from everwork.cli.main import COMMANDS, Commands, app
 
-PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
 
 
 def test_every_command_of_the_page_exists_and_every_command_is_on_it() -> None:

@@ -14,7 +14,7 @@ from everwork.core.states import State
 from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "client.md"
 
 
 @pytest.fixture

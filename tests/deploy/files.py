@@ -13,7 +13,7 @@ COMPOSE: Final = sorted((DEPLOY / "compose").glob("*.yaml"))
 KUBERNETES: Final = DEPLOY / "kubernetes"
 SYSTEMD: Final = DEPLOY / "systemd"
 WORKER_STOP_SECONDS: Final = 205
-"""What docs/workers.md says of the defaults: execution_timeout 180 + shutdown_timeout 20 + 5."""
+"""What docs/how-to/workers.md says of the defaults: execution_timeout 180 + shutdown_timeout 20 + 5."""
 
 
 def documents(path: Path) -> list[dict[str, Any]]:

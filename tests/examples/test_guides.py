@@ -16,7 +16,7 @@ from typing import Final
 import httpx
 import pytest
 
-DOCS: Final = Path(__file__).parents[2] / "docs"
+DOCS: Final = Path(__file__).parents[2] / "docs" / "how-to"
 PROGRAMS: Final = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FRAGMENTS: Final = re.compile(r"^```python\n(?!# \w+\.py\n)(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -55,7 +55,7 @@ def test_the_examples_pass_strict_type_checks(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "mypy", *options, "."],
             cwd=folder,
-            env=os.environ | {"MYPYPATH": str(DOCS.parent / "src")},
+            env=os.environ | {"MYPYPATH": str(DOCS.parents[1] / "src")},
             capture_output=True,
             text=True,
             check=False,

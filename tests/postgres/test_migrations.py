@@ -258,7 +258,7 @@ GRANTS = (
     "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}",
     "GRANT USAGE, SELECT, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO {role}",
 )
-"""What docs/postgres.md tells to grant."""
+"""What docs/reference/postgres.md tells to grant."""
 
 
 @pytest.fixture
@@ -285,5 +285,5 @@ async def test_a_role_with_the_documented_grants_can_work(url: str, own: psycopg
         await a_processing_job(engine)
         assert not (await engine.sweep("s")).more
         assert await count_of(engine, State.PROCESSING) == 1
-    page = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "postgres.md").read_text()
     assert all(grant.format(schema="everwork", role="app") in page for grant in GRANTS)

@@ -49,5 +49,5 @@ def test_a_node_that_has_lost_the_store_is_known_by_the_beginning_of_its_reply(s
 
 
 def test_the_rights_that_are_advised_are_those_of_the_manual_and_of_the_tests() -> None:
-    assert f"`{RIGHTS}`" in (ROOT / "docs" / "redis.md").read_text()
+    assert f"`{RIGHTS}`" in (ROOT / "docs" / "reference" / "redis.md").read_text()
     assert set(RIGHTS.replace("namespace", "everwork").split()) == {*LIMITED[2:], "resetchannels", "&{everwork}:*"}

@@ -25,7 +25,7 @@ from tests.server.whole import KEY, TYPE
 if TYPE_CHECKING:
     from tests.server.whole import Whole
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "observability.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "observability.md"
 AT_MS: Final = 1_700_000_000_000
 HOSTILE: Final = 'a"b\\c{}%d%s \u2066<script>,le="1"'
 

@@ -23,7 +23,7 @@ from everwork.exceptions import BadConfiguration
 from everwork.server.settings import Settings, declared_settings, engine_url, load, suspicious_variables
 from everwork.service.policies import with_defaults
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ FILES = ("giftcards.py", "test_giftcards.py", "test_async.py", "test_unittest.py
 
 
 def test_the_example_of_the_manual_passes(tmp_path: Path) -> None:
-    page = (ROOT / "docs/testing.md").read_text()
+    page = (ROOT / "docs/how-to/testing.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     for name, example in zip(FILES, examples, strict=True):
         (tmp_path / name).write_text(example)

@@ -17,7 +17,7 @@ from everwork.testing import rehearse
 from tests.app.waiting import run_one
 from tests.stores import ENGINES, url_of
 
-GUIDE = Path(__file__).parents[2] / "docs" / "sqlalchemy.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "sqlalchemy.md"
 FILES = re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
 
 

@@ -137,7 +137,7 @@ class Everwork(Enqueuer):
         series of failures. `policy`: limits, retention, error rules. `middleware`: wraps each call, inside the
         application's middleware.
 
-        docs/defaults.md lists all defaults.
+        docs/reference/defaults.md lists all defaults.
         """
         if not isinstance(type, str):
             name = getattr(type, "__name__", "send")

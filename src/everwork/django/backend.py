@@ -28,7 +28,7 @@ from everwork.exceptions import EverworkError, InvalidInput, JobNotFound
 
 
 class EverworkBackend(BaseTaskBackend):
-    """Runs Django's tasks as Everwork jobs; see docs/django.md for its OPTIONS."""
+    """Runs Django's tasks as Everwork jobs; see docs/how-to/django.md for its OPTIONS."""
 
     task_class = EverworkTask
     supports_defer = True

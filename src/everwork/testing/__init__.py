@@ -1,4 +1,4 @@
-"""For users' tests: an application on an in-memory store, with a virtual clock. See docs/testing.md.
+"""For users' tests: an application on an in-memory store, with a virtual clock. See docs/how-to/testing.md.
 
 Names are loaded on first use: pytest imports this package at every start.
 """

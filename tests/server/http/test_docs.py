@@ -13,7 +13,7 @@ import httpx
 from everwork.server.http.app import OPERATIONS
 from tests.server.http.serving import ROOT_KEY, Rest
 
-MANUAL = Path(__file__).parents[3] / "docs" / "rest.md"
+MANUAL = Path(__file__).parents[3] / "docs" / "reference" / "rest.md"
 PLACE = "http://127.0.0.1:27555"
 
 

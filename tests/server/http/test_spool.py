@@ -77,7 +77,7 @@ async def test_metrics_count_what_was_delivered(local: Rest, spool: SpoolFile, t
 
 
 def test_the_page_about_offline_mode_names_every_metric() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "offline.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "offline.md").read_text("utf-8")
     text = spool_text(SpoolStatus("", "", SpoolCounts(), 0, 0))
     assert set(re.findall(r"`(everwork_spool_\w+)`", page)) == set(re.findall(r"# TYPE (\w+)", text))
 

@@ -51,8 +51,8 @@ _TRANSLATIONS: Final[Sequence[tuple[tuple[type[BaseException], ...], type[Engine
         (asyncpg.InsufficientPrivilegeError,),
         BadConfiguration,
         (
-            "{where}: {line}; let the owner run `everwork migrate`, and grant this user what docs/postgres.md lists"
-            " for schema {schema}"
+            "{where}: {line}; let the owner run `everwork migrate`, and grant this user what docs/reference/postgres.md"
+            " lists for schema {schema}"
         ),
     ),
     (

@@ -12,7 +12,7 @@ RIGHTS: Final = "+@all -@dangerous +info ~{namespace}* resetchannels &{namespace
 
 _LOGIN_REFUSED = "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"
 _MOVING = "is moving the store to another node; nothing is lost, wait until it is done"
-_FORBIDDEN = f"does not let this user do that; give it {RIGHTS} (see docs/redis.md)"
+_FORBIDDEN = f"does not let this user do that; give it {RIGHTS} (see docs/reference/redis.md)"
 _ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
     ("WRONGPASS ", BadConfiguration, _LOGIN_REFUSED),
     ("NOAUTH ", BadConfiguration, "wants a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
