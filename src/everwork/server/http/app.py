@@ -112,9 +112,8 @@ OPERATIONS: Final = (
         "GET",
         "/openapi.json",
         openapi,
-        "This description, for programs",
-        {200: ResponseSpec("The document.", {"type": "object"})},
-        tag="server",
+        "Get this OpenAPI document",
+        {200: ResponseSpec("The OpenAPI 3.1 document.", {"type": "object"})},
     ),
 )
 """Every operation of the REST API."""

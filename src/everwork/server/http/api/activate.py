@@ -57,9 +57,9 @@ class Delivery(Response):
         disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
             if not await self._sent(disconnected, send):
-                self._hand_back()
+                self._release()
         except BaseException:
-            self._hand_back()
+            self._release()
             raise
         finally:
             disconnected.cancel()
@@ -80,7 +80,7 @@ class Delivery(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return is_delivered
 
-    def _hand_back(self) -> None:
+    def _release(self) -> None:
         if self._jobs:
             self._service.release_undelivered(self._jobs)
 
@@ -132,13 +132,20 @@ ACTIVATE: Final = Shape(
     "Activate",
     (
         Field("type", NAME, "Jobs of this type.", is_required=True),
-        Field("worker", NAME, "Who asks.", is_required=True),
-        Field("max_jobs", Integer(1, JOBS_MAX), "At most so many.", default=10),
-        Field("timeout_ms", Integer(1, LEASE_MS_MAX), "How long each is leased.", default=LEASE_MS_DEFAULT),
-        Field("wait", Number(0, WAIT_SECONDS_MAX), "Seconds to wait; the server may allow fewer.", default=0),
-        Field("tenants", ListOf(NAME), "Jobs of these tenants; by default of all that the key has.", default=()),
+        Field("worker", NAME, "The name of the worker, shown with its jobs.", is_required=True),
+        Field("max_jobs", Integer(1, JOBS_MAX), "Maximum number of jobs.", default=10),
+        Field(
+            "timeout_ms", Integer(1, LEASE_MS_MAX), "Length of the lease, in milliseconds.", default=LEASE_MS_DEFAULT
+        ),
+        Field(
+            "wait",
+            Number(0, WAIT_SECONDS_MAX),
+            "Seconds to wait for a job. The server's `long_poll_seconds` is the maximum.",
+            default=0,
+        ),
+        Field("tenants", ListOf(NAME), "Jobs of these tenants. Default: all tenants of the API key.", default=()),
         Field("group", Text(255), "The consumer group.", default=DEFAULT_GROUP),
-        Field("fetch_variables", ListOf(Text(1_024)), "Only these names of the variables; by default all.", default=()),
+        Field("fetch_variables", ListOf(Text(1_024)), "Return only these variables. Default: all.", default=()),
     ),
     {"type": "email-send", "worker": "mailer-1", "max_jobs": 10, "timeout_ms": 60_000, "wait": 20},
 )
@@ -149,10 +156,11 @@ OPERATIONS: Final = (
         "POST",
         "/api/v1/jobs/activate",
         activate,
-        "Lease jobs for a worker, waiting for them if need be",
+        "Activate jobs: lease them to a worker (long poll)",
         {
             200: ResponseSpec(
-                "The jobs, none if there are none; the reason, if the whole type is stopped.", ref("ActivatedJobs")
+                "The jobs, possibly none. `reason` is set if the type is paused or its breaker is open.",
+                ref("ActivatedJobs"),
             )
         },
         Jobs.activate,

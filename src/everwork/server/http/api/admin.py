@@ -41,7 +41,7 @@ async def stats(call: Call) -> Response:
 
 
 async def tick(call: Call) -> Response:
-    """Run upkeep and fire due triggers now; jobs are run by workers."""
+    """Run maintenance and fire due triggers now; workers run the jobs."""
     await call.body()
     return json_response(asdict(await call.admin.tick()))
 
@@ -55,7 +55,7 @@ async def list_types(call: Call) -> Response:
 
 
 async def pause_type(call: Call) -> Response:
-    """Pause a type: none of its jobs starts."""
+    """Pause a type: its jobs stay pending."""
     await call.body()
     await call.admin.pause(call.path_param("type"))
     return json_response({"type": call.path_param("type"), "paused": True})
@@ -119,18 +119,27 @@ async def list_audit(call: Call) -> Response:
 
 
 _NEW_KEY: Final = Shape(
-    "KeyWish",
+    "NewKeyRequest",
     (
-        Field("name", NAME, "Whom it is for.", is_required=True),
+        Field("name", NAME, "A name for the key, shown in lists and the audit log.", is_required=True),
         Field(
             "permissions",
             ListOf(OneOf(tuple(one.value for one in Permission)), items_min=1),
-            "What it allows.",
+            "The permissions of the key.",
             is_required=True,
         ),
-        Field("tenants", ListOf(NAME, API_KEYS_TENANTS_MAX), "The only tenants it is good for.", default=()),
-        Field("expires_at", INSTANT, "When it ends; in the future."),
-        Field("rate_per_second", Number(RATE_PER_SECOND_MIN, RATE_PER_SECOND_MAX), "How often it may call."),
+        Field(
+            "tenants",
+            ListOf(NAME, API_KEYS_TENANTS_MAX),
+            "Bind the key to these tenants. Default: all tenants.",
+            default=(),
+        ),
+        Field("expires_at", INSTANT, "Expiry, in the future. Default: never."),
+        Field(
+            "rate_per_second",
+            Number(RATE_PER_SECOND_MIN, RATE_PER_SECOND_MAX),
+            "Rate limit, in requests per second. Default: the server's `rate_limit`.",
+        ),
     ),
     {"name": "ci", "permissions": ["jobs"], "tenants": ["acme"]},
 )
@@ -150,13 +159,13 @@ def operation(
     """An operation of administration, with the rule of its verb."""
     method, path = route.split(" ")
     status = 204 if response.schema is None else 201 if id == "createKey" else 200
-    options = {"tag": "administration", "problems": (404,) if "{" in path else (), **more}
+    options = {"problems": (404,) if "{" in path else (), **more}
     return Operation(id, method, path, handler, summary, {status: response}, verb, **options)
 
 
 def ok(schema: str) -> ResponseSpec:
     """The successful response of an operation."""
-    return ResponseSpec("Done.", ref(schema))
+    return ResponseSpec("Success.", ref(schema))
 
 
 OPERATIONS: Final = (
@@ -165,29 +174,38 @@ OPERATIONS: Final = (
         "GET",
         "/api/v1/stats",
         stats,
-        "Counts, and what workers did lately",
-        {200: ResponseSpec("The figures; by worker and performance only for keys without tenants.", ref("Stats"))},
+        "Get job counts and recent performance",
+        {
+            200: ResponseSpec(
+                "The statistics. `by_worker` and `performance` are only filled for keys that are not bound to tenants.",
+                ref("Stats"),
+            )
+        },
         Jobs.stats,
-        query=(Field("hours", Integer(1, STATISTICS_KEEP_HOURS), "How far to look back.", default=24),),
+        query=(
+            Field(
+                "hours", Integer(1, STATISTICS_KEEP_HOURS), "Period of the performance figures, in hours.", default=24
+            ),
+        ),
     ),
     operation(
         "tick",
         "POST /api/v1/tick",
         tick,
         Admin.tick,
-        summary="Run upkeep and fire due triggers now",
+        summary="Run maintenance and fire due triggers now",
         response=ok("Upkeep"),
         body=NOTHING,
     ),
     operation(
-        "listTypes", "GET /api/v1/types", list_types, Admin.types, summary="List the types", response=ok("Types")
+        "listTypes", "GET /api/v1/types", list_types, Admin.types, summary="List job types", response=ok("Types")
     ),
     operation(
         "pauseType",
         f"PUT {_TYPE}/pause",
         pause_type,
         Admin.pause,
-        summary="Let no job start",
+        summary="Pause a type",
         response=ok("Pause"),
         body=NOTHING,
     ),
@@ -196,19 +214,24 @@ OPERATIONS: Final = (
         f"PUT {_TYPE}/resume",
         resume_type,
         Admin.resume,
-        summary="Let jobs start again",
+        summary="Resume a type",
         response=ok("Pause"),
         body=NOTHING,
     ),
     operation(
-        "listGroups", "GET /api/v1/groups", list_groups, Admin.groups, summary="List the groups", response=ok("Groups")
+        "listGroups",
+        "GET /api/v1/groups",
+        list_groups,
+        Admin.groups,
+        summary="List consumer groups",
+        response=ok("Groups"),
     ),
     operation(
         "dropGroup",
         f"DELETE {_TYPE}/groups/{{group}}",
         drop_group,
         Admin.drop_group,
-        summary="Forget a group",
+        summary="Delete a consumer group",
         response=ok("DroppedGroup"),
     ),
     operation(
@@ -216,17 +239,17 @@ OPERATIONS: Final = (
         "POST /api/v1/keys",
         create_key,
         Admin.create_key,
-        summary="Make a key, shown this once",
+        summary="Create an API key",
         response=ok("NewKey"),
         body=_NEW_KEY,
     ),
-    operation("listKeys", "GET /api/v1/keys", list_keys, Admin.list_keys, summary="List the keys", response=ok("Keys")),
+    operation("listKeys", "GET /api/v1/keys", list_keys, Admin.list_keys, summary="List API keys", response=ok("Keys")),
     operation(
         "revokeKey",
         "DELETE /api/v1/keys/{id}",
         revoke_key,
         Admin.revoke_key,
-        summary="Refuse a key from now on",
+        summary="Revoke an API key",
         response=ok("Key"),
     ),
     operation(
@@ -234,11 +257,11 @@ OPERATIONS: Final = (
         "GET /api/v1/audit",
         list_audit,
         Admin.audit,
-        summary="Who did what, newest first",
+        summary="List the audit log, newest first",
         response=ok("Audit"),
         query=(
-            Field("limit", Integer(1, LIST_LIMIT_MAX), "How many.", default=LIST_LIMIT_DEFAULT),
-            Field("cursor", NAME, "`next` of the page before."),
+            Field("limit", Integer(1, LIST_LIMIT_MAX), "Page size.", default=LIST_LIMIT_DEFAULT),
+            Field("cursor", NAME, "`next` from the previous page."),
         ),
     ),
 )

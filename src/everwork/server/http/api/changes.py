@@ -37,16 +37,16 @@ from everwork.server.http.framework.operations import (
 from everwork.service.jobs import Jobs
 
 NOTHING: Final = Shape("Nothing", ())
-RESET: Final = "Also reset its attempts to 0 and clear its last error; accepts dead letters, too."
+RESET: Final = "Also reset the attempts to 0 and clear the last error. Also accepts dead letters."
 ATTEMPT: Final = Field(
     "attempt",
     Integer(0, ATTEMPT_MAX),
-    "The attempt that is meant: unless it is the live one, nothing changes.",
+    "The attempt that this concerns. If it is not the current one, the call is refused (409). 0: not checked.",
     default=0,
 )
 CHANGED: Final = {
     200: ResponseSpec("The job after the change.", ref("Job")),
-    204: ResponseSpec("Done; with `Prefer: return=minimal`, or if the job cannot be read any more."),
+    204: ResponseSpec("Done. Sent with `Prefer: return=minimal`, or if the job can no longer be read."),
 }
 
 
@@ -72,7 +72,7 @@ async def set_retries(call: Call) -> Response:
 
 
 async def set_timeout(call: Call) -> Response:
-    """Set another end of the lease."""
+    """Extend or shorten a lease."""
     sent = await call.body()
     verdict = await call.jobs.extend(call.key, sent["attempt"], sent["timeout_ms"])
     accepted(call.key, verdict, "given another deadline")
@@ -90,7 +90,7 @@ async def reschedule(call: Call) -> Response:
     """Reschedule a pending job."""
     sent = await call.body()
     if (sent["run_at"] is None) == (sent["delay_ms"] is None):
-        raise InvalidInput("run_at", "or delay_ms must be given, and not both")
+        raise InvalidInput("run_at", "or delay_ms must be given, but not both")
     await call.jobs.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"])
     return await changed(call)
 
@@ -113,7 +113,7 @@ async def requeue_many(call: Call) -> Response:
     sent = await call.body()
     given = [name for name, value in sent.items() if value not in (None, (), False)]
     if not given:
-        raise InvalidInput("all", 'must be true ({"all": true}) if every dead letter is meant; else give a filter')
+        raise InvalidInput("all", 'must be true ({"all": true}) to requeue every dead letter; otherwise give a filter')
     if sent["all"] and len(given) > 1:
         raise InvalidInput("all", "must not be given together with a filter")
     change = await call.jobs.requeue_matching(job_filter(sent), all=bool(sent["all"]))
@@ -134,7 +134,11 @@ OPERATIONS: Final = (
         cancel,
         Jobs.cancel,
         "Cancel a job",
-        Shape("Cancel", (Field("reason", Text(ERROR_CHARS_MAX), "Why.", default=""),), {"reason": "not needed"}),
+        Shape(
+            "Cancel",
+            (Field("reason", Text(ERROR_CHARS_MAX), "The reason, shown in the job's history.", default=""),),
+            {"reason": "not needed"},
+        ),
     ),
     _change(
         "requeueJob",
@@ -147,7 +151,7 @@ OPERATIONS: Final = (
                 Field(
                     "variables",
                     JsonObject(PAYLOAD_BYTES_MAX),
-                    "They replace all of the job's own, at most 1 MiB of JSON; by default it keeps its own.",
+                    "Replace all variables of the job, at most 1 MiB of JSON. Default: unchanged.",
                 ),
             ),
             {"variables": {"to": "ada@example.com"}},
@@ -157,17 +161,24 @@ OPERATIONS: Final = (
         "setRetries",
         set_retries,
         Jobs.set_retries,
-        "Change how many attempts are left",
-        Shape("Retries", (Field("retries", Integer(0, ATTEMPTS_MAX), "So many.", is_required=True),), {"retries": 3}),
+        "Set the number of attempts left",
+        Shape(
+            "Retries", (Field("retries", Integer(0, ATTEMPTS_MAX), "Attempts left.", is_required=True),), {"retries": 3}
+        ),
     ),
     _change(
         "setTimeout",
         set_timeout,
         Jobs.extend,
-        "Let the lease of a running job end later",
+        "Extend the lease of a running job",
         Shape(
             "Timeout",
-            (Field("timeout_ms", Integer(1, LEASE_MS_MAX), "So long from now.", is_required=True), ATTEMPT),
+            (
+                Field(
+                    "timeout_ms", Integer(1, LEASE_MS_MAX), "The new lease, in milliseconds from now.", is_required=True
+                ),
+                ATTEMPT,
+            ),
             {"timeout_ms": 60_000, "attempt": 1},
         ),
     ),
@@ -182,12 +193,12 @@ OPERATIONS: Final = (
         "rescheduleJob",
         reschedule,
         Jobs.reschedule,
-        "Let a waiting job start at another time",
+        "Reschedule a pending job",
         Shape(
             "Reschedule",
             (
-                Field("run_at", INSTANT, "At this moment; or:"),
-                Field("delay_ms", Integer(0, DELAY_MS_MAX), "So many milliseconds from now."),
+                Field("run_at", INSTANT, "Earliest start. Either this or `delay_ms`."),
+                Field("delay_ms", Integer(0, DELAY_MS_MAX), "Earliest start, in milliseconds from now."),
             ),
             {"delay_ms": 60_000},
         ),
@@ -196,10 +207,10 @@ OPERATIONS: Final = (
         "setPriority",
         set_priority,
         Jobs.set_priority,
-        "Change the priority of a waiting job",
+        "Set the priority of a pending job",
         Shape(
             "Priority",
-            (Field("priority", Integer(PRIORITY_MIN, PRIORITY_MAX), "Higher goes first.", is_required=True),),
+            (Field("priority", Integer(PRIORITY_MIN, PRIORITY_MAX), "Higher runs first.", is_required=True),),
             {"priority": 100},
         ),
     ),
@@ -208,8 +219,8 @@ OPERATIONS: Final = (
         "DELETE",
         "/api/v1/jobs/{key}",
         delete,
-        "Remove a finished job",
-        {204: ResponseSpec("It is gone.")},
+        "Delete a finished job",
+        {204: ResponseSpec("The job is deleted.")},
         Jobs.delete,
         problems=(404, 409),
     ),
@@ -218,12 +229,12 @@ OPERATIONS: Final = (
         "POST",
         "/api/v1/jobs/requeue",
         requeue_many,
-        "Bring back the dead letters that a filter shows",
-        {200: ResponseSpec("How many were met, and how many of them are back.", ref("BulkChange"))},
+        "Requeue dead letters by a filter of jobs",
+        {200: ResponseSpec("How many jobs matched, and how many were requeued.", ref("BulkChange"))},
         Jobs.requeue_matching,
         body=Shape(
             "RequeueFilter",
-            (Field("all", FLAG, "Every dead letter is meant.", default=False), *FILTER),
+            (Field("all", FLAG, "Requeue every dead letter.", default=False), *FILTER),
             {"type": "email-send", "error": "timed out"},
         ),
     ),

@@ -40,21 +40,25 @@ _PRIORITY: Final = Integer(PRIORITY_MIN, PRIORITY_MAX)
 NEW_JOB: Final = Shape(
     "NewJob",
     (
-        Field("type", NAME, "What kind of work.", is_required=True),
-        Field("variables", JsonObject(PAYLOAD_BYTES_MAX), "The input, at most 1 MiB of JSON.", default={}),
-        Field("retries", _ATTEMPTS, "Maximum number of attempts; by default that of the type's policy."),
+        Field("type", NAME, "The type of the job; workers poll for it.", is_required=True),
+        Field("variables", JsonObject(PAYLOAD_BYTES_MAX), "The input of the job, at most 1 MiB of JSON.", default={}),
+        Field("retries", _ATTEMPTS, "Maximum number of attempts. Default: from the type's policy."),
         Field("max_attempts", _ATTEMPTS, "Alias of `retries`."),
-        Field("max_retries", _ATTEMPTS, "Alias of `retries`; includes the first attempt."),
-        Field("priority", _PRIORITY, "Higher goes first.", default=0),
-        Field("delay_ms", _DELAY, "It may start so many milliseconds from now; not together with `run_at`."),
-        Field("run_at", INSTANT, "It may start at this moment; not together with `delay_ms`."),
-        Field("tenant", NAME, "Its owner; by default the key's own tenant, or `<default>`."),
-        Field("dedupe_key", NAME, "Creating again with the same one answers the first job."),
-        Field("correlation_id", NAME, "A name to find it by."),
-        Field("limit_key", NAME, "A name inside the type that limits apply to."),
-        Field("expires_at", INSTANT, "If it has not started by then, it is cancelled."),
-        Field("headers", JsonObject(HEADERS_BYTES_MAX), "Given back as they came, at most 64 KiB of JSON."),
-        Field("timeout_ms", _TIMEOUT, "How long one attempt may take."),
+        Field("max_retries", _ATTEMPTS, "Alias of `retries`. The first attempt counts."),
+        Field("priority", _PRIORITY, "Higher runs first.", default=0),
+        Field("delay_ms", _DELAY, "Earliest start, in milliseconds from now. Not together with `run_at`."),
+        Field("run_at", INSTANT, "Earliest start. Not together with `delay_ms`."),
+        Field("tenant", NAME, "The tenant that owns the job. Default: the API key's tenant, or `<default>`."),
+        Field(
+            "dedupe_key",
+            NAME,
+            "A second job with the same tenant, type and dedupe key is not created; the first one is returned.",
+        ),
+        Field("correlation_id", NAME, "Any name, to find related jobs by."),
+        Field("limit_key", NAME, "A name within the type, such as a customer, that limits apply to."),
+        Field("expires_at", INSTANT, "The job is cancelled if it has not started by then."),
+        Field("headers", JsonObject(HEADERS_BYTES_MAX), "Stored and returned unchanged, at most 64 KiB of JSON."),
+        Field("timeout_ms", _TIMEOUT, "Time limit of one attempt, in milliseconds."),
     ),
     {"type": "email-send", "variables": {"to": "ada@example.com"}, "retries": 3, "priority": 10},
 )
@@ -156,7 +160,7 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
         try:
             found = await _read(call, jobs[some], created[some])
         except EngineError:
-            break  # The jobs are created all the same.
+            break  # The jobs exist nevertheless.
         for job, one in zip(found, created[some], strict=True):
             is_full = chars >= RESPONSE_CHARS_MAX
             reports.append(created_key(one) if is_full else _created_job(job, one))

@@ -86,17 +86,17 @@ def _filter(sent: dict[str, Any]) -> BulkFilter:
 _FILTER: Final = (
     Field("type", NAME, "Dead letters of this type."),
     Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Dead letters of these tenants.", default=()),
-    Field("error", SEARCH_TEXT, "Those whose error contains this text."),
-    Field("fingerprint", Fingerprint(), "Those whose error is of this kind."),
-    Field("failed_after", INSTANT, "Those that failed at this moment or later."),
-    Field("failed_before", INSTANT, "Those that failed before this moment."),
+    Field("error", SEARCH_TEXT, "Dead letters whose error contains this text."),
+    Field("fingerprint", Fingerprint(), "Dead letters of this error group."),
+    Field("failed_after", INSTANT, "Dead letters that failed at or after this time."),
+    Field("failed_before", INSTANT, "Dead letters that failed before this time."),
     Field("rejected", FLAG, "Rejected jobs instead of dead letters.", default=False),
 )
 _CHANGE: Final = Shape(
     "DeadChange",
     (
-        Field("all", FLAG, "Every dead letter is meant.", default=False),
-        Field("dry_run", FLAG, "Only count what would be changed.", default=False),
+        Field("all", FLAG, "Change every dead letter.", default=False),
+        Field("dry_run", FLAG, "Only count the matching jobs.", default=False),
         *_FILTER,
     ),
     {"type": "email-send", "error": "timed out", "dry_run": True},
@@ -104,7 +104,7 @@ _CHANGE: Final = Shape(
 
 
 def _change(id: str, verb: str, handler: Handler, summary: str) -> Operation:
-    responses = {200: ResponseSpec("How many were met, and how many of them were changed.", ref("DeadChanged"))}
+    responses = {200: ResponseSpec("How many jobs matched, and how many were changed.", ref("DeadChanged"))}
     path, problems = f"/api/v1/dead/{verb}", (404,)
     return Operation(id, "POST", path, handler, summary, responses, Jobs.change_dead, body=_CHANGE, problems=problems)
 
@@ -115,7 +115,7 @@ OPERATIONS: Final = (
         "GET",
         "/api/v1/dead",
         list_dead,
-        "Dead letters by type and kind of error",
+        "List dead letters by type and error group",
         {200: ResponseSpec("The first groups, in the requested order.", ref("DeadLetters"))},
         Jobs.find,
         query=(
@@ -126,9 +126,9 @@ OPERATIONS: Final = (
                 "`frequent`: most jobs first; `failed`: latest failure first.",
                 default=GROUP_ORDERS[0],
             ),
-            Field("limit", Integer(1, GROUPS_MAX), "How many groups.", default=GROUPS_DEFAULT),
+            Field("limit", Integer(1, GROUPS_MAX), "Maximum number of groups.", default=GROUPS_DEFAULT),
         ),
     ),
-    _change("requeueDead", "requeue", requeue_dead, "Bring back the dead letters that a filter shows"),
-    _change("purgeDead", "purge", purge_dead, "Remove the dead letters that a filter shows"),
+    _change("requeueDead", "requeue", requeue_dead, "Requeue all dead letters that match a filter"),
+    _change("purgeDead", "purge", purge_dead, "Delete all dead letters that match a filter"),
 )

@@ -36,17 +36,17 @@ async def list_workers(call: Call) -> Response:
 
 
 async def switch_worker_on(call: Call) -> Response:
-    """Switch a worker on."""
+    """Enable a worker."""
     return await _switch_worker(call, is_on=True)
 
 
 async def switch_worker_off(call: Call) -> Response:
-    """Switch a worker off: it takes no more jobs."""
+    """Disable a worker: it takes no new jobs."""
     return await _switch_worker(call, is_on=False)
 
 
 async def forget_worker(call: Call) -> Response:
-    """Forget a worker that no process runs."""
+    """Delete a worker that no process runs."""
     return json_response(forgotten_report(*await call.admin.forget_worker(_reference(call, "worker"))))
 
 
@@ -56,12 +56,12 @@ async def list_triggers(call: Call) -> Response:
 
 
 async def switch_trigger_on(call: Call) -> Response:
-    """Switch a trigger on."""
+    """Enable a trigger."""
     return await _switch_trigger(call, is_on=True)
 
 
 async def switch_trigger_off(call: Call) -> Response:
-    """Switch a trigger off."""
+    """Disable a trigger."""
     return await _switch_trigger(call, is_on=False)
 
 
@@ -128,7 +128,7 @@ OPERATIONS: Final = (
         f"GET {_WORKERS}",
         list_workers,
         Admin.workers,
-        summary="List the workers",
+        summary="List worker classes",
         response=ok("Workers"),
     ),
     operation(
@@ -136,7 +136,7 @@ OPERATIONS: Final = (
         f"POST {_WORKER}/on",
         switch_worker_on,
         Admin.switch_worker,
-        summary="Let it take jobs",
+        summary="Enable a worker",
         response=_SWITCHED_WORKER,
         body=NOTHING,
     ),
@@ -145,7 +145,7 @@ OPERATIONS: Final = (
         f"POST {_WORKER}/off",
         switch_worker_off,
         Admin.switch_worker,
-        summary="Let it take no jobs",
+        summary="Disable a worker: it takes no new jobs",
         response=_SWITCHED_WORKER,
         body=NOTHING,
     ),
@@ -154,7 +154,7 @@ OPERATIONS: Final = (
         f"DELETE {_WORKER}",
         forget_worker,
         Admin.forget_worker,
-        summary="Forget a worker",
+        summary="Delete a worker that no process runs",
         response=ok("ForgottenWorker"),
     ),
     operation(
@@ -162,7 +162,7 @@ OPERATIONS: Final = (
         f"GET {_TRIGGERS}",
         list_triggers,
         Admin.triggers,
-        summary="List the triggers",
+        summary="List triggers",
         response=ok("Triggers"),
     ),
     operation(
@@ -170,7 +170,7 @@ OPERATIONS: Final = (
         f"POST {_TRIGGER}/on",
         switch_trigger_on,
         Admin.switch_trigger,
-        summary="Let it fire",
+        summary="Enable a trigger",
         response=_SWITCHED_TRIGGER,
         body=NOTHING,
     ),
@@ -179,7 +179,7 @@ OPERATIONS: Final = (
         f"POST {_TRIGGER}/off",
         switch_trigger_off,
         Admin.switch_trigger,
-        summary="Let it not fire",
+        summary="Disable a trigger",
         response=_SWITCHED_TRIGGER,
         body=NOTHING,
     ),
@@ -188,7 +188,7 @@ OPERATIONS: Final = (
         f"POST {_TRIGGER}/fire",
         fire_trigger,
         Admin.fire_trigger,
-        summary="Fire it now",
+        summary="Fire a trigger now",
         response=ok("FiredTrigger"),
         body=NOTHING,
     ),
@@ -197,9 +197,9 @@ OPERATIONS: Final = (
         f"GET {_TRIGGER}/fires",
         list_fires,
         Admin.fires,
-        summary="The latest jobs of a trigger",
+        summary="List the latest jobs of a trigger",
         response=ok("Fires"),
-        query=(Field("limit", Integer(1, FIRES_MAX), "How many.", default=FIRES_DEFAULT),),
+        query=(Field("limit", Integer(1, FIRES_MAX), "Maximum number of jobs.", default=FIRES_DEFAULT),),
     ),
     operation(
         "listProcesses",
@@ -214,7 +214,7 @@ OPERATIONS: Final = (
         f"POST {_PROCESSES}/{{process}}/restart",
         restart_process,
         Admin.restart_process,
-        summary="Let another take its place",
+        summary="Restart a worker process",
         response=ok("Restart"),
         body=NOTHING,
     ),
@@ -223,8 +223,8 @@ OPERATIONS: Final = (
         "GET /api/v1/running",
         list_running,
         Admin.running,
-        summary="What runs now, and where",
+        summary="List running jobs and where they run",
         response=ok("Running"),
-        query=(Field("limit", Integer(1, RUNNING_JOBS_MAX), "How many.", default=RUNNING_JOBS_MAX),),
+        query=(Field("limit", Integer(1, RUNNING_JOBS_MAX), "Maximum number of jobs.", default=RUNNING_JOBS_MAX),),
     ),
 )

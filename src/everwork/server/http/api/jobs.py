@@ -32,7 +32,7 @@ CURSOR_DIGITS: Final = len(str(CURSOR_MAX))
 
 
 class Cursor:
-    """The cursor of a list: digits, to be sent back as they came."""
+    """The cursor of a list: digits that the caller sends back unchanged."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Cursor:
         return {"type": "string", "pattern": f"^[1-9][0-9]{{0,{CURSOR_DIGITS - 1}}}$"}
 
     def read(self, name: str, value: object) -> int:
-        """The place in the list."""
+        """The position in the list."""
         is_number = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= CURSOR_DIGITS
         return checks.whole_number(name, int(str(value)) if is_number else value, 1, CURSOR_MAX)
 
@@ -49,19 +49,19 @@ class Cursor:
 
 FILTER: Final = (
     Field("type", NAME, "Jobs of this type."),
-    Field("worker", NAME, "Jobs that this worker holds or held last."),
+    Field("worker", NAME, "Jobs that this worker is running or ran last."),
     Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Jobs of these tenants.", default=()),
     Field("correlation_id", NAME, "Jobs with this correlation id."),
-    Field("created_after", INSTANT, "Jobs created at this moment or later."),
-    Field("created_before", INSTANT, "Jobs created before this moment."),
+    Field("created_after", INSTANT, "Jobs created at or after this time."),
+    Field("created_before", INSTANT, "Jobs created before this time."),
     Field("error", SEARCH_TEXT, "Jobs whose last error contains this text."),
 )
 _LIST_QUERY: Final = (
-    Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states; activatable: pending and due.", default=()),
+    Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states. `activatable` means pending and due.", default=()),
     *FILTER,
     Field("order", OneOf(ORDERS), ORDER_HELP, default=Order.NEWEST.label),
-    Field("limit", Integer(1, LIST_LIMIT_MAX), "How many on a page.", default=LIST_LIMIT_DEFAULT),
-    Field("cursor", Cursor(), "`next` of the previous page, in the same order."),
+    Field("limit", Integer(1, LIST_LIMIT_MAX), "Page size.", default=LIST_LIMIT_DEFAULT),
+    Field("cursor", Cursor(), "`next` from the previous page, with the same order."),
 )
 
 
@@ -156,19 +156,27 @@ OPERATIONS: Final = (
         query=_LIST_QUERY,
     ),
     Operation(
-        "listJobsShort", "GET", "/jobs", list_jobs, "The same as GET /api/v1/jobs", _PAGE, Jobs.find, query=_LIST_QUERY
+        "listJobsShort",
+        "GET",
+        "/jobs",
+        list_jobs,
+        "List jobs (alias of /api/v1/jobs)",
+        _PAGE,
+        Jobs.find,
+        query=_LIST_QUERY,
     ),
     Operation(
         "createJobs",
         "POST",
         "/api/v1/jobs",
         create_jobs,
-        "Create a job, or a list of jobs: all or none",
+        "Create a job, or a list of jobs in one transaction",
         {
             201: ResponseSpec(
-                "The job, or the list of jobs; their keys only, if that was asked for or they are large.", _CREATED
+                "The job, or the list of jobs. Only keys with `Prefer: return=minimal`, or if the jobs are large.",
+                _CREATED,
             ),
-            202: ResponseSpec("The engine is unavailable: the jobs are spooled, and will be created later.", _SPOOLED),
+            202: ResponseSpec("The engine is unavailable. The jobs are spooled and will be created later.", _SPOOLED),
         },
         Jobs.create,
         body=NEW_JOB,
@@ -179,7 +187,7 @@ OPERATIONS: Final = (
         "GET",
         "/api/v1/jobs/{key}",
         get_job,
-        "A job, its history, and why it is not running",
+        "Get a job, its history, and why it is not running",
         {200: ResponseSpec("The job.", ref("JobInDetail"))},
         Jobs.get,
         problems=(404,),
@@ -190,7 +198,11 @@ OPERATIONS: Final = (
         "/api/v1/spool/{spool_id}",
         get_spooled,
         "Get the state of a spooled job",
-        {200: ResponseSpec("Its state, and its key or the reason why it was set aside.", ref("SpooledJob"))},
+        {
+            200: ResponseSpec(
+                "The state of the spooled job, with its key or the reason it was set aside.", ref("SpooledJob")
+            )
+        },
         Jobs.spooled,
         problems=(404,),
     ),

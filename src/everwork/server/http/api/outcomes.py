@@ -63,13 +63,13 @@ async def _settle(call: Call, outcome: Outcome, done: str) -> Response:
 
 
 _VARIABLES: Final = JsonObject(PAYLOAD_BYTES_MAX)
-_MESSAGE: Final = Field("error_message", MESSAGE, "What went wrong; 8,192 characters of it are kept.", default="")
+_MESSAGE: Final = Field("error_message", MESSAGE, "The error message; up to 8,192 characters are kept.", default="")
 _TRACEBACK: Final = Field(
     "traceback",
     TRACEBACK,
-    "Stored with the attempt. Of more than 8,192 characters, the first line and the end are kept.",
+    "Stored with the attempt. Beyond 8,192 characters, only the first line and the end are kept.",
 )
-_OVER: Final = Field("variables", _VARIABLES, "Put over the job's own variables.")
+_OVER: Final = Field("variables", _VARIABLES, "Merged into the job's variables.")
 
 OPERATIONS: Final = (
     Operation(
@@ -77,7 +77,7 @@ OPERATIONS: Final = (
         "PUT",
         "/api/v1/jobs/{key}/complete",
         complete,
-        "The work is done",
+        "Complete a job",
         CHANGED,
         Jobs.settle,
         body=Shape(
@@ -92,16 +92,27 @@ OPERATIONS: Final = (
         "PUT",
         "/api/v1/jobs/{key}/fail",
         fail,
-        "The attempt failed",
+        "Fail an attempt",
         CHANGED,
         Jobs.settle,
         body=Shape(
             "Fail",
             (
-                Field("retries", Integer(0, ATTEMPTS_MAX), "So many more attempts; absent: as created."),
+                Field(
+                    "retries", Integer(0, ATTEMPTS_MAX), "Attempts left; 0 makes it a dead letter. Default: unchanged."
+                ),
                 _MESSAGE,
-                Field("backoff_ms", Integer(0, DELAY_MS_MAX), "After which delay; absent: at once with `retries`."),
-                Field("by_policy", FLAG, "The type's rules about errors and its policy decide.", default=False),
+                Field(
+                    "backoff_ms",
+                    Integer(0, DELAY_MS_MAX),
+                    "Delay before the next attempt, in milliseconds. Default: 0 with `retries`, else by the policy.",
+                ),
+                Field(
+                    "by_policy",
+                    FLAG,
+                    "Classify the error message by the type's error rules, and follow its policy.",
+                    default=False,
+                ),
                 Field(
                     "strict", FLAG, "Like `by_policy`, but an error that no rule matches is permanent.", default=False
                 ),
@@ -118,12 +129,12 @@ OPERATIONS: Final = (
         "POST",
         "/api/v1/jobs/{key}/throw-error",
         throw,
-        "The work met an error with a name: failed for good",
+        "Fail a job permanently with an error code",
         CHANGED,
         Jobs.settle,
         body=Shape(
             "Throw",
-            (Field("error_code", NAME, "The error's name.", is_required=True), _MESSAGE, _OVER, ATTEMPT, _TRACEBACK),
+            (Field("error_code", NAME, "The error code.", is_required=True), _MESSAGE, _OVER, ATTEMPT, _TRACEBACK),
             {"error_code": "ADDRESS_UNKNOWN", "error_message": "no such address", "attempt": 1},
         ),
         problems=(404, 409),

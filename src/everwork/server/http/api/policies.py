@@ -69,7 +69,7 @@ async def patch_policy(call: Call) -> Response:
     """Change fields of a policy; null restores the default."""
     fields = await call.sent_fields()
     if not fields:
-        raise InvalidInput("body", "must say what to change")
+        raise InvalidInput("body", "must have at least one field")
     view = await call.admin.set_policy(call.path_param("type"), fields, changes_only=True)
     return json_response(policy_report(call.path_param("type"), view))
 
@@ -98,23 +98,35 @@ _DELAY: Final = Number(0, DELAY_MS_MAX / 1000)
 _HOURS: Final = Number(0.001, KEEP_HOURS_MAX)
 _RUNNING: Final = Integer(1, RUNNING_MAX)
 _FIELDS: Final = (
-    Field("max_attempts", Integer(1, ATTEMPTS_MAX), "Attempts in all; usually 5."),
-    Field("base", _DELAY, "Seconds before the second attempt; usually 5."),
-    Field("factor", Number(1, 100), "What each further delay is multiplied by; usually 2."),
-    Field("cap", _DELAY, "No delay is longer than so many seconds; usually 300."),
-    Field("jitter", Number(0, 1), "The share of a delay that may be left out; usually 0."),
-    Field("breaker_failures", Integer(1, BREAKER_FAILURES_MAX), "So many failures in a row open the breaker."),
-    Field("breaker_seconds", Number(1, BREAKER_SECONDS_MAX), "So long it stays open."),
-    Field("errors", ErrorRules(), "Rules about errors: a strategy, and an exception or a text that it is for."),
-    Field("strict", FLAG, "Errors that no rule matches are permanent."),
-    Field("failed_job_retry_hours", Number(0.001, FAILED_RETRY_HOURS_MAX), "When dead letters come back."),
-    Field("failed_job_retry_rounds", Integer(1, FAILED_RETRY_ROUNDS_MAX), "How often they do; usually once."),
-    Field("keep_completed_hours", _HOURS, "How long completed and cancelled jobs are kept."),
-    Field("keep_failed_hours", _HOURS, "How long dead letters are kept."),
-    Field("max_running", _RUNNING, "So many run at once, over all workers."),
-    Field("max_running_per_key", _RUNNING, "So many of each limit key."),
-    Field("rate_jobs", Integer(1, RATE_JOBS_MAX), "So many start in each window."),
-    Field("rate_seconds", Number(1, RATE_SECONDS_MAX), "The length of a window; usually 60."),
+    Field("max_attempts", Integer(1, ATTEMPTS_MAX), "Maximum number of attempts. Default: 5."),
+    Field("base", _DELAY, "Delay before the second attempt, in seconds. Default: 5."),
+    Field("factor", Number(1, 100), "Factor by which each further delay grows. Default: 2."),
+    Field("cap", _DELAY, "Longest delay, in seconds. Default: 300."),
+    Field("jitter", Number(0, 1), "Share of a delay, 0 to 1, that is randomly subtracted. Default: 0."),
+    Field(
+        "breaker_failures",
+        Integer(1, BREAKER_FAILURES_MAX),
+        "Consecutive failures that open the circuit breaker. Default: no breaker.",
+    ),
+    Field("breaker_seconds", Number(1, BREAKER_SECONDS_MAX), "How long the breaker stays open, in seconds."),
+    Field("errors", ErrorRules(), "Error rules: each maps an exception class or a text to a strategy."),
+    Field("strict", FLAG, "Errors that match no rule are permanent."),
+    Field(
+        "failed_job_retry_hours",
+        Number(0.001, FAILED_RETRY_HOURS_MAX),
+        "Requeue dead letters automatically after this many hours. Default: never.",
+    ),
+    Field(
+        "failed_job_retry_rounds",
+        Integer(1, FAILED_RETRY_ROUNDS_MAX),
+        "How often a job is requeued automatically. Default: 1.",
+    ),
+    Field("keep_completed_hours", _HOURS, "Retention of completed and cancelled jobs, in hours."),
+    Field("keep_failed_hours", _HOURS, "Retention of dead letters, in hours."),
+    Field("max_running", _RUNNING, "Maximum number of running jobs, over all workers."),
+    Field("max_running_per_key", _RUNNING, "Maximum number of running jobs per limit key."),
+    Field("rate_jobs", Integer(1, RATE_JOBS_MAX), "Maximum number of jobs that start per window (rate limit)."),
+    Field("rate_seconds", Number(1, RATE_SECONDS_MAX), "Length of the rate limit's window, in seconds. Default: 60."),
 )
 _POLICY: Final = Shape(
     "PolicyChange",
@@ -124,7 +136,14 @@ _POLICY: Final = Shape(
 )
 _OPENING: Final = Shape(
     "BreakerOpening",
-    (Field("seconds", Number(1, BREAKER_SECONDS_MAX), "For so long.", default=CircuitBreaker().seconds),),
+    (
+        Field(
+            "seconds",
+            Number(1, BREAKER_SECONDS_MAX),
+            "How long the breaker stays open, in seconds.",
+            default=CircuitBreaker().seconds,
+        ),
+    ),
     {"seconds": 600},
 )
 _TYPE: Final = "/api/v1/types/{type}"
@@ -136,7 +155,7 @@ OPERATIONS: Final = (
         f"PUT {_TYPE}/breaker/open",
         open_breaker,
         Admin.open_breaker,
-        summary="Open the breaker",
+        summary="Open the circuit breaker of a type",
         response=ok("Opened"),
         body=_OPENING,
     ),
@@ -145,19 +164,24 @@ OPERATIONS: Final = (
         f"PUT {_TYPE}/breaker/reset",
         reset_breaker,
         Admin.reset_breaker,
-        summary="Close the breaker",
+        summary="Close the circuit breaker of a type",
         response=ok("Reset"),
         body=NOTHING,
     ),
     operation(
-        "getPolicy", f"GET {_PATH}", get_policy, Admin.policy, summary="The policy in force", response=ok("Policy")
+        "getPolicy",
+        f"GET {_PATH}",
+        get_policy,
+        Admin.policy,
+        summary="Get the effective policy of a type",
+        response=ok("Policy"),
     ),
     operation(
         "putPolicy",
         f"PUT {_PATH}",
         put_policy,
         Admin.set_policy,
-        summary="Set the whole policy",
+        summary="Replace the policy of a type",
         response=ok("Policy"),
         body=_POLICY,
     ),
@@ -166,7 +190,7 @@ OPERATIONS: Final = (
         f"PATCH {_PATH}",
         patch_policy,
         Admin.set_policy,
-        summary="Change parts of the policy",
+        summary="Change fields of the policy of a type",
         response=ok("Policy"),
         body=_POLICY,
     ),
@@ -175,7 +199,7 @@ OPERATIONS: Final = (
         f"DELETE {_PATH}",
         delete_policy,
         Admin.clear_policy,
-        summary="Back to the default policy",
-        response=ResponseSpec("It is gone."),
+        summary="Restore the default policy of a type",
+        response=ResponseSpec("The type has the default policy."),
     ),
 )

@@ -29,7 +29,7 @@ async def healthz(call: Call) -> Response:  # noqa: ARG001 - every handler takes
 
 
 async def readyz(call: Call) -> Response:
-    """The engine is reachable and upkeep runs."""
+    """The engine is reachable and maintenance runs."""
     if call.context.stopping.is_set():
         return problem(503, "stopping", "the server is stopping")
     if (unready := await call.context.readiness.check()) is not None:
@@ -79,27 +79,46 @@ _STATUS: Final = ref("Status")
 _HTML: Final = ResponseSpec("The page.", {"type": "string"}, "text/html")
 
 OPERATIONS: Final = (
-    Operation("healthz", "GET", "/healthz", healthz, "Alive?", {200: ResponseSpec("Yes.", _STATUS)}, tag="server"),
+    Operation(
+        "healthz",
+        "GET",
+        "/healthz",
+        healthz,
+        "Check that the process is alive",
+        {200: ResponseSpec("The process is alive.", _STATUS)},
+    ),
     Operation(
         "readyz",
         "GET",
         "/readyz",
         readyz,
-        "Can the engine be reached, and is upkeep done?",
-        {200: ResponseSpec("Yes.", _STATUS)},
+        "Check that the server is ready: the engine is reachable and maintenance runs",
+        {200: ResponseSpec("The server is ready.", _STATUS)},
         problems=(503,),
-        tag="server",
     ),
     Operation(
         "getMetrics",
         "GET",
         "/metrics",
         metrics,
-        "Figures for Prometheus",
-        {200: ResponseSpec("The figures.", {"type": "string"}, "text/plain")},
+        "Get metrics for Prometheus",
+        {200: ResponseSpec("Metrics in the Prometheus text format.", {"type": "string"}, "text/plain")},
         Rule((Permission.JOBS_READ, Permission.ADMIN), UNBOUND),
-        tag="server",
     ),
-    Operation("getDocs", "GET", "/docs", docs, "This description, for people", {200: _HTML}, tag="server"),
-    Operation("home", "GET", "/", home, "Leads to the dashboard", {307: ResponseSpec("To /ui.")}, tag="server"),
+    Operation(
+        "getDocs",
+        "GET",
+        "/docs",
+        docs,
+        "Get this API reference as a page",
+        {200: _HTML},
+    ),
+    Operation(
+        "home",
+        "GET",
+        "/",
+        home,
+        "Go to the dashboard",
+        {307: ResponseSpec("Redirect to /ui.")},
+    ),
 )

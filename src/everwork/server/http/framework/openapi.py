@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final
@@ -14,11 +15,26 @@ from everwork.server.http.framework.operations import Field, Operation, Response
 from everwork.server.http.framework.problems import PROBLEM_TYPE
 
 ABOUT: Final = (
-    "Jobs that are accepted once, never lost, and run by one worker at a time. {} "
+    "A durable job engine: jobs are never lost, and each is run by one worker at a time. {} "
     "Errors are problem documents (RFC 9457) with a stable `code`."
 )
-BY_KEY: Final = "Every call needs a key, in the header X-API-Key or as a bearer token."
-CHECKED: Final = "The application that serves this API authenticates every call."
+BY_KEY: Final = "Requests are authenticated by an API key, in the header `X-API-Key` or as a bearer token."
+CHECKED: Final = "The application that serves this API authenticates requests."
+SECTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "Worker protocol": (
+        r"/jobs/(activate|\{key\}/(complete|fail|throw-error|timeout))$",
+        "Activate jobs and report their outcome, from a worker in any language.",
+    ),
+    "Dead letters": (r"/dead|/jobs/requeue$", "Find, requeue and delete the jobs that failed permanently."),
+    "Jobs": (r"/jobs|/spool|/stats", "Create, find and change jobs."),
+    "Types": (r"/types|/groups", "Pause types, set their policies, reset their circuit breakers."),
+    "Workers": (r"/workers|/processes|/running", "See which workers are running, and enable, disable or restart them."),
+    "Triggers": (r"/triggers", "Scheduled jobs: when they run next; enable, disable or fire them."),
+    "API keys": (r"/keys|/audit", "Create and revoke API keys; read the audit log."),
+    "Server": (r"", "Health checks, metrics and this reference."),
+}
+"""What each section of the reference holds: the first whose pattern is found in the path of an operation."""
+_ORDER: Final = ("Jobs", *(name for name in SECTIONS if name != "Jobs"))
 _TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TITLE_CHARS_MAX, "format": "text"}
 _PATH_FIELDS: Final[dict[str, Schema]] = {
     "key": {"type": "string", "pattern": KEY_PATTERN, "description": "The job's key.", "example": "17"},
@@ -52,6 +68,7 @@ def _document(operations: Sequence[Operation]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Everwork", "version": version("everwork"), "description": ABOUT.format(BY_KEY)},
+        "tags": [{"name": name, "description": SECTIONS[name][1]} for name in _ORDER],
         "paths": paths,
         "components": {
             "schemas": {**SCHEMAS, **shapes},
@@ -63,17 +80,22 @@ def _document(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
+def section_of(path: str) -> str:
+    """The section of an operation."""
+    return next(name for name, (pattern, _) in SECTIONS.items() if re.search(pattern, path))
+
+
 def _operation(operation: Operation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.id,
         "summary": operation.summary,
-        "tags": [operation.tag],
+        "tags": [section_of(operation.path)],
         "responses": {str(status): _response(spec) for status, spec in operation.responses.items()}
         | _problems(operation),
     }
     if operation.permissions:
         needed = " or ".join(f"`{permission.value}`" for permission in operation.permissions)
-        described["description"] = f"Needs a key with {needed}{_UNBOUND if operation.is_unbound else ''}."
+        described["description"] = f"Permission: {needed}{_UNBOUND if operation.is_unbound else ''}."
         described["security"] = [{"ApiKey": []}, {"Bearer": []}]
     if parameters := [*_path_parameters(operation.path), *(_parameter(field) for field in operation.query)]:
         described["parameters"] = parameters
@@ -82,7 +104,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     return described
 
 
-_UNBOUND: Final = " that is bound to no tenant"
+_UNBOUND: Final = "; the API key must not be bound to tenants"
 
 
 def _problems(operation: Operation) -> dict[str, Any]:

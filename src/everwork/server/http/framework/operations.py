@@ -130,7 +130,6 @@ class Operation:
     body: Shape | None = None
     is_bulk: bool = False
     problems: tuple[int, ...] = ()
-    tag: str = "jobs"
 
     @property
     def rule(self) -> Rule | None:
@@ -210,7 +209,7 @@ def read_query(raw: bytes, fields: tuple[Field, ...]) -> dict[str, Any]:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
     except ValueError as error:
-        raise InvalidInput("query", f"cannot be read: {error}") from None
+        raise InvalidInput("query", f"is malformed: {error}") from None
     sent: dict[str, list[str]] = {}
     for name, text in pairs:
         sent.setdefault(name, []).append(text)
@@ -222,7 +221,7 @@ def refuse_unknown(sent: Mapping[str, Any], known: set[str] | frozenset[str]) ->
     """Refuse unknown names, so that nothing is silently ignored."""
     for name in sent:
         if name not in known:
-            allowed = f"allowed: {', '.join(sorted(known))}" if known else "nothing is allowed here"
+            allowed = f"allowed: {', '.join(sorted(known))}" if known else "no fields are allowed here"
             raise InvalidInput(name[:80], f"is unknown; {allowed}")
 
 
