@@ -25,8 +25,8 @@ FIRINGS_MAX: Final = 100
 class Upkeep:
     """What maintenance did.
 
-    `lapsed`: leases that expired; `expired`: pending jobs past their expiry; `requeued`: dead letters requeued by policy;
-    `deleted`: finished jobs past their retention; `fired`: jobs that triggers created.
+    `lapsed`: expired leases; `expired`: pending jobs past their expiry; `requeued`: dead letters that were requeued;
+    `deleted`: finished jobs past their retention; `fired`: jobs created by triggers.
     """
 
     lapsed: int = 0

@@ -14,10 +14,10 @@ from everwork.server.http.framework.operations import Field, Operation, Response
 from everwork.server.http.framework.problems import PROBLEM_TYPE
 
 ABOUT: Final = (
-    "Jobs that are accepted once, never lost, and run by one worker at a time. {} "
+    "A durable job queue: jobs are accepted once, never lost, and run by one worker at a time. {} "
     "Errors are problem documents (RFC 9457) with a stable `code`."
 )
-BY_KEY: Final = "Every call needs a key, in the header X-API-Key or as a bearer token."
+BY_KEY: Final = "Every call needs an API key, in the X-API-Key header or as a bearer token."
 CHECKED: Final = "The application that serves this API authenticates every call."
 _TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TITLE_CHARS_MAX, "format": "text"}
 _PATH_FIELDS: Final[dict[str, Schema]] = {
@@ -82,7 +82,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     return described
 
 
-_UNBOUND: Final = " that is bound to no tenant"
+_UNBOUND: Final = " that is not restricted to tenants"
 
 
 def _problems(operation: Operation) -> dict[str, Any]:
