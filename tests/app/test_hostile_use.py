@@ -188,7 +188,7 @@ async def test_upkeep_without_its_engine_says_so_in_one_line_a_turn(
     await until(lambda: len(caplog.records) >= 3)
     await app.close()
     assert {record.exc_info for record in caplog.records} <= {None, False}
-    assert all("the engine is unavailable, trying again" in line for line in caplog.messages)
+    assert all("the engine is unavailable, retrying" in line for line in caplog.messages)
     assert not any("\n" in line for line in caplog.messages)
 
 

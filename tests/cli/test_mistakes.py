@@ -135,7 +135,7 @@ def test_variables_over_a_mebibyte_are_refused(cli: Cli, size: int) -> None:
         ('{"type": "x", "colour": "red"}', "line 2: colour: is no field of a job; allowed are type, variables,"),
         ('{"type": "x", "run_at": 5}', "line 2: run_at: must be a time from 1970 to 9999"),
         ('{"variables": {}}', "line 2: type: must be given"),
-        ('{"type": 5}', "line 2: type: must be a text, not 5"),
+        ('{"type": 5}', "line 2: type: must be a string, not 5"),
         ('["x"]', "line 2: job: must be a JSON object, not ['x']"),
         ("{", "line 2: job: must be a JSON object"),
     ],

@@ -45,7 +45,7 @@ class PollLimits:
 
     def _require_room(self, caller: str, type: str) -> None:
         if self._of_type[caller, type] >= self._per_type:
-            raise _too_many(f"{self._per_type:,} polls of this API key are already waiting for jobs of type '{type}'")
+            raise _too_many(f"{self._per_type:,} polls of this API key are waiting for jobs of type '{type}'")
         own = self._of_caller[caller]
         if own and self._waiting >= self._total and own >= self._share:
             raise _too_many(f"the server has reached its limit of waiting polls, {own:,} of them from this API key")
@@ -63,4 +63,4 @@ def _decrement(counter: Counter[T], name: T) -> None:
 
 
 def _too_many(reason: str) -> TooManyRequests:
-    return TooManyRequests(f"too many polls: {reason}; retry later", BUSY_RETRY_MS)
+    return TooManyRequests(f"too many workers: {reason}; retry later", BUSY_RETRY_MS)

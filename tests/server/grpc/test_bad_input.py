@@ -146,7 +146,7 @@ async def test_what_is_no_message_is_an_invalid_argument(sqlite_server: RunningS
     for path, method in PATHS:
         open_call = sqlite_server.channel.unary_stream if method.server_streaming else sqlite_server.channel.unary_unary
         call: Any = open_call(path, None, None)(b"\xff\xff\xff", metadata=sqlite_server.metadata, timeout=SECONDS)
-        told[path, "request: must be a message of type "] = await call.code(), await call.details()
+        told[path, "request: must be a protobuf message of type "] = await call.code(), await call.details()
     assert_told(told)
 
 

@@ -115,7 +115,7 @@ class Verbs:
         outcomes = await _outcomes(jobs, request)
         for index, outcome in enumerate(outcomes):
             if not outcome.attempt:
-                raise InvalidInput(f"outcomes[{index}].attempt", "must be set: another attempt may be running")
+                raise InvalidInput(f"outcomes[{index}].attempt", "must be given: another attempt may be running")
         return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle_late(outcomes)])
 
     async def extend(self, jobs: Jobs, request: pb.ExtendRequest) -> pb.Judged:

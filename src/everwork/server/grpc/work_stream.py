@@ -81,7 +81,7 @@ class WorkStream:
         self._received = 0
         self._judged = 0
         self._is_settled = asyncio.Event()
-        """Cleared while the engine is unavailable: settle finished jobs before leasing others, or they could run again."""
+        """Cleared while the engine is unavailable: settle finished jobs before leasing others; they could run again."""
         self._is_settled.set()
         self._wakeup = asyncio.Event()
         self._capacity = asyncio.Event()

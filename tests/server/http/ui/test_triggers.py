@@ -65,7 +65,7 @@ async def test_a_trigger_is_switched_off_and_on(visitor: Visitor) -> None:
     assert said["text"].startswith("nightly-report is off: it does not fire")
     assert await Fleet(visitor.rest.engine).triggers_off() == {NAME}
     page = await visitor.page("/ui/trigger", name=NAME)
-    assert ("it is switched off" in page, "Switch on" in page) == (True, True)
+    assert ("it is disabled" in page, "Switch on" in page) == (True, True)
     assert (await visitor.done("/ui/triggers/switch", trigger=NAME, on="yes"))["text"] == "nightly-report is on."
     assert [action for action, _, _ in await visitor.audit()] == ["triggers.on", "triggers.off"]
 
