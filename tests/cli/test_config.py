@@ -85,7 +85,7 @@ def test_no_command_is_forgotten_above() -> None:
         ),
         (b"\x89PNG\r\n\x1a\n\x00\xff", "cannot read everwork.toml: it is not UTF-8 text (line 1)"),
         (b"engine = 5", "engine (file everwork.toml): must be a URL such as sqlite:///everwork.db, not of type int"),
-        (b"api_key = 'secret-secret'", "api_key (file everwork.toml): must not stand in a file"),
+        (b"api_key = 'secret-secret'", "api_key (file everwork.toml): must not be set in a file"),
         (b"engine = 'mysql://x'", "engine URL: unknown scheme 'mysql'"),
     ],
 )

@@ -278,7 +278,7 @@ def test_a_mistake_about_a_type_is_named_by_its_place(line: str, told: str) -> N
 
 
 def test_types_are_said_of_in_the_file_only() -> None:
-    assert complaint(None, {"EVERWORK_TYPES": "x"}).startswith("environment variable EVERWORK_TYPES: types are said of")
+    assert complaint(None, {"EVERWORK_TYPES": "x"}).startswith("environment variable EVERWORK_TYPES: types can be configured")
 
 
 def test_settings_are_flat() -> None:
@@ -364,7 +364,7 @@ def test_the_api_key_comes_from_the_environment_only() -> None:
     assert load(None, {"EVERWORK_API_KEY": "0123456789ab"}, {}).api_key == "0123456789ab"
     write("api_key = 'very-secret-key'")
     told = complaint()
-    assert told.startswith("api_key (file everwork.toml): must not stand in a file")
+    assert told.startswith("api_key (file everwork.toml): must not be set in a file")
     assert "EVERWORK_API_KEY" in told
     assert "very-secret-key" not in told
 

@@ -108,7 +108,7 @@ def test_a_class_with_a_public_method_that_does_not_say_who_may_call_it_cannot_b
 
 @pytest.mark.parametrize("bases", [(Mixin, ForCaller), (ForCaller, Mixin), (Jobs, Mixin), (LocalJobs,)], ids=str)
 def test_nor_can_one_that_inherits_such_a_method(bases: tuple[type, ...]) -> None:
-    with pytest.raises(TypeError, match=r"Open\.(change|settle) must say who may call it"):
+    with pytest.raises(TypeError, match=r"Open\.(change|settle) must declare who may call it"):
         type("Open", bases, {})
 
 

@@ -48,7 +48,7 @@ def new_job(  # noqa: PLR0913 - every field of a job
 ) -> NewJob:
     """A checked job. Times are seconds and datetimes with a time zone, as in Python code."""
     if delay is not None and run_at is not None:
-        raise InvalidInput("delay", "cannot be combined with run_at; use one of them")
+        raise InvalidInput("delay", "must not be given together with run_at; give one of them")
     return wire_job(
         type,
         variables,
@@ -88,7 +88,7 @@ def wire_job(  # noqa: PLR0913 - every field of a job
 ) -> NewJob:
     """A checked job from an API: times are whole milliseconds."""
     if delay_ms and run_at_ms is not None:
-        raise InvalidInput("delay_ms", "cannot be combined with run_at; use one of them")
+        raise InvalidInput("delay_ms", "must not be given together with run_at; give one of them")
     if retry is not None and max_attempts is None:
         max_attempts = retry.max_attempts
     return NewJob(

@@ -283,7 +283,7 @@ def require_selection(is_empty: bool, *, all: bool) -> None:
     if is_empty and not all:
         raise InvalidInput("all", "must be true to select every dead letter; otherwise give a filter")
     if all and not is_empty:
-        raise InvalidInput("all", "cannot be combined with a filter")
+        raise InvalidInput("all", "must not be given together with a filter")
 
 
 Progress = Callable[[BulkChange], None]

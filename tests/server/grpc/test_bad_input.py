@@ -87,7 +87,7 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("ListJobs", {"limit": 1_001}, "limit: must be"),
     ("ListJobs", {"offset": -1}, "offset: must be a whole number from 0 to 10000"),
     ("ListJobs", {"offset": 2**31 - 1}, "offset: must be"),
-    ("ListJobs", {"offset": 9_991}, "offset: must be at most 10,000 together with limit"),
+    ("ListJobs", {"offset": 9_991}, "offset: must be at most 10,000 when added to limit"),
     ("ListJobs", {"state": "SLEEPING"}, "state: must be one of"),
     ("ListJobs", {"sort_by": "created_at; DROP TABLE"}, "sort_by: must be one of created_at, activated_at"),
     ("GetJobStats", {"time_range": "2h"}, "time_range: must be one of 1h, 24h, 7d, 30d, not '2h'"),

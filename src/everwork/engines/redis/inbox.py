@@ -276,7 +276,7 @@ def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> New
         raise InvalidInput("kwargs", "is missing in the payload; it must be a JSON object")
     headers = given.get("headers")
     if given.get("delay") is not None and given.get("run_at") is not None:
-        raise InvalidInput("delay", "cannot be combined with run_at; use one of them")
+        raise InvalidInput("delay", "must not be given together with run_at; give one of them")
     return NewJob(
         type,
         encode_object("kwargs", given["kwargs"], PAYLOAD_BYTES_MAX),

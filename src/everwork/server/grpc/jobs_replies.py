@@ -192,7 +192,7 @@ def refusal(key: int, judged: Judged) -> str:
     if judged.verdict is Verdict.NOT_FOUND:
         raise JobNotFound(key)
     if judged.verdict is Verdict.LEASE_LOST:
-        return f"Job '{key}': this attempt no longer holds the lease"
+        return f"Job '{key}': lease lost, this attempt no longer holds it"
     return of_state(key, judged.state)
 
 

@@ -148,7 +148,7 @@ class Verbs:
         if run_at_ms is None and delay_ms is None:
             return replies.found_message(await jobs.run_now(request.key, reset=request.reset))
         if request.reset:
-            raise InvalidInput("reset", "cannot be combined with run_at_ms or delay_ms")
+            raise InvalidInput("reset", "must not be given together with run_at_ms or delay_ms")
         return replies.found_message(await jobs.reschedule(request.key, run_at_ms=run_at_ms, delay_ms=delay_ms))
 
     async def set_priority(self, jobs: Jobs, request: pb.SetPriorityRequest) -> pb.Found:
