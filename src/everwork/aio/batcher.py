@@ -23,7 +23,7 @@ CLOSED: Final = "the application is closed; open it again"
 
 
 class Batcher(Generic[Item, Result]):
-    """Passes items to `flush` in batches; each caller gets the results of its own items.
+    """Passes items to `flush` in batches; each caller gets the results for its items.
 
     `on_flush` is called with the number of items of each batch and the seconds it took.
     """

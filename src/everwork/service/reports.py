@@ -124,7 +124,7 @@ def type_report(view: TypeView) -> dict[str, Any]:
 
 
 def policy_report(type: str, view: PolicyView) -> dict[str, Any]:
-    """The effective policy of a type; `default`: it has no policy of its own, `set`: its own fields."""
+    """The effective policy of a type; `default`: no policy is set for it, `set`: its own fields."""
     return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.fields)}
 
 

@@ -295,5 +295,6 @@ class RateLimiter:
 def _refused(rate: float, wait: float) -> TooManyRequests:
     retry_after_ms = max(1, math.ceil(wait * 1000))
     return TooManyRequests(
-        f"the API key may make {rate:g} requests per second; retry in {retry_after_ms} ms", retry_after_ms
+        f"rate limit exceeded: the API key allows {rate:g} requests per second; retry in {retry_after_ms} ms",
+        retry_after_ms,
     )

@@ -163,9 +163,9 @@ class WorkerView(NamedTuple):
 
 
 class TriggerView(NamedTuple):
-    """A trigger: since when it is known, and its last time point that has passed; None: none yet.
+    """A trigger: since when it is known, and its last scheduled time that has passed; None: none yet.
 
-    `next_ms` is the next time point; None if there is none or it is unknown here, as `next_unknown` explains. If it is
+    `next_ms` is the next scheduled time; None if there is none or it is unknown, as `next_unknown` explains. If it is
     not served, no running manager or application would fire it.
     """
 

@@ -194,7 +194,7 @@ class Fleet(LiveFleet):
     async def forget_worker(self, reference: str) -> int:
         """Delete a worker that no process runs, its triggers and groups; returns how many pending jobs were cancelled.
 
-        This includes jobs of its own source: no other worker would take them.
+        This includes jobs from the worker's own source, which no other worker would take.
         """
         worker = await self.forgettable(reference)
         await self._require_idle(worker)
