@@ -51,7 +51,7 @@ INSTEAD: Final[dict[str, str]] = {
     r"in force": "effective",
     r"as usual": "default",
     r"(?:by itself|by themselves)": "automatically; separately",
-    r"of (?:its|their) own": "its own",
+    r"of (?:its|their) own accord": "automatically",
     r"(?:make|makes|made|making) (?:an? )?(?:API )?keys?": "create a key",
     r"work(?:s|ed|ing)? (?:away|off)|work (?:it|them) off": "run",
     r"look(?:s|ed|ing)? after": "supervise, maintain",
@@ -62,7 +62,7 @@ INSTEAD: Final[dict[str, str]] = {
     # Turns of phrase -----------------------------------------------------------------------------
     r"besides": "in addition",
     r"all the same": "still",
-    r"need be|need not": "if needed; does not have to",
+    r"need be": "if needed",
     r"lest|whereof|thereof|whilst|amongst": "so that ... not; among",
     # American spelling, except the state `cancelled` -----------------------------------------------
     r"(?:mis)?(?:behaviour|colour|favour|honour|neighbour|flavour)\w*": "-or",
