@@ -235,7 +235,7 @@ def warn_if_loop_runs(facade: str, instead: str) -> bool:
     except RuntimeError:
         return False
     log.warning(
-        "a blocking call blocks the running event loop", call=facade, instead=f"await {instead}...", at=_caller()
+        "blocking call inside a running event loop", call=facade, instead=f"await {instead}...", at=_caller()
     )
     return True
 
