@@ -91,7 +91,7 @@ async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
         ("requeue 17 --all", 2, "key: must not be given together with a filter, --all or --dry-run"),
         ("requeue --fingerprint 17", 2, "fingerprint: must be 10 letters from a to p"),
         ("list --since soon", 2, "since: must be a duration such as 12h (ago), a day, or a time"),
-        ("purge --yes --error=", 2, "error: must have 1 to 8,192 characters, not only spaces, not ''"),
+        ("purge --yes --error=", 2, "error: must have 1 to 8,192 characters, at least one of them not a space, not ''"),
         (
             "list --since 2026-13-01",
             2,

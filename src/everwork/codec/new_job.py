@@ -138,7 +138,7 @@ def search_text(field: str, value: object) -> str:
     """A text to search for in errors; an empty or blank one, which would match nearly every job, is refused."""
     found = checks.text(field, value, ERROR_CHARS_MAX)
     if not found.strip():
-        allowed = f"must have 1 to {ERROR_CHARS_MAX:,} characters, not only spaces"
+        allowed = f"must have 1 to {ERROR_CHARS_MAX:,} characters, at least one of them not a space"
         raise InvalidInput(field, f"{allowed}, not {checks.shown(value)}")
     return found
 
