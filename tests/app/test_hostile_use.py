@@ -151,7 +151,7 @@ async def test_an_application_whose_file_is_removed_accepts_nothing_until_it_is_
     app = Everwork(f"sqlite:///{tmp_path}/jobs.db")
     await app.enqueue("work")
     (tmp_path / "jobs.db").unlink()
-    with pytest.raises(EngineUnavailable, match="removed or replaced"):
+    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
         await app.enqueue("work")
     await app.close()
     assert await app.enqueue("work") == 1
@@ -175,7 +175,7 @@ async def test_workers_whose_file_is_removed_can_be_stopped(
         await begun.wait()
         (tmp_path / "jobs.db").unlink()
         release.set()
-        await until(lambda: "removed or replaced" in caplog.text)
+        await until(lambda: "deleted or replaced" in caplog.text)
     await app.close()
 
 

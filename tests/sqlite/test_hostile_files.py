@@ -88,7 +88,7 @@ async def test_no_outcome_is_accepted_into_a_file_that_is_not_there_any_more(
 ) -> None:
     job = await a_processing_job(engine)
     spoil(file)
-    with pytest.raises(EngineUnavailable, match="removed or replaced"):
+    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
         await engine.settle([Complete(job.key, job.attempt)])
     assert witness.execute("SELECT count(*) FROM ew_leased").fetchone() == (1,)
 
