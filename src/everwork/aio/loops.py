@@ -234,9 +234,7 @@ def warn_if_loop_runs(facade: str, instead: str) -> bool:
         asyncio.get_running_loop()
     except RuntimeError:
         return False
-    log.warning(
-        "blocking call inside a running event loop", call=facade, instead=f"await {instead}...", at=_caller()
-    )
+    log.warning("blocking call inside a running event loop", call=facade, instead=f"await {instead}...", at=_caller())
     return True
 
 
