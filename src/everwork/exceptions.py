@@ -1,20 +1,20 @@
-"""The errors of Everwork, and the three signals that a handler may raise.
+"""The errors of Everwork, and the three signals that a handler can raise.
 
-Errors say who must act:
+Errors are grouped by who must act:
 
     EverworkError
     ├── InvalidInput              the caller: a value is wrong; names the field and what is allowed
     ├── JobError                  the job's state does not allow it
-    │   ├── JobNotFound           there is no such job
+    │   ├── JobNotFound           no such job
     │   ├── WrongState            the job is in another state
-    │   ├── LeaseLost             the attempt named is no longer the live one
+    │   ├── LeaseLost             the attempt no longer holds the lease
     │   ├── NotDelivered          the job is in a local spool and has no key yet, or was set aside there
     │   ├── ResultNotStored       `result()` of a completed job whose result is not JSON-serializable or too large
     │   └── JobFailed             `result()` of a job that failed
     │       └── JobCancelled      `result()` of a job that was cancelled
-    ├── NotFound                  there is no such API key, group or other object that is not a job
-    │   └── NothingMatches        a filter matches nothing that could be changed
-    ├── ResultTimeout             `result()` waited for the given time
+    ├── NotFound                  no such API key, group or other object that is not a job
+    │   └── NothingMatches        a filter matches nothing that can be changed
+    ├── ResultTimeout             the job did not finish within the timeout of `result()`
     ├── CallTimeout               a server did not answer within the caller's deadline
     ├── AccessError               the holder of the key
     │   ├── Unauthenticated       no key, or one that is unknown, expired or revoked
@@ -30,7 +30,7 @@ Errors say who must act:
 Signals (not errors; they end an attempt):
 
     Signal
-    ├── Fail      failed for good, kept as a dead letter
+    ├── Fail      failed permanently, kept as a dead letter
     ├── Reject    dropped: failed, marked rejected, never requeued automatically
     └── Retry     retried within max_attempts
 """
@@ -39,7 +39,7 @@ from __future__ import annotations
 
 
 class EverworkError(Exception):
-    """The root of every error that Everwork raises."""
+    """The base class of every error that Everwork raises."""
 
 
 class InvalidInput(EverworkError, ValueError):
@@ -71,15 +71,15 @@ class WrongState(JobError):
 
 
 class LeaseLost(JobError):
-    """The attempt named is not the job's live attempt."""
+    """The attempt no longer holds the job's lease."""
 
 
 class NotDelivered(JobError):
-    """The job is in the local spool: it waits for the engine, or was set aside because the engine refused it."""
+    """The job is in the local spool: it is waiting for the engine, or was set aside because the engine refused it."""
 
 
 class ResultNotStored(JobError):
-    """The job is completed, but what its handler returned could not be stored."""
+    """The job is completed, but its handler's return value could not be stored."""
 
 
 class JobFailed(JobError):
@@ -99,29 +99,29 @@ class JobCancelled(JobFailed):
 
 
 class NotFound(EverworkError):
-    """There is no such object: an API key, a group; jobs have their own error."""
+    """There is no such object, for example an API key or a group. Jobs have their own error."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"{what} '{name}' not found")
 
 
 class NothingMatches(NotFound):
-    """A filter matches nothing that could be changed."""
+    """A filter matches nothing that can be changed."""
 
     def __init__(self, message: str) -> None:
         EverworkError.__init__(self, message)
 
 
 class ResultTimeout(EverworkError, TimeoutError):
-    """The job did not finish within the time that the caller gave it."""
+    """The job did not finish within the caller's timeout."""
 
 
 class CallTimeout(EverworkError, TimeoutError):
-    """A server did not answer within the caller's deadline; whether it did what was requested is unknown."""
+    """A server did not answer within the caller's deadline; the request may or may not have been carried out."""
 
 
 class AccessError(EverworkError):
-    """The key that came with a call does not allow it."""
+    """The caller's API key does not allow the call."""
 
 
 class Unauthenticated(AccessError):
@@ -161,15 +161,15 @@ class EngineBusy(EngineError):
 
 
 class SchemaMismatch(EngineError):
-    """The store's schema is of a version that this program does not know."""
+    """This program does not know the version of the store's schema."""
 
 
 class Signal(Exception):
-    """Raised by a handler to end its attempt in a chosen way."""
+    """Raised by a handler to end its attempt with a specific outcome."""
 
 
 class Fail(Signal):
-    """The job failed for good: it becomes a dead letter, whatever attempts are left."""
+    """The job failed permanently: it becomes a dead letter, even if attempts are left."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail)
@@ -191,11 +191,11 @@ class Retry(Signal):
         for name in unknown:
             raise InvalidInput(
                 name,
-                "Retry accepts only a text and delay; set the number of attempts in the retry policy: "
+                "Retry accepts only a message and a delay; set the number of attempts in the retry policy: "
                 "WorkerSettings(retry=RetryPolicy(max_attempts=100)) or @app.job(..., retry=RetryPolicy(...))",
             )
         super().__init__(detail)
-        # A number alone is the delay.
+        # A single number is the delay.
         is_delay = isinstance(detail, int | float) and delay is None
         self.detail: object = "" if is_delay else detail
         self.delay = float(detail) if is_delay else delay

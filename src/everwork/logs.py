@@ -22,7 +22,7 @@ import structlog
 
 LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 TEXT_CHARS_MAX: Final = 16_000
-"""Of a longer field or exception, only the beginning and the end are written."""
+"""Longer fields and exceptions are shortened to their beginning and end."""
 LOCK_SECONDS: Final = 5.0
 """How long a line waits for another process's line: a stopped process must not block the others."""
 
@@ -30,9 +30,9 @@ LOCK_SECONDS: Final = 5.0
 def configure(format: str = "console", level: str = "INFO", *, force: bool = False) -> bool:
     """Log everything to standard error, one write per line; returns whether that was configured.
 
-    "json" writes one object per line, "console" is for people. A program that has given `logging` handlers of its own
-    is left alone, unless `force` is given. Fields that are bound with `structlog.contextvars` are in every line, and
-    so are the worker and the job whose handler writes it.
+    "json" writes one object per line, "console" is for people. A program that has configured its own `logging` handlers
+    is left alone, unless `force` is given. Fields bound with `structlog.contextvars` appear in every line, and
+    so do the worker and the job whose handler writes it.
     """
     if format not in _FORMATS:
         raise ValueError(f"format: must be one of {', '.join(_FORMATS)}, not {format!r}")
@@ -43,7 +43,7 @@ def configure(format: str = "console", level: str = "INFO", *, force: bool = Fal
         return False
     logging.basicConfig(handlers=[_Stderr(_FORMATS[format])], level=level.upper(), force=True)
     if force or not structlog.is_configured():
-        # Loggers that users get from structlog itself write the same way.
+        # Loggers that users get from structlog directly write the same way.
         structlog.configure([_render], logger_factory=structlog.stdlib.LoggerFactory(), **_BOUND)
     return True
 
@@ -54,7 +54,7 @@ def get_logger(name: str) -> Any:
 
 
 def add_process_facts(**facts: str) -> None:
-    """Add these fields to every line of this process, whatever thread or task writes it."""
+    """Add these fields to every line of this process, from any thread or task."""
     _process_facts.update(facts)
 
 
@@ -82,13 +82,13 @@ class Outage:
         self.errors = 0
 
     def report(self, error: Exception) -> None:
-        """A call failed; logged the first, second, fourth, eighth time, and so on."""
+        """A call failed; logs the first, second, fourth, eighth failure, and so on."""
         self.errors += 1
         if self.errors & (self.errors - 1) == 0:
             self._log.error(self._outage_event, error=str(error) or type(error).__name__, times=self.errors)
 
     def over(self) -> None:
-        """A call succeeded; logged if there was an outage."""
+        """A call succeeded; logs the end of an outage."""
         if self.errors:
             self._log.warning(self._recovery_event, errors=self.errors)
             self.errors = 0
@@ -100,7 +100,7 @@ _BOUND: Final[Mapping[str, Any]] = {"wrapper_class": structlog.stdlib.BoundLogge
 def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
     """The event and its fields as one line; an exception is formatted by `logging`.
 
-    A custom formatter finds both separately, in `everwork_event` and `everwork_facts`.
+    A custom formatter can read both separately, from `everwork_event` and `everwork_facts`.
     """
     text = str(event.pop("event"))
     error = event.pop("exc_info", None)
@@ -111,18 +111,18 @@ def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> t
 
 
 class _Stderr(logging.Handler):
-    """Writes each record to standard error in one piece: lines of processes that share it do not mix."""
+    """Writes each record to standard error in one piece, so that lines of processes that share it do not mix."""
 
     def __init__(self, form: Callable[[logging.LogRecord], str]) -> None:
         super().__init__()
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as its line, bounded and without passwords."""
+        """The record as a line of bounded length, without passwords."""
         return self._form(record)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; a line that cannot be written is lost, and nothing else."""
+        """Write a record; a line that cannot be written is dropped without further effect."""
         try:
             _write(f"{self.format(record)}\n")
         except RecursionError:
@@ -154,7 +154,7 @@ def _write_all(descriptor: int, left: bytes) -> None:
 
 @contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """Keep other processes from writing: pipes and sockets take long lines in parts; a file takes them whole."""
+    """Keep other processes from writing: pipes and sockets split long lines; a file does not."""
     mode = os.fstat(descriptor).st_mode
     is_locked = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and _lock(descriptor)
     try:
@@ -197,7 +197,7 @@ def _json(record: logging.LogRecord) -> str:
 
 
 def _value(fact: object) -> Any:
-    """A field as a JSON value; as a text if it is too long or not a JSON value."""
+    """A field as a JSON value; as a string if it is too long or not a JSON value."""
     if isinstance(fact, str):
         return _kept(fact)
     try:
@@ -259,7 +259,7 @@ def _repr(fact: object) -> str:
 
 
 def _kept(text: str) -> str:
-    """A text as it is written, masked and cut. Masked first: a secret that is cut would not be recognised."""
+    """A text as written: masked, then shortened. Masked first, because a shortened secret would not be recognized."""
     left_out, examined, half = len(text) - TEXT_CHARS_MAX, 8 * TEXT_CHARS_MAX, TEXT_CHARS_MAX // 2
     if left_out > 2 * examined:
         text = f"{text[:examined]}{text[-examined:]}"
@@ -281,7 +281,7 @@ _PARAMETER: Final = re.compile(
 
 
 def _without_secrets(text: str) -> str:
-    """The text with passwords hidden, wherever they are: drivers put them into their errors."""
+    """The text with all passwords hidden: drivers put them into their errors."""
     if "://" in text:
         text = _BLANKS.sub(r"\1***@", _ADDRESS.sub(_without_password, text))
     return _PARAMETER.sub(r"\1***", text) if "=" in text else text

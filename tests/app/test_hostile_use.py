@@ -151,7 +151,7 @@ async def test_an_application_whose_file_is_removed_accepts_nothing_until_it_is_
     app = Everwork(f"sqlite:///{tmp_path}/jobs.db")
     await app.enqueue("work")
     (tmp_path / "jobs.db").unlink()
-    with pytest.raises(EngineUnavailable, match="removed or replaced"):
+    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
         await app.enqueue("work")
     await app.close()
     assert await app.enqueue("work") == 1
@@ -175,7 +175,7 @@ async def test_workers_whose_file_is_removed_can_be_stopped(
         await begun.wait()
         (tmp_path / "jobs.db").unlink()
         release.set()
-        await until(lambda: "removed or replaced" in caplog.text)
+        await until(lambda: "deleted or replaced" in caplog.text)
     await app.close()
 
 
@@ -188,7 +188,7 @@ async def test_upkeep_without_its_engine_says_so_in_one_line_a_turn(
     await until(lambda: len(caplog.records) >= 3)
     await app.close()
     assert {record.exc_info for record in caplog.records} <= {None, False}
-    assert all("the engine is unavailable, trying again" in line for line in caplog.messages)
+    assert all("the engine is unavailable, retrying" in line for line in caplog.messages)
     assert not any("\n" in line for line in caplog.messages)
 
 

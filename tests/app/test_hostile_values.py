@@ -126,8 +126,12 @@ SECRET = SecretStr("hunter2")
         (str, SECRET, r"^x: Input should be a valid string"),
         (str, DAY, r"^x: Input should be a valid string"),
         (dict[str, int], Animal(name="x"), r"^x: Input should be a valid dictionary"),
-        (Unreadable, Unreadable(a=1), r"^x\.a: cannot be read again from JSON: Field required"),  # type: ignore[call-arg]
-        (Animal, Dog(name="rex", tricks=2), r"^x: must not be a Dog: the handler would get a Animal without tricks"),
+        (Unreadable, Unreadable(a=1), r"^x\.a: cannot be read back from JSON: Field required"),  # type: ignore[call-arg]
+        (
+            Animal,
+            Dog(name="rex", tricks=2),
+            r"^x: must not be a Dog: the handler would receive a Animal without tricks",
+        ),
         (list[Shape], [Named(4, "box")], r"^x\[0\]: must not be a Named: .* without title"),
         (str | UUID, UUID(int=1), r"^x: is ambiguous in JSON: UUID would be read as str"),
         (date | datetime, datetime(2026, 11, 18), r"^x: is ambiguous in JSON: datetime would be read as date"),  # noqa: DTZ001
@@ -139,12 +143,12 @@ SECRET = SecretStr("hunter2")
         (Note, Note(about=DAY), r"^x\.about: is ambiguous in JSON: date would be read as str"),
         (dict[int | str, int], {1: 2}, r"^x: has keys that change in JSON, such as 1"),
         (dict[str | None, int], {None: 2}, r"^x: has keys that change in JSON, such as None"),
-        (Pair, Pair.ONE, r"^x: cannot be read again from JSON"),
-        (dict[tuple[int, int], int], {(1, 2): 3}, r"^x\..*: cannot be read again from JSON"),
-        (dict[Number, int], {Number.NUMBER: 1, Number.TEXT: 2}, r"^x: has keys that are the same text in JSON"),
+        (Pair, Pair.ONE, r"^x: cannot be read back from JSON"),
+        (dict[tuple[int, int], int], {(1, 2): 3}, r"^x\..*: cannot be read back from JSON"),
+        (dict[Number, int], {Number.NUMBER: 1, Number.TEXT: 2}, r"^x: has keys that become the same string in JSON"),
         (Base64Bytes, b"\xff\xd8", r"^x: must be base64"),
         (SecretStr | str, SECRET, r"^x: a SecretStr would be stored as asterisks"),
-        (Account, {"password": "x"}, r"^x: would be changed by its validators once more"),
+        (Account, {"password": "x"}, r"^x: would be changed a second time by its validators"),
     ],
 )
 def test_a_value_that_a_worker_would_read_as_another_is_refused(hint: Any, value: object, problem: str) -> None:

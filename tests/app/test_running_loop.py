@@ -25,7 +25,7 @@ async def test_a_sync_call_that_blocks_a_loop_works_and_is_reported_once_with_it
     keys = [app.sync.enqueue("greet", name=name) for name in ("ann", "ben")]
     [job] = [app.sync.get(key) for key in keys[:1]]
     assert job.type == "greet"
-    [record] = [record for record in caplog.records if "holds up the running event loop" in record.message]
+    [record] = [record for record in caplog.records if "inside a running event loop" in record.message]
     assert (record.levelname, f"{__file__}:{_line_of_the_first_call()}" in record.message) == ("WARNING", True)
 
 
@@ -44,5 +44,5 @@ async def test_a_sync_call_in_a_thread_without_a_loop_is_not_reported(
 async def test_a_blocking_client_is_reported_too(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with SyncClient(url) as client:
         client.create("greet", {"name": "ann"})
-    [record] = [record for record in caplog.records if "holds up the running event loop" in record.message]
+    [record] = [record for record in caplog.records if "inside a running event loop" in record.message]
     assert "SyncClient" in record.message

@@ -21,7 +21,7 @@ async def test_a_wrong_key_is_refused_in_a_sentence(visitor: Visitor) -> None:
     page = await visitor.go("/ui/login")
     await page.get_by_label("API key").fill("ew_000000000000_no-such-key")
     await page.get_by_role("button", name="Log in").click()
-    await page.get_by_role("alert").get_by_text("the API key is unknown").wait_for()
+    await page.get_by_role("alert").get_by_text("unknown API key").wait_for()
     await visitor.log_in(KEY)
 
 

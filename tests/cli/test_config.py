@@ -66,7 +66,7 @@ def test_every_command_reads_the_file_that_is_named(cli: Cli, command: str) -> N
     write(cli, "engin = 'sqlite:///a.db'", "my.toml")
     answer = cli(*command.split(), "--config", "my.toml")
     assert answer.complaint.startswith(
-        "'engin' (file my.toml): is no setting; did you mean engine? allowed are engine,"
+        "'engin' (file my.toml): is not a setting; did you mean engine? allowed are engine,"
     )
     assert (answer.code, stores(cli)) == (2, set())
 
@@ -85,7 +85,7 @@ def test_no_command_is_forgotten_above() -> None:
         ),
         (b"\x89PNG\r\n\x1a\n\x00\xff", "cannot read everwork.toml: it is not UTF-8 text (line 1)"),
         (b"engine = 5", "engine (file everwork.toml): must be a URL such as sqlite:///everwork.db, not of type int"),
-        (b"api_key = 'secret-secret'", "api_key (file everwork.toml): must not stand in a file"),
+        (b"api_key = 'secret-secret'", "api_key (file everwork.toml): must not be set in a file"),
         (b"engine = 'mysql://x'", "engine URL: unknown scheme 'mysql'"),
     ],
 )
@@ -98,10 +98,10 @@ def test_a_file_that_cannot_be_used_is_one_line(cli: Cli, content: bytes, compla
 
 
 def test_what_is_no_file_is_refused_at_once(cli: Cli) -> None:
-    assert cli("stats", "--config", "nope").complaint == "cannot read nope: there is no such file"
-    assert cli("stats", "--config", str(cli.folder)).complaint.endswith(": it is no regular file")
+    assert cli("stats", "--config", "nope").complaint == "cannot read nope: no such file"
+    assert cli("stats", "--config", str(cli.folder)).complaint.endswith(": it is not a regular file")
     os.mkfifo(cli.folder / "everwork.toml")
-    assert cli("stats").complaint == "cannot read everwork.toml: it is no regular file"
+    assert cli("stats").complaint == "cannot read everwork.toml: it is not a regular file"
 
 
 def test_a_misspelt_variable_does_not_lead_to_another_store(cli: Cli) -> None:

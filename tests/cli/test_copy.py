@@ -161,21 +161,21 @@ async def test_two_jobs_with_one_key_are_told_and_not_lost_in_silence(cli: Cli, 
         await a_pending_job(other, type="other")
     answer = cli("copy", "sqlite:///everwork.db", file, "--into-non-empty")
     assert answer.code == 2
-    assert "target: has another job under key 1 (type 'other')" in answer.complaint
+    assert "target: already has another job with key 1 (type 'other')" in answer.complaint
 
 
 async def test_the_same_store_by_another_name_is_refused(cli: Cli, engine: Engine) -> None:
     await a_pending_job(engine)
     (cli.folder / "link.db").symlink_to(cli.file)
     answer = cli("copy", "sqlite:///everwork.db", "sqlite:///link.db")
-    assert (answer.code, answer.complaint) == (2, "target: is the same store as the source; name another one")
+    assert (answer.code, answer.complaint) == (2, "target: is the same store as the source; choose another one")
 
 
 async def test_a_source_that_workers_use_is_refused_unless_it_is_meant(cli: Cli, engine: Engine, file: str) -> None:
     await a_processing_job(engine)
     answer = cli("copy", "sqlite:///everwork.db", file)
     assert answer.code == 2
-    assert answer.complaint.startswith(f"source: is in use: a worker asked for '{TYPE}' ")
+    assert answer.complaint.startswith(f"source: is in use: a worker polled for '{TYPE}' ")
     assert cli("copy", "sqlite:///everwork.db", file, "--while-running").code == 0
 
 

@@ -61,7 +61,8 @@ async def test_only_dead_letters_are_requeued_and_purged_by_key(cli: Cli, engine
     letter = await a_dead_letter(engine)
     others = await a_completed_job(engine), await a_processing_job(engine), await a_pending_job(engine)
     keys = [str(job.key) for job in others]
-    for words, wrong in ((("requeue",), "it cannot be requeued"), (("purge", "--yes"), "only dead letters are purged")):
+    only = "only dead letters can be deleted this way"
+    for words, wrong in ((("requeue",), "it cannot be requeued"), (("purge", "--yes"), only)):
         answer = cli("dead", *words, *keys)
         told = [f"everwork: Job '{job.key}' is {job.state.label}: {wrong}" for job in others]
         assert (answer.code, answer.err.splitlines()) == (1, told)
@@ -90,7 +91,7 @@ async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
         ("requeue 17 --all", 2, "key: must not be given together with a filter, --all or --dry-run"),
         ("requeue --fingerprint 17", 2, "fingerprint: must be 10 letters from a to p"),
         ("list --since soon", 2, "since: must be a duration such as 12h (ago), a day, or a time"),
-        ("purge --yes --error=", 2, "error: must have 1 to 8,192 characters, not all of them spaces, not ''"),
+        ("purge --yes --error=", 2, "error: must have 1 to 8,192 characters, at least one of them not a space, not ''"),
         (
             "list --since 2026-13-01",
             2,

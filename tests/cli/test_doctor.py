@@ -78,8 +78,8 @@ async def test_the_command_ends_with_1_if_something_is_wrong(cli: Cli, engine: E
     answer = cli("doctor")
     assert answer.code == 1
     [problem] = [line for line in answer.out.splitlines() if line.startswith("problem")]
-    assert f"1 jobs of type '{TYPE}' wait, the first since 20" in problem
-    assert problem.endswith(", and no worker has asked for it yet: start a worker for it, or cancel them")
+    assert f"no worker has polled for type '{TYPE}' yet; 1 job is waiting, the oldest since 20" in problem
+    assert problem.endswith(": start a worker for this type, or cancel the jobs")
 
 
 def test_a_store_that_is_not_there_is_told_and_not_created(cli: Cli) -> None:
@@ -112,7 +112,10 @@ async def test_leases_that_nobody_takes_away_are_a_problem(store: Engine, clock:
     await a_processing_job(store, lease_ms=1_000)
     clock.advance(seconds=10)
     [finding] = await found(store, clock)
-    assert (finding.is_problem, finding.text.startswith("1 leases have lapsed, the first at 2023-")) == (True, True)
+    assert (
+        finding.is_problem,
+        finding.text.startswith("1 expired lease not swept yet, the oldest expired at 2023-"),
+    ) == (True, True)
 
 
 async def test_due_jobs_that_nobody_asks_for_are_a_problem(store: Engine, clock: VirtualClock) -> None:
@@ -122,16 +125,14 @@ async def test_due_jobs_that_nobody_asks_for_are_a_problem(store: Engine, clock:
     clock.advance(seconds=90)
     [finding] = await found(store, clock)
     assert finding.is_problem
-    assert finding.text.startswith(f"1 jobs of type '{TYPE}' wait, the first since 2023-11-14T")
-    assert ", and no worker has asked for it since 2023-11-14T" in finding.text
+    assert finding.text.startswith(f"no worker has polled for type '{TYPE}' since 2023-11-14T")
+    assert "; 1 job is waiting, the oldest since 2023-11-14T" in finding.text
 
 
 async def test_a_paused_type_is_a_note(store: Engine, clock: VirtualClock) -> None:
     await a_pending_job(store)
     await store.pause(TYPE, True)
-    assert await found(store, clock) == [
-        (False, f"type '{TYPE}' is paused; 1 jobs wait", "resume it to let them start")
-    ]
+    assert await found(store, clock) == [(False, f"type '{TYPE}' is paused; 1 job is waiting", "resume it to run them")]
 
 
 async def test_dead_letters_are_a_note(store: Engine, clock: VirtualClock) -> None:

@@ -336,7 +336,7 @@ async def test_what_is_refused_is_told_and_the_rest_is_done(cli: Cli, engine: En
 async def test_what_is_refused_stands_in_the_json_document_too(cli: Cli, engine: Engine) -> None:
     job = await a_pending_job(engine)
     answer = cli("jobs", "requeue", str(job.key), "--json")
-    error = "Job '1' is pending: it cannot be requeued, because it has used no attempts; run it now instead"
+    error = "Job '1' is pending: it cannot be requeued because it has used no attempts; run it now instead"
     assert (answer.code, answer.err) == (1, f"everwork: {error}\n")
     assert json.loads(answer.out)["jobs"] == [{"key": "1", "ok": False, "previous_state": None, "error": error}]
 

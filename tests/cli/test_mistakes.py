@@ -72,7 +72,7 @@ BAD_QUESTIONS = {
     "a huge limit": (["list", "--limit", "1001"], "limit: must be a whole number from 1 to 1000, not 1001"),
     "a cursor that is a word": (["list", "--cursor", "next"], "cursor: must be a whole number from 1 to"),
     "a time that is none": (["list", "--created-after", "noon"], "created_after: must be a time from 1970 to 9999"),
-    "an empty error": (["list", "--error", ""], "error: must have 1 to 8,192 characters, not all"),
+    "an empty error": (["list", "--error", ""], "error: must have 1 to 8,192 characters, at least"),
     "an empty key": (["get", ""], "key: must be given"),
     "an empty key of two": (["cancel", "1", ""], "key: must not be empty"),
     "no key": (["run-now"], "Missing argument 'KEY...'"),
@@ -135,7 +135,7 @@ def test_variables_over_a_mebibyte_are_refused(cli: Cli, size: int) -> None:
         ('{"type": "x", "colour": "red"}', "line 2: colour: is no field of a job; allowed are type, variables,"),
         ('{"type": "x", "run_at": 5}', "line 2: run_at: must be a time from 1970 to 9999"),
         ('{"variables": {}}', "line 2: type: must be given"),
-        ('{"type": 5}', "line 2: type: must be a text, not 5"),
+        ('{"type": 5}', "line 2: type: must be a string, not 5"),
         ('["x"]', "line 2: job: must be a JSON object, not ['x']"),
         ("{", "line 2: job: must be a JSON object"),
     ],
@@ -165,7 +165,7 @@ def test_a_command_that_creates_nothing_leaves_another_program_s_database_alone(
 def test_a_file_that_is_no_database_is_refused_and_left_alone(cli: Cli) -> None:
     cli.file.write_text("My diary. " * 1000)
     answer = cli("jobs", "create", "x")
-    assert answer.complaint.startswith(f"cannot use {cli.file}: it is not an SQLite file")
+    assert answer.complaint.startswith(f"cannot use {cli.file}: it is not a SQLite file")
     assert (answer.code, cli.file.read_text()) == (2, "My diary. " * 1000)
 
 

@@ -142,7 +142,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(cli: Cli) -> None:
             answer = cli("up", f"--{name}-port", port, f"--{other}-port", "0")
             assert answer.complaint == (
                 f"{name}_port: cannot listen on 127.0.0.1:{port}: Address already in use; "
-                f"choose another with --{name}-port or EVERWORK_{name.upper()}_PORT"
+                f"choose another one with --{name}-port or EVERWORK_{name.upper()}_PORT"
             )
 
 
@@ -150,7 +150,7 @@ def test_a_host_that_is_not_this_one_s_is_told_in_one_line(cli: Cli) -> None:
     answer = cli("serve", *PORTS, "--host", "192.0.2.1", EVERWORK_API_KEY="x" * 20)
     assert answer.complaint == (
         "host: cannot listen on 192.0.2.1:0: Cannot assign requested address; "
-        "choose another with --host or EVERWORK_HOST"
+        "choose another one with --host or EVERWORK_HOST"
     )
 
 

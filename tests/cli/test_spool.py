@@ -98,7 +98,7 @@ def test_list_has_a_limit_and_says_what_it_leaves_out(cli: Cli, spool: SpoolFile
 
 def test_a_file_that_is_no_spool_is_one_clear_line(cli: Cli) -> None:
     missing = cli("spool", "list", "gone.db")
-    assert (missing.code, missing.complaint) == (2, f"spool: there is no file {cli.folder}/gone.db")
+    assert (missing.code, missing.complaint) == (2, f"spool: no such file: {cli.folder}/gone.db")
     (cli.folder / "notes.txt").write_text("notes " * 1000)
     for command in (("list", "notes.txt"), ("drop", "notes.txt", "--all", "--yes"), ("list", ".")):
         answer = cli("spool", *command)
@@ -273,7 +273,7 @@ def test_drop_names_ids_that_do_not_exist(cli: Cli, spool: SpoolFile) -> None:
     assert (answer.code, answer.out) == (1, "1 entry deleted\n")
     assert f"everwork: no entry '{spool.id}-9' in the spool\n" in answer.err
     bad = cli("spool", "drop", "spool.db", "seven", "--yes")
-    assert (bad.code, bad.complaint) == (2, "id: must be an entry id as in everwork spool list, not 'seven'")
+    assert (bad.code, bad.complaint) == (2, "id: must be an entry id as shown by everwork spool list, not 'seven'")
 
 
 def test_drop_deletes_what_is_set_aside_or_everything(cli: Cli, spool: SpoolFile) -> None:
@@ -321,7 +321,7 @@ async def test_doctor_finds_what_is_wrong_with_a_spool(cli: Cli, engine: Engine,
     assert answer.code == 1
     problems = [line for line in answer.out.splitlines() if line.startswith("problem")]
     assert "1 entry is set aside in the spool" in problems[0]
-    assert "2 entries wait in the spool" in problems[1]
+    assert "2 entries are waiting in the spool" in problems[1]
     assert "the oldest for 13.9 h, and entries are set aside after 24.0 h" in problems[1]
 
 
@@ -340,4 +340,4 @@ async def test_doctor_has_nothing_to_say_about_an_empty_spool(cli: Cli, engine: 
 
 async def test_doctor_names_a_spool_that_cannot_be_used(cli: Cli, engine: Engine) -> None:
     answer = cli("doctor", "--spool", "gone.db")
-    assert (answer.code, "the spool cannot be used: there is no file" in answer.out) == (1, True)
+    assert (answer.code, "the spool cannot be used: no such file: " in answer.out) == (1, True)

@@ -198,7 +198,7 @@ def test_a_wrong_url_is_refused_at_once() -> None:
         SqliteBroker("redis://user:secret@host")
     with pytest.raises(BadConfiguration, match=r"must start with redis:// or rediss:// .*redis\+unix://$"):
         RedisBroker("user:secret@host")
-    with pytest.raises(BadConfiguration, match=r"must be a text like sqlite:///jobs\.db, not None"):
+    with pytest.raises(BadConfiguration, match=r"must be a string like sqlite:///jobs\.db, not None"):
         PostgresBroker(None)  # type: ignore[arg-type]
     with pytest.raises(BadConfiguration, match="AbstractBroker: must be one of an engine, such as SqliteBroker"):
         AbstractBroker("sqlite:///jobs.db")

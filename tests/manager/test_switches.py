@@ -31,7 +31,7 @@ async def test_a_worker_that_is_switched_off_takes_nothing_until_it_is_on_again(
     for _ in range(3):
         left.append(await outside.push("hold"))
         assert not await _is_begun(outside, said, left[-1])
-    assert "its worker 'holder' is switched off" in (await in_process(outside.service).explain(left[0])).text
+    assert "its worker 'holder' is disabled" in (await in_process(outside.service).explain(left[0])).text
     assert await fleet.switch_worker("holder", is_on=True)
     for key in left:
         await said.times(1, "begin", key)

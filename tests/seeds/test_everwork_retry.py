@@ -80,7 +80,7 @@ async def test_an_attempt_that_ends_by_an_outage_of_the_engine_or_broker_is_hand
 
 
 def test_how_often_a_job_is_retried_is_not_for_retry_to_say_and_never_unbounded() -> None:
-    with pytest.raises(InvalidInput, match="max_attempts: Retry accepts only a text and delay; set the number"):
+    with pytest.raises(InvalidInput, match="max_attempts: Retry accepts only a message and a delay; set the number"):
         Retry(max_attempts=None)
     with pytest.raises(InvalidInput, match="max_attempts: must be a whole number from 1 to 100, not None"):
         RetryPolicy(max_attempts=None)  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ async def test_readiness_says_so_while_the_store_can_be_read_but_takes_no_jobs(
 
     async def is_unready() -> bool:
         ready = await http.get("/readyz")
-        return ready.status_code == 503 and "it accepts no jobs; new jobs go to the spool" in ready.text
+        return ready.status_code == 503 and "but accepts no jobs; new jobs go to the spool" in ready.text
 
     await until(is_unready, RESTART_S)
     store.come_back()

@@ -472,7 +472,7 @@ async def test_whatever_is_said_of_the_origin_an_entry_is_written(admins: Admins
     await admins.log.record(who, "types.pause", "x" * 5_000, "\ud800\0\n" + "y" * 5_000, {"much": "z" * 50_000})
     [entry] = await admins.log.last(1)
     assert (len(entry.target), len(entry.origin), entry.origin[:4]) == (1_024, 255, "???y")
-    assert dict(entry.detail) == {"cut": "too long to keep"}
+    assert dict(entry.detail) == {"cut": "too long to store"}
 
 
 async def test_an_act_whose_caller_goes_away_is_done_and_written_down(admins: Admins, admin: Admin) -> None:

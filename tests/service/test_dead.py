@@ -176,7 +176,7 @@ async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: En
 async def test_one_dead_letter_is_purged_and_no_other_job(engine: Engine, service: JobService) -> None:
     letter = await a_dead_letter(engine)
     for job in (await a_completed_job(engine), await a_processing_job(engine), await a_pending_job(engine)):
-        with pytest.raises(WrongState, match=f"is {job.state.label}: only dead letters are purged"):
+        with pytest.raises(WrongState, match=f"is {job.state.label}: only dead letters can be deleted this way"):
             await jobs_for(service).purge(job.key)
         assert await the_state(engine, job.key) is job.state
     await jobs_for(service).purge(letter.key)

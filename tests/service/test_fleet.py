@@ -121,7 +121,7 @@ async def test_who_is_not_known_or_not_unique_is_not_switched(fleet: Fleet) -> N
         await fleet.switch_worker("Mailman", False)
     with pytest.raises(NotFound, match="trigger 'a1/t1' not found"):
         await fleet.switch_trigger("a1/t1", True)
-    with pytest.raises(InvalidInput, match="'Mailer' is the title of several; name one of a1, b2"):
+    with pytest.raises(InvalidInput, match="'Mailer' is the title of several entries; use one of a1, b2"):
         await fleet.switch_worker("Mailer", False)
 
 
@@ -295,15 +295,13 @@ async def test_a_job_whose_worker_is_switched_off_says_so(fleet: Fleet, engine: 
     await engine.subscribe("email-send", "b2")
     job = await a_pending_job(engine)
     await fleet.switch_worker("b2", False)
-    assert "switched off" not in (await in_process(service).explain(job.key)).text
+    assert "disabled" not in (await in_process(service).explain(job.key)).text
     await fleet.switch_worker("a1", False)
 
     explanation = await in_process(service).explain(job.key)
 
     assert explanation.reason is Reason.NOT_ASKED
-    assert explanation.text == (
-        "its worker 'The mailer' is switched off; switch it on with: everwork workers on 'The mailer'"
-    )
+    assert explanation.text == ("its worker 'The mailer' is disabled; enable it with: everwork workers on 'The mailer'")
 
 
 async def test_a_job_that_others_ask_for_says_so_besides(fleet: Fleet, engine: Engine, service: JobService) -> None:
@@ -317,7 +315,7 @@ async def test_a_job_that_others_ask_for_says_so_besides(fleet: Fleet, engine: E
     assert explanation.reason is Reason.QUEUED
     assert explanation.text == (
         "ready: waiting for a free worker, 0 jobs of its lane stand ahead of it; "
-        "its worker 'Mailer' is switched off; switch it on with: everwork workers on Mailer"
+        "its worker 'Mailer' is disabled; enable it with: everwork workers on Mailer"
     )
 
 
@@ -329,4 +327,4 @@ async def test_a_title_that_cannot_be_typed_is_not_told_to_be(
     await fleet.switch_worker("a1", False)
     job = await a_pending_job(engine)
 
-    assert (await in_process(service).explain(job.key)).text.endswith("switch it on with: everwork workers on a1")
+    assert (await in_process(service).explain(job.key)).text.endswith("enable it with: everwork workers on a1")

@@ -61,7 +61,7 @@ async def test_who_does_not_live_or_is_leaving_cannot_be_restarted(fleet: Fleet,
 
     with pytest.raises(NotFound, match="process 'm1/7' not found"):
         await fleet.restart("m1/7")
-    with pytest.raises(InvalidInput, match="process: 'm1/0' is on its way out already"):
+    with pytest.raises(InvalidInput, match="process: 'm1/0' is already shutting down"):
         await fleet.restart("m1/0")
     assert await fleet.restarts() == set()
 
@@ -103,7 +103,7 @@ async def test_a_trigger_is_served_while_its_manager_or_application_lives(
     assert await seen() == (START_MS + DAY_MS, True)
     await fleet.switch_trigger(entry.name, False)
     [view] = await fleet.triggers()
-    assert (view.next_ms, view.next_unknown) == (None, "it is switched off")
+    assert (view.next_ms, view.next_unknown) == (None, "it is disabled")
 
 
 async def test_what_somebody_else_wrote_about_firing_is_left_out(fleet: Fleet, engine: Engine) -> None:
@@ -141,7 +141,7 @@ async def test_a_job_whose_worker_does_not_start_says_so(fleet: Fleet, engine: E
     explanation = await in_process(service).explain(created.key)
 
     assert explanation.reason is Reason.NOT_ASKED
-    start = "its worker 'mailer' does not start in m1/0: OSError: no such host xxx"
+    start = "its worker 'mailer' fails to start in m1/0: OSError: no such host xxx"
     assert explanation.text.startswith(start)
     assert len(explanation.text) < 400
     manager = ManagerEntry(name="m2", workers=(WORKER_ID,))

@@ -112,7 +112,7 @@ async def test_a_schedule_that_blocks_is_broken_for_a_while_and_keeps_nobody_wai
         turns += 1
     assert len(await points(engine, "other")) == turns
     assert schedule.asked == 1, "one that is stuck is not asked again"
-    assert "trigger failed, trying again later" in caplog.text
+    assert "trigger failed, retrying later" in caplog.text
     assert "its schedule takes longer than" in caplog.text
 
     schedule.may_answer.set()

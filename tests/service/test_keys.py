@@ -104,21 +104,21 @@ async def test_no_key_is_told_where_to_put_one(ring: KeyRing, text: str | None) 
 )
 async def test_whatever_was_never_made_is_unknown(ring: KeyRing, text: str) -> None:
     await ring.create("ci", ["*"])
-    assert refusal(ring, text) == "the API key is unknown"
+    assert refusal(ring, text) == "unknown API key"
 
 
 async def test_a_known_id_with_another_secret_is_unknown_whatever_became_of_the_key(ring: KeyRing) -> None:
     new = await ring.create("ci", ["*"])
     forged = [new.text[:-1], new.text + "x", new.text.upper(), f"ew_{new.key.id}_", f"ew_{new.key.id}_{'0' * 64}"]
-    assert {refusal(ring, text) for text in forged} == {"the API key is unknown"}
+    assert {refusal(ring, text) for text in forged} == {"unknown API key"}
     await ring.revoke(new.key.id)
-    assert {refusal(ring, text) for text in forged} == {"the API key is unknown"}
+    assert {refusal(ring, text) for text in forged} == {"unknown API key"}
 
 
 async def test_the_stored_hash_is_no_key(ring: KeyRing) -> None:
     new = await ring.create("ci", ["*"])
     digest = sha256(new.text.encode()).hexdigest()
-    assert refusal(ring, digest) == refusal(ring, f"ew_{new.key.id}_{digest}") == "the API key is unknown"
+    assert refusal(ring, digest) == refusal(ring, f"ew_{new.key.id}_{digest}") == "unknown API key"
 
 
 async def test_an_expired_key_says_so(ring: KeyRing, clock: VirtualClock) -> None:
@@ -127,7 +127,7 @@ async def test_an_expired_key_says_so(ring: KeyRing, clock: VirtualClock) -> Non
     clock.advance(ms=DAY_MS - 1)
     assert ring.is_live(holder)
     clock.advance(ms=1)
-    assert (refusal(ring, new.text), ring.is_live(holder)) == ("the API key is expired", False)
+    assert (refusal(ring, new.text), ring.is_live(holder)) == ("the API key has expired", False)
 
 
 async def test_a_revoked_key_is_refused_at_once_and_says_so(ring: KeyRing) -> None:
@@ -136,7 +136,7 @@ async def test_a_revoked_key_is_refused_at_once_and_says_so(ring: KeyRing) -> No
     assert ring.is_live(holder)
     revoked = await ring.revoke(new.key.id)
     assert revoked.revoked_at_ms == START_MS
-    assert (refusal(ring, new.text), ring.is_live(holder)) == ("the API key is revoked", False)
+    assert (refusal(ring, new.text), ring.is_live(holder)) == ("the API key was revoked", False)
 
 
 async def test_a_key_is_revoked_once(ring: KeyRing, clock: VirtualClock) -> None:
@@ -173,7 +173,7 @@ async def test_an_entry_that_somebody_has_spoilt_opens_nothing_and_disturbs_no_o
     for broken in ["", "[]", "{}", *(json.dumps(json.loads(body) | change) for change in changes)]:
         await engine.register(KEY_KIND, spoilt.key.id, broken)
         await ring._refresh()
-        assert refusal(ring, spoilt.text) == "the API key is unknown"
+        assert refusal(ring, spoilt.text) == "unknown API key"
         await engine.register(KEY_KIND, spoilt.key.id, body)
         await ring._refresh()
     assert ring.authenticate(good.text).name == "good"
@@ -189,7 +189,7 @@ async def test_what_one_server_makes_and_revokes_another_knows_by_itself(ring: K
     holder = elsewhere.authenticate(new.text)
     await ring.revoke(new.key.id)
     await until(lambda: not elsewhere.is_live(holder))
-    assert refusal(elsewhere, new.text) == "the API key is revoked"
+    assert refusal(elsewhere, new.text) == "the API key was revoked"
 
 
 async def test_known_keys_go_on_while_the_engine_is_away(ring: KeyRing, elsewhere: KeyRing) -> None:
@@ -216,7 +216,7 @@ async def test_a_ring_can_be_closed_twice(ring: KeyRing) -> None:
         ({"name": ""}, "name: must have 1 to 255 characters, not 0"),
         ({"name": "x" * 256}, "name: must have 1 to 255 characters, not 256"),
         ({"name": "a\0b"}, "name: must consist of printable characters"),
-        ({"name": 5}, "name: must be a text, not 5"),
+        ({"name": 5}, "name: must be a string, not 5"),
         ({"permissions": []}, "permissions: must be a list of at least one of \\*, jobs, jobs:read, admin"),
         ({"permissions": "jobs"}, "permissions: must be a list of at least one of"),
         ({"permissions": ["jobs", "job"]}, "permissions: must be one of \\*, jobs, jobs:read, admin, tick, not 'job'"),
@@ -282,12 +282,12 @@ async def test_the_key_of_the_environment_may_do_everything_and_is_stored_nowher
     assert ring.is_live(holder)
     assert await engine.registered(None) == []
     assert ENVIRONMENT_KEY not in repr(holder)
-    assert refusal(ring, ENVIRONMENT_KEY[:-1]) == "the API key is unknown"
+    assert refusal(ring, ENVIRONMENT_KEY[:-1]) == "unknown API key"
 
 
 async def test_without_it_nobody_is_the_environment(ring: KeyRing, engine: Engine) -> None:
     holder = KeyRing(engine, environment_key=ENVIRONMENT_KEY).authenticate(ENVIRONMENT_KEY)
-    assert (refusal(ring, ENVIRONMENT_KEY), ring.is_live(holder)) == ("the API key is unknown", False)
+    assert (refusal(ring, ENVIRONMENT_KEY), ring.is_live(holder)) == ("unknown API key", False)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_in_the_long_run_no_more_than_the_rate_passes(seconds: Seconds) -> None:
 def test_whoever_comes_back_when_told_is_admitted_and_not_a_moment_earlier(seconds: Seconds) -> None:
     limiter = RateLimiter(0.5, seconds)
     limiter.spend("a")
-    with pytest.raises(TooManyRequests, match=r"may make 0\.5 requests a second; try again in 2000 ms") as caught:
+    with pytest.raises(TooManyRequests, match=r"allows 0\.5 requests per second; retry in 2000 ms") as caught:
         limiter.spend("a")
     assert caught.value.retry_after_ms == 2_000
     seconds.now += 1.99

@@ -193,14 +193,14 @@ def test_a_bad_value_of_the_environment_or_of_a_flag_names_it(
 def test_an_unknown_key_is_named_with_its_file_and_what_is_allowed() -> None:
     file = write("colour = 'red'", "my.toml")
     told = complaint(file)
-    assert told.startswith("'colour' (file my.toml): is no setting; allowed are engine, host, grpc_port, http_port,")
+    assert told.startswith("'colour' (file my.toml): is not a setting; allowed are engine, host, grpc_port, http_port,")
     assert "api_key" not in told
 
 
 @pytest.mark.parametrize("slip", ["grpc_prot", "grpc-port", "GRPC_PORT", "grpcport"])
 def test_a_slip_of_the_pen_is_answered_with_what_was_meant(slip: str) -> None:
     write(f"{slip} = 1")
-    assert f"'{slip}' (file everwork.toml): is no setting; did you mean grpc_port? " in complaint()
+    assert f"'{slip}' (file everwork.toml): is not a setting; did you mean grpc_port? " in complaint()
 
 
 def test_a_file_says_the_policies_of_types_and_which_are_paused() -> None:
@@ -261,7 +261,7 @@ def test_programs_read_from_the_environment_what_holds_for_all_their_types(monke
         ("max_running = 0", "types.'x'.max_running (file everwork.toml): must be a whole number from 1 to 1000000"),
         (
             "max_runing = 1",
-            "types.'x'.max_runing (file everwork.toml): is no field of a policy; did you mean max_running",
+            "types.'x'.max_runing (file everwork.toml): is not a policy field; did you mean max_running",
         ),
         ("paused = 1", "types.'x'.paused (file everwork.toml): must be true or false, not 1"),
         ("breaker_failures = 0", "types.'x'.breaker_failures (file everwork.toml): must be a whole number from 1"),
@@ -278,12 +278,13 @@ def test_a_mistake_about_a_type_is_named_by_its_place(line: str, told: str) -> N
 
 
 def test_types_are_said_of_in_the_file_only() -> None:
-    assert complaint(None, {"EVERWORK_TYPES": "x"}).startswith("environment variable EVERWORK_TYPES: types are said of")
+    refused = "environment variable EVERWORK_TYPES: types can be configured only in the settings file"
+    assert complaint(None, {"EVERWORK_TYPES": "x"}) == refused
 
 
 def test_settings_are_flat() -> None:
     write("[server]\nhost = '127.0.0.1'")
-    assert complaint().startswith("'server' (file everwork.toml): is no setting; allowed are ")
+    assert complaint().startswith("'server' (file everwork.toml): is not a setting; allowed are ")
 
 
 @pytest.mark.parametrize("variable", ["EVERWORK_GRPC_PROT", "EVERWORK_ENGIN", "EVERWORK_APIKEY", "EVERWORK_TLS_KEYS"])
@@ -339,7 +340,7 @@ def test_a_variable_that_resembles_a_setting_gives_a_warning(name: str) -> None:
         (b"\0" * 100, "cannot read everwork.toml: it is not TOML: "),
         (b"a = " + b"[" * 100_000, "cannot read everwork.toml: it is nested too deeply; settings are flat"),
         (b"grpc_port = " + b"9" * 10_000, "cannot read everwork.toml: it is not TOML: "),
-        (b"#" * 2_000_000, "cannot read everwork.toml: it has more than 1,048,576 bytes"),
+        (b"#" * 2_000_000, "cannot read everwork.toml: it is larger than 1,048,576 bytes"),
     ],
     ids=["twice", "broken", "binary", "a wrong byte", "zeros", "deep", "a long number", "huge"],
 )
@@ -349,12 +350,12 @@ def test_a_file_that_cannot_be_used_says_why_and_where(content: bytes, told: str
 
 
 def test_what_is_no_file_is_no_settings(folder: Path) -> None:
-    assert complaint("nope.toml") == "cannot read nope.toml: there is no such file"
-    assert complaint(folder) == f"cannot read {folder}: it is no regular file"
+    assert complaint("nope.toml") == "cannot read nope.toml: no such file"
+    assert complaint(folder) == f"cannot read {folder}: it is not a regular file"
     assert complaint("a\0b").startswith("cannot read a\0b: ")
-    assert complaint("/dev/zero").startswith("cannot read /dev/zero: it has more than")
+    assert complaint("/dev/zero").startswith("cannot read /dev/zero: it is larger than")
     os.mkfifo("everwork.toml")
-    assert complaint() == "cannot read everwork.toml: it is no regular file"
+    assert complaint() == "cannot read everwork.toml: it is not a regular file"
 
 
 # Secrets ------------------------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ def test_the_api_key_comes_from_the_environment_only() -> None:
     assert load(None, {"EVERWORK_API_KEY": "0123456789ab"}, {}).api_key == "0123456789ab"
     write("api_key = 'very-secret-key'")
     told = complaint()
-    assert told.startswith("api_key (file everwork.toml): must not stand in a file")
+    assert told.startswith("api_key (file everwork.toml): must not be set in a file")
     assert "EVERWORK_API_KEY" in told
     assert "very-secret-key" not in told
 
@@ -425,11 +426,11 @@ def test_tls_needs_a_certificate_and_its_key(folder: Path) -> None:
     pair: dict[str, Any] = {"tls_certificate": "server.pem", "tls_key": "server.key"}
     assert load(None, {}, pair).tls_key == Path("server.key")
     assert complaint(tls_certificate="server.pem") == (
-        "tls_certificate (flag --tls-certificate): must be given together with tls_key"
+        "tls_certificate (flag --tls-certificate): must be set together with tls_key"
     )
-    assert complaint(tls_key="server.key").endswith("must be given together with tls_certificate")
-    assert complaint(tls_client_ca="ca.pem").endswith("must be given together with tls_key")
-    assert "another.key must be a PEM key without password that belongs to" in complaint(
+    assert complaint(tls_key="server.key").endswith("must be set together with tls_certificate")
+    assert complaint(tls_client_ca="ca.pem").endswith("must be set together with tls_key")
+    assert "another.key must be a PEM key without a password that belongs to" in complaint(
         **pair | {"tls_key": "another.key"}
     )
 
@@ -441,8 +442,8 @@ def test_tls_files_must_be_there_and_be_what_they_should(folder: Path) -> None:
     pair: dict[str, Any] = {"tls_certificate": "server.pem", "tls_key": "server.key"}
     for name in ("tls_certificate", "tls_key", "tls_client_ca"):
         assert complaint(**pair | {name: "nope.pem"}).endswith(": cannot read nope.pem: No such file or directory")
-        assert complaint(**pair | {name: "pipe.pem"}).endswith(": cannot read pipe.pem: it is no regular file")
-        assert complaint(**pair | {name: str(folder)}).endswith(f": cannot read {folder}: it is no regular file")
+        assert complaint(**pair | {name: "pipe.pem"}).endswith(": cannot read pipe.pem: it is not a regular file")
+        assert complaint(**pair | {name: str(folder)}).endswith(f": cannot read {folder}: it is not a regular file")
         assert "PEM" in complaint(**pair | {name: "text.pem"})
 
 
@@ -452,7 +453,7 @@ def test_a_tls_key_with_a_password_is_refused_without_asking_for_it(folder: Path
     locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"hunter2"))
     write(locked, "locked.key")
     told = complaint(tls_certificate="server.pem", tls_key="locked.key")
-    assert told.startswith("tls_key (flag --tls-key): locked.key must be a PEM key without password that belongs to")
+    assert told.startswith("tls_key (flag --tls-key): locked.key must be a PEM key without a password that belongs to")
 
 
 # The engine alone ---------------------------------------------------------------------------------------

@@ -301,5 +301,5 @@ async def test_an_engine_that_is_away_is_told_once_and_what_was_missed_fires_whe
     await until(lambda: loop.fired == 2)
     await loop.stop()
     assert caplog.text.count("the engine is unavailable") == loop.errors.bit_length(), "ever more seldom"
-    assert caplog.text.count("the engine is back") == 1
+    assert caplog.text.count("the engine is available again") == 1
     assert await fired(engine) == [MINUTE_MS, 2 * MINUTE_MS]

@@ -101,14 +101,14 @@ OPEN = {
 
 @pytest.mark.parametrize("method", OPEN.values(), ids=OPEN)
 def test_a_class_with_a_public_method_that_does_not_say_who_may_call_it_cannot_be_imported(method: Any) -> None:
-    with pytest.raises(TypeError, match=r"Open\.change must say who may call it, with @verb, or be private"):
+    with pytest.raises(TypeError, match=r"Open\.change must declare who may call it, with @verb, or be private"):
         type("Open", (ForCaller,), {"change": method})
     type("Closed", (ForCaller,), {"_change": method})
 
 
 @pytest.mark.parametrize("bases", [(Mixin, ForCaller), (ForCaller, Mixin), (Jobs, Mixin), (LocalJobs,)], ids=str)
 def test_nor_can_one_that_inherits_such_a_method(bases: tuple[type, ...]) -> None:
-    with pytest.raises(TypeError, match=r"Open\.(change|settle) must say who may call it"):
+    with pytest.raises(TypeError, match=r"Open\.(change|settle) must declare who may call it"):
         type("Open", bases, {})
 
 
@@ -325,7 +325,8 @@ async def test_what_concerns_all_tenants_is_refused_to_a_bound_key_and_what_conc
     bound = a_caller(Permission.ALL, tenants=(MINE,))
     for name, rule in rules_of(Admin).items():
         assert rule.tenants is UNBOUND, name
-    with pytest.raises(PermissionDenied, match="key 'ann' is bound to tenants, and this concerns all of them"):
+    refused = "key 'ann' is restricted to certain tenants, but this call affects all tenants"
+    with pytest.raises(PermissionDenied, match=refused):
         await Admin(service, service.key_ring(), bound).pause(TYPE)
     assert rule_of(Jobs.newest_key).tenants is ANY
     assert await Jobs(service, bound).newest_key() == newest.key

@@ -98,9 +98,9 @@ async def test_nothing_is_acknowledged_in_a_file_that_was_taken_away_and_what_it
     async with the_store(offline) as store:
         await thread.do(lambda file: file.keep_jobs(numbered(1, 2)))
         take_away(tmp_path, how)
-        with pytest.raises(EngineUnavailable, match="the file was removed or replaced while open; restart the program"):
+        with pytest.raises(EngineUnavailable, match="the file was deleted or replaced while open; restart the program"):
             await thread.do(lambda file: file.keep_jobs(numbered(3, 3)))
-        with pytest.raises(EngineUnavailable, match="the file was removed or replaced while open; restart the program"):
+        with pytest.raises(EngineUnavailable, match="the file was deleted or replaced while open; restart the program"):
             await thread.do(lambda file: file.keep_outcomes([Complete(1, 1)]))
         await Courier(offline, thread, store).deliver()
     await thread.close()
@@ -118,7 +118,7 @@ def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "spool.db").write_text("These are my notes. " * 100)
-    assert "it is not an SQLite file; choose another path" in refused(offline_in(tmp_path))
+    assert "it is not a SQLite file; choose another path" in refused(offline_in(tmp_path))
     assert (tmp_path / "spool.db").read_text() == "These are my notes. " * 100
 
 

@@ -245,7 +245,7 @@ async def test_a_stamp_that_the_store_knows_as_outdated_is_not_sent_under_anothe
         await store.create_stamped(numbered(3, 3), Stamp("shop", 2))
     await deliver(offline)
     assert await variables(offline) == texts(numbered(1, 3))
-    assert reasons(offline) == ["superseded by later jobs of its producer; it may have been created"] * 2
+    assert reasons(offline) == ["superseded by later jobs from its producer; it may have been created"] * 2
 
 
 async def test_a_spool_that_was_bound_to_another_store_is_not_delivered_to_the_former_one(

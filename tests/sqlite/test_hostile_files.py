@@ -77,7 +77,7 @@ async def test_nothing_is_accepted_into_a_file_that_is_not_there_any_more(
     await a_pending_job(engine)
     spoil(file)
     for _ in range(2):
-        with pytest.raises(EngineUnavailable, match="the file was removed or replaced while open; restart the program"):
+        with pytest.raises(EngineUnavailable, match="the file was deleted or replaced while open; restart the program"):
             await engine.create([a_new_job()])
     assert witness.execute("SELECT count(*) FROM ew_job").fetchone() == (1,)
 
@@ -88,7 +88,7 @@ async def test_no_outcome_is_accepted_into_a_file_that_is_not_there_any_more(
 ) -> None:
     job = await a_processing_job(engine)
     spoil(file)
-    with pytest.raises(EngineUnavailable, match="removed or replaced"):
+    with pytest.raises(EngineUnavailable, match="deleted or replaced"):
         await engine.settle([Complete(job.key, job.attempt)])
     assert witness.execute("SELECT count(*) FROM ew_leased").fetchone() == (1,)
 

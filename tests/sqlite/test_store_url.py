@@ -92,7 +92,7 @@ async def test_a_directory_is_no_file(tmp_path: Path) -> None:
 
 async def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(file: Path) -> None:
     file.write_text("Dear diary, " * 1_000)
-    assert "it is not an SQLite file" in await refusal(file)
+    assert "it is not a SQLite file" in await refusal(file)
     assert file.read_text() == "Dear diary, " * 1_000
 
 

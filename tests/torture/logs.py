@@ -15,7 +15,7 @@ _EXPECTED: Final = frozenset(
         "the parent process is gone, this process stops",
         "jobs of a dead process are retried when their leases expire",
         "outcomes could not be stored, their jobs are retried when their leases expire",
-        "the engine is unavailable, trying again",
+        "the engine is unavailable, retrying",
         "cannot receive notifications, polling instead",
         "could not notify other processes",
         "the inbox cannot be read, trying again",

@@ -1,1 +1,1 @@
-"""Asynchronous building blocks that know nothing of jobs: loops, retries, batches, runners."""
+"""Asynchronous building blocks that know nothing about jobs: loops, retries, batches, runners."""

@@ -1,4 +1,4 @@
-"""Group commit: items added while a batch is being flushed form the next batch, whichever thread they come from."""
+"""Group commit: items added while a batch is being flushed form the next batch, from any thread."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Promise = asyncio.Future[list[Result]] | Future[list[Result]]
 Entry = tuple[Sequence[Item], Promise[Result]]
 Answer = tuple[Promise[Result], list[Result] | Exception]
 
-CLOSED: Final = "the application was closed; open it again"
+CLOSED: Final = "the application is closed; open it again"
 
 
 class Batcher(Generic[Item, Result]):
-    """Passes items to `flush` in batches; each caller gets the results of its own items.
+    """Passes items to `flush` in batches; each caller gets the results for its items.
 
     `on_flush` is called with the number of items of each batch and the seconds it took.
     """
@@ -66,7 +66,7 @@ class Batcher(Generic[Item, Result]):
         self._intake.append((items, promise))
         if loop is not None and not self._is_called:
             self._is_called = True
-            with suppress(RuntimeError):  # It was closed just now.
+            with suppress(RuntimeError):  # It was closed in the meantime.
                 loop.call_soon_threadsafe(self._take_in)
         if self._loop is None:  # After the append: either `close` has seen it, or this sees that it is closed.
             self._refuse()
@@ -122,7 +122,7 @@ class Batcher(Generic[Item, Result]):
         return results
 
     async def _flush_each(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
-        """Flush every caller's items separately: one of them made the whole batch fail."""
+        """Flush every caller's items separately, because one of them made the whole batch fail."""
         if len(batch) == 1:
             _fail(batch, error)
             return
@@ -188,7 +188,7 @@ def _resolve_all(answers: Iterable[Answer[Result]]) -> None:
 
 def _resolve(promise: Promise[Result], answer: list[Result] | Exception) -> None:
     if promise.done():
-        return  # The caller is gone.
+        return  # The caller was cancelled.
     if isinstance(answer, Exception):
         promise.set_exception(answer)
     else:

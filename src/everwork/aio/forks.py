@@ -1,4 +1,4 @@
-"""Forks: a child starts with nothing open, and never touches what its parent has open.
+"""Forks: a child starts with nothing open, and never touches its parent's open resources.
 
 Connections and event loops are shared with the parent through the kernel. The child neither uses nor closes its copies,
 and keeps them: freeing a connection removes its socket from the loop's poll set, which is also the parent's.
@@ -18,7 +18,7 @@ _kept_alive: list[object] = []
 
 
 def reset_in_child(target: T, reset: Callable[[T], object]) -> None:
-    """Call `reset` in every forked child: it drops what the parent has open and returns it, to be kept alive."""
+    """Call `reset` in every forked child: it drops the parent's open resources and returns them, to be kept alive."""
     _resets[target] = reset
 
 

@@ -53,7 +53,7 @@ class BackgroundLoop:
             await self._task
 
     async def abort(self) -> None:
-        """Stop immediately, even in the middle of a tick that may wait forever."""
+        """Stop immediately, even in the middle of a tick that could wait forever."""
         self._stop.set()
         if self._task is not None:
             self._task.cancel()
@@ -71,7 +71,7 @@ class BackgroundLoop:
             except EngineError as error:
                 self.errors += 1
                 self._outage.report(error)
-                # The work is still to be done: a lost connection must not cost a whole interval.
+                # The work is not done yet: a lost connection must not cost a whole interval.
                 seconds = min(seconds, next(delays))
             except Exception:
                 self.errors += 1
@@ -113,7 +113,7 @@ async def first_of(
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:
-    """The result of a call, or a `TimeoutError`: what `asyncio.timeout` does, at a third of its cost."""
+    """The result of a call, or a `TimeoutError`: like `asyncio.timeout`, at a third of its cost."""
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
     cancelled_before, is_over = task.cancelling(), False
@@ -133,13 +133,13 @@ async def within(seconds: float, call: Awaitable[T]) -> T:
     finally:
         timer.cancel()
         if is_over:
-            task.uncancel()  # Also if the call has swallowed it.
+            task.uncancel()  # Even if the call has swallowed it.
 
 
 class TimeLimit:
     """A time limit for calls made one at a time: `with limit: await call`. One timer for all, no coroutine around them.
 
-    A call that is over its limit ends at the next check, with a `TimeoutError`.
+    A call that exceeds its limit ends at the next check, with a `TimeoutError`.
     """
 
     def __init__(self, seconds: float, check_seconds: float) -> None:
@@ -153,7 +153,7 @@ class TimeLimit:
         self._is_over = False
 
     def start(self) -> None:
-        """Check from now on, in the running event loop."""
+        """Start checking, in the running event loop."""
         self._loop = self._loop or asyncio.get_running_loop()
         if self._task is not None and not self._is_over and time.monotonic() > self._ends_at:
             self._is_over = True
@@ -161,12 +161,12 @@ class TimeLimit:
         self._timer = self._loop.call_later(self._check_seconds, self.start)
 
     def stop(self) -> None:
-        """Check no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def __enter__(self) -> None:
-        # Which loop is running costs a system call to find out.
+        # Finding the running loop costs a system call.
         self._task = task = asyncio.current_task(self._loop)
         assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
         self._cancelled_before = task.cancelling()
@@ -177,7 +177,7 @@ class TimeLimit:
         if self._is_over and task is not None:
             self._is_over = False
             is_ours = task.cancelling() - 1 <= self._cancelled_before
-            task.uncancel()  # Also if the call has swallowed it.
+            task.uncancel()  # Even if the call has swallowed it.
             if is_ours and isinstance(error, asyncio.CancelledError):
                 raise TimeoutError from None
 
@@ -229,14 +229,12 @@ def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Cal
 
 
 def warn_if_loop_runs(facade: str, instead: str) -> bool:
-    """Warn of a blocking call that holds up the event loop of its thread; whether there is one."""
+    """Warn about a blocking call in a thread with a running event loop; returns whether there is one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return False
-    log.warning(
-        "a blocking call holds up the running event loop", call=facade, instead=f"await {instead}...", at=_caller()
-    )
+    log.warning("blocking call inside a running event loop", call=facade, instead=f"await {instead}...", at=_caller())
     return True
 
 

@@ -19,7 +19,7 @@ OUTAGE_SECONDS_MAX: Final = 10.0
 """How long a caller waits for an unavailable engine: about as long as its server takes to restart."""
 
 Delays = Callable[[], Iterator[float]]
-"""Starts a series of seconds to wait between attempts to reach an engine; where it ends, the caller gives up."""
+"""Starts a series of waits, in seconds, between attempts to reach an engine; when it ends, the caller gives up."""
 
 
 def backoff_delays(first: float = 0.1, longest: float = 1.5) -> Iterator[float]:
@@ -71,5 +71,5 @@ async def retrying(
 
 
 def engine_outage(owner: str) -> Outage:
-    """How an unavailable engine is logged."""
-    return Outage(log, "the engine is unavailable, trying again", "the engine is back", whose=owner)
+    """The log messages of an outage."""
+    return Outage(log, "the engine is unavailable, retrying", "the engine is available again", whose=owner)

@@ -1,4 +1,4 @@
-"""A few tasks for many calls: a call does not cost a task of its own.
+"""A few tasks for many calls: a call does not need its own task.
 
 Runners are started on demand. Each takes the next item and awaits its call directly, so calls that never suspend are
 made one after the other by one runner; when one suspends, another runner continues with the rest.
@@ -24,7 +24,7 @@ SLICE_SECONDS: Final = 0.005
 
 
 _closed: Final[set[asyncio.Task[Any]]] = set()
-"""Closed runners whose call has not ended. The event loop holds only weak references: they could be collected."""
+"""Closed runners whose call has not ended. The event loop holds only weak references, so they could be collected."""
 
 
 class Runners(Generic[T]):
@@ -67,7 +67,7 @@ class Runners(Generic[T]):
             task.add_done_callback(_closed.discard)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """A runner has ended, which none should before `close`: log it, and let another one continue."""
+        """A runner ended before `close`, which should not happen: log it, and let another one continue."""
         self.tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("runner failed, starting another", worker=self._owner, exc_info=task.exception())

@@ -1,4 +1,4 @@
-"""A wake-up flag for one waiter: lighter than an event, and waiting for something else as well needs no second task."""
+"""A wake-up flag for one waiter: lighter than an event, and combined waits need no second task."""
 
 from __future__ import annotations
 

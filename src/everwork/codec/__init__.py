@@ -1,1 +1,1 @@
-"""How values are written and read: JSON and messages."""
+"""How values are encoded and decoded: JSON and protobuf messages."""

@@ -1,4 +1,4 @@
-"""The fields of jobs, read once from their declarations in the core, and messages made by a loop over them.
+"""The fields of jobs, read once from their declarations in the core, and messages built by a loop over them.
 
 The loop is for cold paths: it takes up to twice as long as a function that names every field.
 """
@@ -26,9 +26,9 @@ class Field(NamedTuple):
 
     name: str
     json: str
-    """What JSON calls it."""
+    """The name in JSON."""
     type: Any
-    """Its Python type, without None."""
+    """The Python type, without None."""
     kind: Kind | None
     is_optional: bool
 
@@ -50,7 +50,7 @@ def _field(name: str, hint: Any) -> Field:
 
 JOB: Final = fields_of(StoredJob)
 TEXTS: Final = tuple(field.name for field in JOB if field.type is str and field.kind is None and field.is_optional)
-"""Optional text fields of a job, whose values come from users."""
+"""Optional text fields of a job with values from users."""
 JSON_TEXTS: Final = tuple(field.name for field in JOB if field.kind is Kind.JSON)
 
 

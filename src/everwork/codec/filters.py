@@ -33,7 +33,7 @@ class JobFilters(TypedDict, total=False):
 
 
 def filter_of(wanted: Mapping[str, Any]) -> JobFilter:
-    """Checked `JobFilters`, of which None means any; an unknown one is refused."""
+    """Checked `JobFilters`; None means any value, and unknown filters are refused."""
     known = JobFilters.__annotations__
     for name in sorted(wanted.keys() - known.keys()):
         raise InvalidInput(name, f"is not a filter; allowed are {', '.join(sorted(known))}")
@@ -62,12 +62,12 @@ def _given(wanted: Mapping[str, Any], name: str, check: Callable[[str, Any], T])
 
 
 def names(field: str, given: Iterable[str] | None) -> tuple[str, ...]:
-    """Checked names; a text is one name."""
+    """Checked names; a string is a single name."""
     return tuple(checks.name(field, name) for name in ([given] if isinstance(given, str) else several(field, given)))
 
 
 def several(field: str, given: Iterable[Any] | None) -> list[Any]:
-    """The given values as a list; none if it is None."""
+    """The given values as a list; empty for None."""
     if given is not None and not isinstance(given, Iterable):
         raise InvalidInput(field, f"must be one value or a list of values, not {checks.shown(given)}")
     return [] if given is None else list(given)

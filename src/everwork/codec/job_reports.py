@@ -22,7 +22,7 @@ def job_report(
 ) -> dict[str, Any]:
     """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes its JSON texts.
 
-    `max_retries` is a second name of `max_attempts`: for programs whose rule is `attempts >= max_retries`.
+    `max_retries` is an alias of `max_attempts`, for programs that test `attempts >= max_retries`.
     """
     report: dict[str, Any] = {
         "key": str(job.key),

@@ -1,4 +1,4 @@
-"""A job as callers in Python see it: with values where the record has JSON texts."""
+"""A job for callers in Python: with values where the record has JSON texts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from everwork.core.states import FINISHED_STATES, State
 from everwork.exceptions import EverworkError, ResultTimeout
 
 PAGE_JOBS: Final = LIST_LIMIT_MAX // 4
-"""How many jobs a list reads at a time."""
+"""How many jobs a list reads per page."""
 EXPLAIN_SECONDS: Final = 1.0
-"""How long a caller whose timeout has passed waits for an explanation."""
+"""How long a caller waits for an explanation after its timeout."""
 ERROR_SHOWN_CHARS_MAX: Final = 200
-"""Of the error of a failed attempt, in the message of a timeout."""
+"""How much of a failed attempt's error is quoted in the message of a timeout."""
 
 _NAMES = tuple(field.name for field in JOB)
 _VALUES = attrgetter(*_NAMES)
@@ -31,13 +31,13 @@ _VALUES = attrgetter(*_NAMES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(StoredJob):
-    """A job in its current state. Instants are milliseconds UTC."""
+    """A job in its current state. Times are milliseconds UTC."""
 
     variables: dict[str, Any]  # type: ignore[assignment]  # The record has its JSON text, here and below.
-    """The arguments, as JSON has them."""
+    """The arguments as JSON values."""
     headers: dict[str, Any] | None = None  # type: ignore[assignment]
     result: Any = None
-    """What the handler has returned, as JSON has it."""
+    """The handler's return value as a JSON value."""
     extra: dict[str, Any] | None = None  # type: ignore[assignment]
 
     @classmethod
@@ -58,7 +58,7 @@ class JobPage(NamedTuple):
 
 
 async def every_job(page: Callable[[int | None], Awaitable[JobPage]]) -> AsyncIterator[Job]:
-    """The jobs of all pages; `page` reads the one at a cursor."""
+    """The jobs of all pages; `page` reads the page at a cursor."""
     cursor: int | None = None
     while True:
         jobs, cursor = await page(cursor)
@@ -69,7 +69,7 @@ async def every_job(page: Callable[[int | None], Awaitable[JobPage]]) -> AsyncIt
 
 
 def every_job_blocking(page: Callable[[int | None], JobPage]) -> Iterator[Job]:
-    """The same where reading a page blocks."""
+    """The same for a `page` that blocks."""
     cursor: int | None = None
     while True:
         jobs, cursor = page(cursor)
@@ -81,7 +81,7 @@ def every_job_blocking(page: Callable[[int | None], JobPage]) -> Iterator[Job]:
 async def with_reason(
     error: ResultTimeout, explaining: Awaitable[Explanation], reading: Awaitable[Job]
 ) -> ResultTimeout:
-    """The same error with the last failed attempt and the reason why the job has not finished, if they can be found."""
+    """The same error, extended with the last failed attempt and the reason why the job has not finished, if known."""
     try:
         found, job = await within(EXPLAIN_SECONDS, asyncio.gather(explaining, reading))
     except (EverworkError, TimeoutError):

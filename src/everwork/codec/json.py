@@ -1,4 +1,4 @@
-"""JSON in and out, for every engine and every API: one set of rules."""
+"""JSON encoding and decoding, with the same rules for every engine and every API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = get_logger("everwork")
 
 
 def encode_object(field: str, value: object, bytes_max: int) -> str:
-    """A JSON object as text; anything else is refused, and the error names the field."""
+    """A JSON object as text; other values are refused, and the error names the field."""
     mapping = require_object(field, value)
     return encode(field, mapping if type(mapping) is dict else dict(mapping), bytes_max)
 
@@ -63,14 +63,14 @@ _UNKNOWN_CLASS: Final = re.compile(r"Unable to serialize unknown type: <class '(
 
 
 def _not_made(error: Exception) -> str:
-    """What is wrong; pydantic has no advice for a class that it does not know."""
+    """The problem, with advice for classes that pydantic does not know."""
     reason = str(error.__cause__ or error)
     unknown = _UNKNOWN_CLASS.fullmatch(reason)
     return f": {reason}" if unknown is None else f", not {unknown[1]}; {STORABLE_TYPES}"
 
 
 def _json_form(value: object) -> object:
-    """The JSON form of a value that JSON has not, such as a Decimal, a set or a model."""
+    """The JSON form of a value that is not a JSON type, such as a Decimal, a set or a model."""
     form = any_value().dump_python(value, mode="json", by_alias=True)
     for secret in _secrets(any_value().dump_python(value)) if _ASTERISKS in str(form) else ():
         raise ValueError(MASKED.format(type(secret).__name__))
@@ -79,7 +79,7 @@ def _json_form(value: object) -> object:
 
 MASKED: Final = "a {} would be stored as asterisks; pass its get_secret_value(), or only the name of the secret"
 _ASTERISKS: Final = "*" * 10
-"""What pydantic writes for a secret."""
+"""The text that pydantic writes for a secret."""
 
 
 def _secrets(value: object) -> Iterator[object]:
@@ -102,12 +102,12 @@ def any_value() -> Any:
 
 
 def decode(text: str) -> Any:
-    """The value of a JSON text that Everwork itself has written."""
+    """The value of a JSON text written by Everwork."""
     return orjson.loads(text)
 
 
 def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, Any]:
-    """The value of a JSON text from outside, which must be an object."""
+    """The value of an external JSON text, which must be an object."""
     value = _decoded(field, text, bytes_max, "a JSON object")
     if not isinstance(value, dict):
         raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
@@ -115,28 +115,28 @@ def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, An
 
 
 def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
-    """The value of any JSON text from outside."""
+    """The value of any external JSON text."""
     return _decoded(field, text, bytes_max, "JSON")
 
 
 def encode_policy(policy: TypePolicy | RetryPolicy) -> str:
-    """A policy as it is stored: a type's, or the retry policy of one job."""
+    """A policy as stored: a type's, or the retry policy of one job."""
     return encode_policy_fields(asdict(policy) if isinstance(policy, RetryPolicy) else declared_fields(policy))
 
 
 def encode_policy_fields(fields: Mapping[str, Any]) -> str:
-    """The given fields of a type's policy as they are stored; they have been checked."""
+    """The given, already checked fields of a type's policy as stored."""
     return orjson.dumps(fields).decode()
 
 
 def decode_policy(text: str | None) -> TypePolicy:
-    """A stored policy; missing fields have their defaults."""
+    """A stored policy; missing fields use their defaults."""
     return policy_of(None, text)
 
 
 @lru_cache(maxsize=1024)
 def policy_of(own: str | None, type_text: str | None) -> TypePolicy:
-    """The effective policy of a job: its type's, with the job's own retry policy, if it has one."""
+    """The effective policy of a job: its type's, with the job's own retry policy if it has one."""
     policy = _policy(type_text)
     return policy if own is None else with_retry(policy, _policy(own).retry)
 
@@ -157,8 +157,8 @@ def _policy(text: str | None) -> TypePolicy:
         fields = decode_policy_fields(text)
         return policy_from({name: value for name, value in fields.items() if name in POLICY_FIELDS})
     except (ValueError, TypeError) as error:
-        # It was edited by hand: jobs must continue.
-        log.error("a stored policy cannot be read, the default applies", policy=text, error=str(error))
+        # It was edited manually: jobs must still run.
+        log.error("a stored policy cannot be read; using the default", policy=text, error=str(error))
         return DEFAULT_TYPE_POLICY
 
 
@@ -171,7 +171,9 @@ def _decoded(field: str, text: str | bytes, bytes_max: int, expected: str) -> An
         raise InvalidInput(field, f"must be {expected}: {error}") from None
     written = text if isinstance(text, str) else text.decode()
     if written.count("{") + written.count("[") > JSON_DEPTH_MAX:
-        _refuse_deep(field, value)  # Before anything that recurses, as json does: it would fail with a RecursionError.
+        _refuse_deep(
+            field, value
+        )  # Before any recursion, as in the json module, which would fail with a RecursionError.
     if _LONG_NUMBER.search(written):
         json.loads(text, parse_int=lambda digits: _refuse_long(field, digits))
     return value
@@ -181,9 +183,9 @@ _LONG_NUMBER = re.compile(r"\d{19}")
 
 
 def _refuse_long(field: str, digits: str) -> None:
-    """orjson reads integers over 64 bits as floats, silently: digits must not be lost."""
+    """orjson silently reads integers over 64 bits as floats: digits must not be lost."""
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
-        raise InvalidInput(field, f"must not contain whole numbers over 64 bits, like {digits[:40]}")
+        raise InvalidInput(field, f"must not contain integers over 64 bits, such as {digits[:40]}")
 
 
 def _refuse_deep(field: str, value: object) -> None:
@@ -192,7 +194,7 @@ def _refuse_deep(field: str, value: object) -> None:
 
 
 def _refuse_not_finite(field: str, value: object) -> None:
-    """orjson writes NaN and infinities as null, silently: a number must not become null."""
+    """orjson silently writes NaN and infinities as null: a number must not become null."""
     if isinstance(value, float) and value - value != 0.0:
         raise InvalidInput(field, f"must not contain {value}: JSON has no such number")
     if isinstance(value, Mapping):
@@ -224,5 +226,5 @@ _QUOTED: Final = re.compile(r"(?<=, not )(True|False|None)$")
 
 
 def in_json_words(message: str) -> str:
-    """An error message that ends with the invalid value, which is written as in JSON; texts are quoted and stay."""
+    """An error message that ends with the invalid value, written as in JSON; quoted strings stay as they are."""
     return _QUOTED.sub(lambda found: _WORDS[found[0]], message)

@@ -1,4 +1,4 @@
-"""Files for SQLite: where one may be, and its errors as one line for the operator."""
+"""Files for SQLite: where they can be stored, and their errors as one line for the operator."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 
 
 INSTEAD: Final = "a local disk, or PostgreSQL or Redis"
-"""What to use instead of a network file system."""
+"""Alternatives to a network file system."""
 
 
 def require_local_file(file: Path, instead: str = INSTEAD) -> None:
-    """Refuse a path where a database file could never work, or could lose what it holds."""
+    """Refuse a path where a database file could never work, or could lose data."""
     try:
         _require_usable(file)
-    except PermissionError:  # A directory above it may not be entered.
+    except PermissionError:  # A parent directory cannot be entered.
         raise EngineUnavailable(
             f"cannot open {file}: permission denied; choose a path that this user can access"
         ) from None
-    except OSError as error:  # No file can have this name.
+    except OSError as error:  # The name is not valid for a file.
         raise EngineUnavailable(f"cannot open {checks.shown(str(file))}: {error.strerror}") from None
     refuse_network_file_system(file, _mounts(), instead)
 
@@ -81,7 +81,7 @@ def _require_usable(file: Path) -> None:
 def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]], instead: str = INSTEAD) -> None:
     """Refuse network file systems, where SQLite's locks do not work; `mounts` are (mount point, type) pairs."""
     inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
-    # The deepest mount point counts, and of several on one point the last.
+    # The deepest mount point counts; of several on the same point, the last one.
     point, kind = max(reversed(inside), key=lambda mount: len(mount[0]), default=("/", ""))
     if kind in NETWORK_FILE_SYSTEMS:
         raise EngineUnavailable(
@@ -91,7 +91,7 @@ def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]], in
 
 
 def identity(path: str) -> tuple[int, int]:
-    """The file that is at a path now, as device and inode; zeros if there is none."""
+    """The file now at a path, as device and inode; zeros if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once per transaction, three times as fast
     except FileNotFoundError:
@@ -100,18 +100,18 @@ def identity(path: str) -> tuple[int, int]:
 
 
 def require_same_file(path: str, opened: tuple[int, int]) -> None:
-    """Refuse to write to a file that was removed or replaced: the writes would be lost."""
+    """Refuse to write to a file that was deleted or replaced: the writes would be lost."""
     if identity(path) != opened:
-        raise EngineUnavailable(f"cannot use {path}: the file was removed or replaced while open; restart the program")
+        raise EngineUnavailable(f"cannot use {path}: the file was deleted or replaced while open; restart the program")
 
 
 def unavailable(path: str, error: sqlite3.Error, damaged: str = "restore it from a backup") -> EngineUnavailable:
-    """A SQLite error as one line for the operator; `damaged` is what to do about a damaged file."""
+    """A SQLite error as one line for the operator; `damaged` is the advice for a damaged file."""
     text = str(error)
     advice = {
-        "file is not a database": "it is not an SQLite file; choose another path",
+        "file is not a database": "it is not a SQLite file; choose another path",
         "database disk image is malformed": f"the file is damaged; {damaged}",
-        "database or disk is full": "the disk is full; free some space and try again",
+        "database or disk is full": "the disk is full; free some space and retry",
         "attempt to write a readonly database": "it is read-only; check the permissions of the file and its directory",
         "unable to open database file": "check the path, its permissions and the limit on open files",
         "disk I/O error": "the disk reports an error; check it, then restart the program",

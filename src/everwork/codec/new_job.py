@@ -1,4 +1,4 @@
-"""Checks a new job: every value is checked, and errors name its field, before any engine sees it."""
+"""Checks every value of a new job before it reaches an engine; errors name the field."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def new_job(  # noqa: PLR0913 - every field of a job
     retry: RetryPolicy | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> NewJob:
-    """A checked job. Times are seconds and datetimes with a time zone, as people write them."""
+    """A checked job. Times are seconds and datetimes with a time zone, as in Python code."""
     if delay is not None and run_at is not None:
         raise InvalidInput("delay", "must not be given together with run_at; give one of them")
     return wire_job(
@@ -86,7 +86,7 @@ def wire_job(  # noqa: PLR0913 - every field of a job
     retry: RetryPolicy | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> NewJob:
-    """A checked job, as programs send it: times are whole milliseconds."""
+    """A checked job from an API: times are whole milliseconds."""
     if delay_ms and run_at_ms is not None:
         raise InvalidInput("delay_ms", "must not be given together with run_at; give one of them")
     if retry is not None and max_attempts is None:
@@ -111,7 +111,7 @@ def wire_job(  # noqa: PLR0913 - every field of a job
 
 
 def require_valid(job: NewJob) -> None:
-    """Check a job again that comes from a file, where another version or another hand may have written it."""
+    """Check a job from a file again: another version or a user may have written it."""
     fields = job._asdict() | {"retry": None, "variables": _object("variables", job.variables, PAYLOAD_BYTES_MAX)}
     for name in ("headers", "extra"):
         text = fields[name]
@@ -126,7 +126,7 @@ def _object(field: str, text: object, bytes_max: int) -> dict[str, Any]:
 
 
 def instant(field: str, value: object) -> int:
-    """A datetime with a time zone, as an instant from 1970 to 9999."""
+    """A datetime with a time zone, from 1970 to 9999, as milliseconds."""
     if not isinstance(value, datetime):
         raise InvalidInput(field, f"must be a datetime with a time zone, not {checks.shown(value)}")
     if value.tzinfo is None:
@@ -138,13 +138,13 @@ def search_text(field: str, value: object) -> str:
     """A text to search for in errors; an empty or blank one, which would match nearly every job, is refused."""
     found = checks.text(field, value, ERROR_CHARS_MAX)
     if not found.strip():
-        allowed = f"must have 1 to {ERROR_CHARS_MAX:,} characters, not all of them spaces"
+        allowed = f"must have 1 to {ERROR_CHARS_MAX:,} characters, at least one of them not a space"
         raise InvalidInput(field, f"{allowed}, not {checks.shown(value)}")
     return found
 
 
 def _type(value: object) -> str:
-    """A checked type. Known ones are not checked again: there are few, and every job has one."""
+    """A checked type. Known types are cached: there are few, and every job has one."""
     if isinstance(value, str) and value in _CHECKED_TYPES:
         return value
     checked = checks.name("type", value)

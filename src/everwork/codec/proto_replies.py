@@ -1,6 +1,6 @@
-"""Replies of everwork.v1 to and from messages: jobs, verdicts, pages, histories, explanations, statistics.
+"""Replies of everwork.v1, to and from messages: jobs, verdicts, pages, histories, explanations, statistics.
 
-Lists are cut where they would be too large for one message.
+Lists are truncated where they would be too large for one message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from everwork.proto import work_pb2 as pb
 MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 """Clients refuse messages over 4 MiB."""
 FIELD_BYTES_MAX: Final = 6
-"""What a message costs beyond its own bytes inside another one."""
+"""The overhead of a message nested in another one."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 100
 """Leaves space for a few numbers in addition to the list."""
 HISTORY_ERROR_BYTES_MAX: Final = 12 * 1024
@@ -44,12 +44,12 @@ _JOBS: Final = MessageFields(StoredJob, pb.JobView)
 
 
 def job_message(job: StoredJob) -> pb.JobView:
-    """A job with everything that is known of it."""
+    """A job with all its fields."""
     return _JOBS.message(job)
 
 
 def job_of(message: pb.JobView) -> StoredJob:
-    """A job with everything that is known of it."""
+    """A job with all its fields."""
     return _JOBS.value(message)
 
 
@@ -76,14 +76,14 @@ def judged_of(message: pb.Judged) -> Judged:
 
 
 def created_message(created: Created) -> pb.CreatedJob:
-    """A created job, or one that is spooled and has no key yet."""
+    """A created job, or a spooled one that has no key yet."""
     if created.is_spooled:
         return pb.CreatedJob(spool_id=created.spool_id)
     return pb.CreatedJob(key=created.key, deduplicated=created.deduplicated)
 
 
 def created_of(message: pb.CreatedJob) -> Created:
-    """A created job; one that the server has spooled has the negative number of its spool id in place of its key."""
+    """A created job; a job spooled by the server has its negated spool id as key."""
     if not message.spool_id:
         return Created(message.key, message.deduplicated)
     number = message.spool_id.rpartition("-")[2]
@@ -91,13 +91,13 @@ def created_of(message: pb.CreatedJob) -> Created:
 
 
 def spooled_message(spooled: Spooled) -> pb.SpooledJob:
-    """What has become of a spooled job."""
+    """The status of a spooled job."""
     key, deduplicated, _ = spooled.created or Created(0)
     return pb.SpooledJob(key=key, deduplicated=deduplicated, reason=spooled.reason or "")
 
 
 def spooled_of(message: pb.SpooledJob) -> Spooled:
-    """What has become of a spooled job."""
+    """The status of a spooled job."""
     return Spooled(Created(message.key, message.deduplicated) if message.key else None, message.reason or None)
 
 
@@ -106,11 +106,11 @@ def found_message(state: State) -> pb.Found:
     return pb.Found(state=int(state))
 
 
-# Answers to questions -------------------------------------------------------------------------------
+# Query results -------------------------------------------------------------------------------
 
 
 def page_message(page: Page, order: Order) -> pb.Page:
-    """A page, cut where it would be too large for one message: the rest belongs to the next page."""
+    """A page, truncated where it would be too large for one message: the rest goes to the next page."""
     jobs = next(portions(map(job_message, page.jobs), LIST_BYTES_MAX), [])
     is_cut = len(jobs) < len(page.jobs)
     next_ms, key = cursor_parts(cursor_of(page.jobs[len(jobs) - 1], order) if is_cut else page.next or 0)
@@ -118,7 +118,7 @@ def page_message(page: Page, order: Order) -> pb.Page:
 
 
 def page_of(message: pb.Page) -> Page:
-    """A page, with the cursor of the next one."""
+    """A page, with the cursor of the next page."""
     return Page([job_of(job) for job in message.jobs], cursor_at(message.next_ms, message.next) or None)
 
 
@@ -126,7 +126,7 @@ _HISTORY: Final = MessageFields(HistoryEntry, pb.HistoryEntry)
 
 
 def history_message(entries: list[HistoryEntry]) -> pb.HistoryResponse:
-    """How a job's attempts ended; cut where it is too much for one message: errors, then the oldest tracebacks."""
+    """The history of a job; if too large for one message, errors are cut, then the oldest tracebacks left out."""
     message = pb.HistoryResponse(entries=map(_HISTORY.message, entries))
     size = message.ByteSize()
     if size > LIST_BYTES_MAX:
@@ -142,7 +142,7 @@ def history_message(entries: list[HistoryEntry]) -> pb.HistoryResponse:
 
 
 def history_of(message: pb.HistoryResponse) -> list[HistoryEntry]:
-    """How a job's attempts ended."""
+    """The history of a job's attempts."""
     return [_HISTORY.value(entry) for entry in message.entries]
 
 
@@ -164,7 +164,7 @@ _HOURS: Final = MessageFields(WorkerHour, pb.WorkerHour)
 
 
 def stats_message(stats: Stats) -> pb.StatsResponse:
-    """Counts and workers' hours; where they are too much for one message, the largest counts and latest hours."""
+    """Job counts and worker hours; if too large for one message, the largest counts and latest hours."""
     counts, hours = list(map(_COUNTS.message, stats.counts)), list(map(_HOURS.message, stats.hours))
     message = pb.StatsResponse(counts=counts, hours=hours, generated_at_ms=stats.generated_at_ms)
     if message.ByteSize() <= LIST_BYTES_MAX:
@@ -177,7 +177,7 @@ def stats_message(stats: Stats) -> pb.StatsResponse:
 
 
 def stats_of(message: pb.StatsResponse) -> Stats:
-    """Counts and workers' hours."""
+    """Job counts and worker hours."""
     counts, hours = list(map(_COUNTS.value, message.counts)), list(map(_HOURS.value, message.hours))
     return Stats(counts, hours, message.generated_at_ms, message.partial)
 

@@ -1,4 +1,4 @@
-"""Requests of everwork.v1 to and from messages: new jobs, demands and what is leased for them, outcomes, filters.
+"""Requests of everwork.v1, to and from messages: new jobs, demands and leased jobs, outcomes, filters.
 
 Values from messages are validated, and errors name the field. New and leased jobs are a hot path: their conversion
 names every field, because a loop takes up to twice as long. Tests compare it with the loop.
@@ -46,14 +46,14 @@ LIMIT_DEFAULT: Final = 10
 ERROR_CLASSES_MAX: Final = 100
 
 TenantOf = Callable[[str | None], str]
-"""Returns the tenant of a new job for the one that was requested; raises if the caller may not act for it."""
+"""Returns the tenant of a new job for a requested tenant; raises if the caller may not act for it."""
 
 
 # New jobs -------------------------------------------------------------------------------------------
 
 
 def new_job_message(job: NewJob) -> pb.NewJob:
-    """A job to be created; the default tenant is left out, because the server knows the key's own."""
+    """A job to create; the default tenant is left out, because the server knows the key's own tenant."""
     return pb.NewJob(
         type=job.type,
         variables=job.variables.encode(),
@@ -74,7 +74,7 @@ def new_job_message(job: NewJob) -> pb.NewJob:
 
 
 def stamp_of(request: pb.CreateJobsRequest) -> Stamp | None:
-    """The checked stamp of a request; None if it has none."""
+    """The checked stamp of a request; None if there is none."""
     if not request.HasField("stamp"):
         return None
     producer, number = request.stamp.producer, request.stamp.number
@@ -125,14 +125,14 @@ def _retry_policy(raw: bytes) -> RetryPolicy | None:
     except InvalidInput as error:
         raise InvalidInput(f"retry.{error.field}", error.problem) from None
     except (TypeError, AttributeError):
-        raise InvalidInput("retry", "must be an object of max_attempts, base, factor, cap, jitter") from None
+        raise InvalidInput("retry", "must be an object with max_attempts, base, factor, cap, jitter") from None
 
 
 # Demands --------------------------------------------------------------------------------------------
 
 
 def demand_message(demand: Demand, wait_ms: int) -> pb.ActivateRequest:
-    """A request for jobs, which may wait for them."""
+    """A request for jobs, optionally with a long poll."""
     return pb.ActivateRequest(
         type=demand.type,
         worker=demand.worker,
@@ -157,7 +157,7 @@ def demand_of(message: pb.ActivateRequest) -> Demand:
 
 
 def leased_job_message(job: LeasedJob) -> pb.Job:
-    """A leased job as its worker gets it."""
+    """A leased job as sent to its worker."""
     message = pb.Job(
         key=job.key,
         attempt=job.attempt,
@@ -187,7 +187,7 @@ def leased_job_message(job: LeasedJob) -> pb.Job:
 
 
 def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Checked names of tenants, without duplicates; an empty name is refused."""
+    """Checked tenant names, without duplicates; an empty name is refused."""
     found = tuple(dict.fromkeys(checks.name(field, name) for name in names))
     if len(found) > API_KEYS_TENANTS_MAX:
         raise InvalidInput(field, f"must name at most {API_KEYS_TENANTS_MAX:,} tenants, not {len(found):,}")
@@ -255,7 +255,7 @@ _MESSAGES: Final[Mapping[type, Callable[[Any], pb.Outcome]]] = {
 
 
 def outcome_of(message: pb.Outcome, tenant_of: TenantOf) -> o.Outcome:
-    """One checked outcome. The variables of a failure are still to be merged into the job's."""
+    """One checked outcome. The variables of a failure must still be merged into the job's."""
     key = checks.job_key(message.key)
     attempt = checks.attempt(message.attempt)
     match message.WhichOneof("kind"):
@@ -300,7 +300,7 @@ def _failed_of(key: int, attempt: int, fail: pb.Fail) -> o.Failed:
 
 
 def _error_classes(fail: pb.Fail) -> tuple[str, ...] | None:
-    """The error's classes, cut to as many as are useful: a failure must get through."""
+    """The error's classes, limited to a useful number: a failure report must not be refused."""
     if not (fail.by_policy or fail.strict):
         return None
     return tuple(name for name in fail.classes[:ERROR_CLASSES_MAX] if len(name) <= ERROR_RULE_CHARS_MAX)
@@ -312,12 +312,12 @@ def _variables(raw: bytes) -> str | None:
 
 
 def _error(text: str) -> str:
-    """Long errors are cut, not refused: a failure must get through."""
+    """Long errors are truncated, not refused: a failure report must get through."""
     return checks.text("error", text[:ERROR_CHARS_MAX].replace("\0", "\ufffd"), ERROR_CHARS_MAX)
 
 
 def _traceback(text: str) -> str | None:
-    """Cut, too, if it is long."""
+    """Truncated, too, if it is long."""
     return traceback_text(text) or None
 
 
@@ -333,13 +333,13 @@ def _object(field: str, raw: bytes, bytes_max: int) -> dict[str, Any] | None:
 
 
 def requeue_message(key: int, variables: Mapping[str, Any] | None) -> pb.RequeueRequest:
-    """A request to requeue a job, with other variables if they are given."""
+    """A request to requeue a job, optionally with new variables."""
     text = None if variables is None else encode_object("variables", variables, PAYLOAD_BYTES_MAX)
     return pb.RequeueRequest(key=key, variables=None if text is None else text.encode())
 
 
 def new_variables_of(message: pb.RequeueRequest) -> dict[str, Any] | None:
-    """The variables that take the place of the job's own; None if they stay."""
+    """The variables that replace the job's own; None keeps them."""
     if not message.HasField("variables"):
         return None
     return decode_object("variables", message.variables, PAYLOAD_BYTES_MAX)
@@ -390,5 +390,5 @@ def _instant(message: pb.JobFilter, name: str) -> int | None:
 
 
 def _optional_bytes(text: str | None) -> bytes | None:
-    """A text as an optional field takes it."""
+    """A text as the value of an optional field."""
     return None if text is None else text.encode()

@@ -19,7 +19,7 @@ SYNONYMS: Final = {
     )},
     **{f"sqlite+{driver}": "sqlite" for driver in ("aiosqlite", "pysqlite")},
 }  # fmt: skip
-"""Schemes of URLs that people already have, for SQLAlchemy or Celery, and ours: which driver they name is ignored."""
+"""URL schemes of SQLAlchemy and Celery, mapped to ours; the driver in the scheme is ignored."""
 _HOST: Final = r"(\[[^\]]*\]|[^:,\[\]]*)(:\d*)?"
 _HOSTS: Final = re.compile(f"{_HOST}(,{_HOST})*")
 _SECRET: Final = re.compile(r"(?<=[?&])([^=&]*(?:pass|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
@@ -37,7 +37,7 @@ def shown_url(url: str) -> str:
     scheme, is_url, rest = url.partition("://")
     if not is_url or SYNONYMS.get(scheme, scheme) == "sqlite":
         return url
-    # An unencoded password may contain any character, even "/" and "@": all before the last "@" is suspect.
+    # An unencoded password can contain any character, even "/" and "@": everything before the last "@" is suspect.
     userinfo, has_user, host = rest.rpartition("@")
     user, has_password, _ = userinfo.partition(":")
     shown = f"{user}:{HIDDEN}@" if has_password else f"{userinfo}{has_user}"
@@ -45,7 +45,7 @@ def shown_url(url: str) -> str:
 
 
 def store_name(url: str) -> str:
-    """What identifies the store of a URL: where it is, and its schema or namespace; neither user nor options."""
+    """The part of a URL that identifies the store: its location and schema or namespace, without user and options."""
     parts = urlsplit(engine_url(url))
     secure = {"rediss": "redis", "rediss+cluster": "redis+cluster", "grpcs": "grpc"}
     scheme = secure.get(parts.scheme, parts.scheme)
@@ -57,7 +57,7 @@ def store_name(url: str) -> str:
 
 
 def require_encoded(url: str) -> None:
-    """Refuse a server's URL whose password could be parsed as another part, and then be shown in a message."""
+    """Refuse a server URL whose password could be parsed as another part and then appear in a message."""
     scheme, is_url, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     path = re.split("[?#]", rest, maxsplit=1)[0].removeprefix(authority)

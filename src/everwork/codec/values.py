@@ -1,4 +1,4 @@
-"""Values of one annotation: how they become JSON, and how they are read from it again."""
+"""Values of one annotation: how they are converted to JSON and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXACT: Final[Mapping[object, frozenset[type]]] = {
     None: frozenset({NoneType}),
     NoneType: frozenset({NoneType}),
 }
-"""Annotations that JSON values match as they are; everything else goes through pydantic."""
+"""Annotations that JSON values match as they are; all others go through pydantic."""
 
 
 class Values:
@@ -48,38 +48,40 @@ class Values:
         self._adapter: Any = None if self.is_plain else _adapter(name, hint)
 
     def dump(self, name: str, value: Any, *, may_narrow: bool = False) -> Any:
-        """A checked value as JSON has it; one that would be read again as something else is refused.
+        """A checked value as JSON; a value that would be read back as something else is refused.
 
-        `may_narrow`: it may be read as a base class that is annotated, as results may.
+        `may_narrow`: it may be read back as an annotated base class, as for results.
         """
-        # A value that JSON has is read as a worker will read it.
+        # A JSON value is read as a worker will read it.
         checked = self.load(name, value)
         if self.is_plain:
             return checked
         problem = None
-        for by_alias in (True, False):  # Fields may be written by another name than they are read by.
+        for by_alias in (True, False):  # Fields can have different names for reading and writing.
             dumped = self._written(name, checked, by_alias=by_alias)
             try:
                 read = self.load(name, dumped)
             except InvalidInput as error:
-                problem = problem or InvalidInput(error.field, f"cannot be read again from JSON: {error.problem}")
+                problem = problem or InvalidInput(error.field, f"cannot be read back from JSON: {error.problem}")
             else:
                 _require_same(name, read, checked, self._hint, may_narrow=may_narrow)
                 _require_base64(name, dumped, checked, value)
-                # As a password would be that a validator hashes: once here, and again for the handler.
+                # For example a password that a validator hashes: once here, and again for the handler.
                 if not may_narrow and _differ(read, checked) and dumped != self._written(name, read, by_alias=by_alias):
-                    raise InvalidInput(name, "would be changed by its validators once more when the handler gets it")
+                    raise InvalidInput(
+                        name, "would be changed a second time by its validators when the handler receives it"
+                    )
                 return dumped
         raise problem or AssertionError
 
     def _written(self, name: str, checked: Any, *, by_alias: bool) -> Any:
         try:
             return self._adapter.dump_python(checked, mode="json", by_alias=by_alias, round_trip=True)
-        except ValueError as error:  # Also pydantic's errors.
+        except ValueError as error:  # Includes pydantic's errors.
             raise InvalidInput(name, f"cannot be stored as JSON: {_reason(error, checked)}") from None
 
     def load(self, name: str, value: Any) -> Any:
-        """The annotated value; one that does not fit raises."""
+        """The annotated value; raises if it does not fit."""
         from pydantic import PydanticUserError, ValidationError  # noqa: PLC0415 - see the class
 
         adapter = self._adapter
@@ -87,7 +89,7 @@ class Values:
             self._adapter = adapter = _adapter(name, self._hint)
         try:
             return adapter.validate_python(value)
-        except PydanticUserError as error:  # A model that names a class which is not defined yet.
+        except PydanticUserError as error:  # A model that refers to a class that is not defined yet.
             raise BadConfiguration(f"parameter '{name}': {str(error).splitlines()[0]}") from None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
@@ -100,7 +102,7 @@ class Values:
         raise InvalidInput(f"{name}{inner}", problem) from None
 
     def _strictly(self, adapter: Any, value: Any) -> Any:
-        """The value of a strict model, which reads dates and the like from JSON only."""
+        """The value of a strict model, which reads dates and similar types only from JSON."""
         from pydantic import ValidationError  # noqa: PLC0415 - see the class
 
         try:
@@ -121,13 +123,13 @@ def exact_types(hint: Any) -> frozenset[type] | None:
         return found
     if get_origin(hint) in (Union, UnionType):
         parts = [exact_types(one) for one in get_args(hint)]
-        if all(parts):  # Neither any value nor none.
+        if all(parts):  # Neither any value nor None.
             return frozenset().union(*(part for part in parts if part))
     return NO_TYPE
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether JSON has these values as they are: texts, numbers, lists and objects of them."""
+    """Whether these values are plain JSON: strings, numbers, and lists and objects of them."""
     if exact_types(hint) != NO_TYPE:
         return True
     origin, inner = get_origin(hint), get_args(hint)
@@ -137,7 +139,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def _require_same(name: str, read: Any, checked: Any, hint: Any, *, may_narrow: bool) -> None:
-    """Refuse what has silently become something else on its way through JSON."""
+    """Refuse a value that JSON would silently turn into something else."""
     whole = Pair(name, read, checked, may_narrow)
     _require_unambiguous(whole)
     pairs = [whole._replace(is_any=may_narrow or _takes_anything(hint))]
@@ -149,7 +151,7 @@ def _require_same(name: str, read: Any, checked: Any, hint: Any, *, may_narrow: 
             raise InvalidInput(at, MASKED.format(type(given).__name__))
         more = set() if may_narrow or type(one) is type(given) else _dict(given).keys() - _dict(one)
         if more and isinstance(given, type(one)):
-            lost = f"the handler would get a {type(one).__name__} without {', '.join(sorted(more))}"
+            lost = f"the handler would receive a {type(one).__name__} without {', '.join(sorted(more))}"
             raise InvalidInput(at, f"must not be a {type(given).__name__}: {lost}; annotate it with that class")
         pairs += _parts(pair, may_narrow=may_narrow)
 
@@ -171,9 +173,9 @@ def _require_unambiguous(pair: Pair) -> None:
 
 
 def _takes_anything(hint: Any) -> bool:
-    """Whether an annotation leaves open what a value, or a part of it, is read as."""
+    """Whether an annotation leaves open how a value, or a part of it, is read."""
     is_open = hint is Any or hint is object or isinstance(hint, str | ForwardRef | TypeVar)
-    if is_open or hasattr(hint, "__value__"):  # An alias, which may contain itself.
+    if is_open or hasattr(hint, "__value__"):  # An alias, which can contain itself.
         return True
     if isinstance(hint, type) and not get_args(hint):
         return issubclass(hint, Collection) and not issubclass(hint, str | bytes)
@@ -195,9 +197,9 @@ def _differ(read: Any, checked: Any) -> bool:
 
 
 def _require_base64(name: str, dumped: Any, checked: Any, value: Any) -> None:
-    """Refuse bytes that pydantic has read as base64 although they are not: it skips what does not fit."""
+    """Refuse bytes that are not valid base64 but that pydantic has read as such: it skips invalid characters."""
     if isinstance(value, bytes) and isinstance(checked, bytes) and dumped != value.decode(errors="replace"):
-        raise InvalidInput(name, "must be base64, as base64.b64encode writes it")
+        raise InvalidInput(name, "must be base64, as written by base64.b64encode")
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -209,14 +211,14 @@ def _dict(value: Any) -> dict[str, Any]:
 
 
 def _parts(pair: Pair, *, may_narrow: bool) -> Iterator[Pair]:
-    """The parts of two values that stand at the same place."""
+    """The parts of two values at the same position."""
     name, read, checked, is_any = pair
     if isinstance(read, list | tuple) and isinstance(checked, list | tuple):
         both = enumerate(zip(read, checked, strict=False))
         yield from (Pair(f"{name}[{at}]", *parts, is_any) for at, parts in both)
     elif isinstance(read, dict) and isinstance(checked, dict):
         if len(read) != len(checked):
-            raise InvalidInput(name, "has keys that are the same text in JSON")
+            raise InvalidInput(name, "has keys that become the same string in JSON")
         for key in () if may_narrow else checked.keys() - read.keys():
             raise InvalidInput(name, f"has keys that change in JSON, such as {shown(key)}")
         yield from (Pair(f"{name}.{key}", one, checked[key], is_any) for key, one in read.items() if key in checked)
@@ -236,7 +238,7 @@ def _adapter(name: str, hint: Any) -> Any:
     try:
         return TypeAdapter(hint)
     except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, LookupError) as error:
-        # What pydantic advises is for the fields of models.
+        # Pydantic's advice is for the fields of models.
         problem, is_unknown_class, _ = str(error).splitlines()[0].partition(". Set `arbitrary_types_allowed")
         if is_unknown_class:
             problem += f"; {STORABLE_TYPES}"
@@ -263,17 +265,17 @@ def _at(value: Any, path: tuple[int | str, ...]) -> Any:
 # Results that cannot be stored ---------------------------------------------------------------------------
 
 NOT_STORED: Final = "everwork.result_not_stored"
-"""The name in the result of a job that is completed without one; its value says why."""
+"""The name in the result of a job that completed without a storable result; its value is the reason."""
 JOB: Final = "everwork.job"
-"""The other name in such a note: the job's key, so that a copy in the result of another job is not taken for a note."""
+"""The other name in such a note: the job's key, so that a copy in another job's result is not taken for a note."""
 
 
 def not_stored(key: int, error: Exception) -> str:
-    """The note that is stored instead of a result, of a job that is completed all the same."""
+    """The note that is stored instead of a result; the job is still completed."""
     return encode("result", {NOT_STORED: error_text(error), JOB: key}, PAYLOAD_BYTES_MAX)
 
 
 def require_stored(key: int, value: Any) -> None:
-    """Raise if a result is the note that it could not be stored."""
+    """Raise if a result is a note that it could not be stored."""
     if isinstance(value, dict) and value.keys() == {NOT_STORED, JOB} and value[JOB] == key:
         raise ResultNotStored(key, f"job '{key}' is completed, but its result could not be stored: {value[NOT_STORED]}")

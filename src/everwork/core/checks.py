@@ -49,7 +49,7 @@ def milliseconds(field: str, seconds: object, low: float, high: float) -> int:
 def name(field: str, value: object) -> str:
     """A name that people will read: 1 to 255 printable characters."""
     if not isinstance(value, str):
-        raise InvalidInput(field, f"must be a text, not {shown(value)}")
+        raise InvalidInput(field, f"must be a string, not {shown(value)}")
     if not 1 <= len(value) <= NAME_CHARS_MAX:
         raise InvalidInput(field, f"must have 1 to {NAME_CHARS_MAX} characters, not {len(value)}")
     if not value.isprintable():
@@ -60,7 +60,7 @@ def name(field: str, value: object) -> str:
 def text(field: str, value: object, chars_max: int) -> str:
     """Any text that a store accepts, up to a length."""
     if not isinstance(value, str):
-        raise InvalidInput(field, f"must be a text, not {shown(value)}")
+        raise InvalidInput(field, f"must be a string, not {shown(value)}")
     if len(value) > chars_max:
         raise InvalidInput(field, f"must have at most {chars_max:,} characters, not {len(value):,}")
     try:

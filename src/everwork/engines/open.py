@@ -33,7 +33,7 @@ def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False)
     `own_loop`: the event loop serves nothing but this engine, and may block while it writes.
     """
     if not isinstance(url, str):
-        raise BadConfiguration(f"engine URL: must be a text like sqlite:///jobs.db, not {shown(url)}")
+        raise BadConfiguration(f"engine URL: must be a string like sqlite:///jobs.db, not {shown(url)}")
     scheme = url.partition(":")[0].lower() if ":" in url else ""
     if SYNONYMS.get(scheme, scheme) not in ("sqlite", ""):
         require_encoded(url)

@@ -11,7 +11,7 @@ from everwork import exceptions as e
 
 
 class Wire(NamedTuple):
-    """A class of errors as callers see it; `code` is stable and made for programs."""
+    """A class of errors as callers see it; `code` is stable, for use by programs."""
 
     grpc: grpc.StatusCode
     http: int

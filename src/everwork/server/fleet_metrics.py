@@ -1,6 +1,6 @@
-"""Metrics of the whole fleet, as the engine has counted them, in Prometheus' text format.
+"""Metrics of the whole fleet, as counted by the engine, in the Prometheus text format.
 
-Written here and not by its library: a thousand types make fifty thousand lines, and a scrape must be quick.
+Written here and not by the client library: a thousand types produce fifty thousand lines, and a scrape must be fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from everwork.service.monitor.minutes import OTHER_TYPES
 from everwork.service.monitor.sampler import Sample
 
 TYPES_MAX: Final = 1_000
-"""Further types are shown as one, to bound the number of time series."""
+"""Further types are combined into one, to bound the number of time series."""
 BREAKER_NUMBERS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 _BOUNDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
@@ -39,7 +39,7 @@ class FleetState(NamedTuple):
 
 
 class FleetMetrics:
-    """Writes the metrics. The first types keep their own lines; those beyond the limit are shown as one."""
+    """Writes the metrics. The first types keep their own lines; those beyond the limit are combined into one."""
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}
@@ -51,25 +51,25 @@ class FleetMetrics:
         known = {self._label(info.type): None for info in sample.types}
         return "".join([
             family("everwork_jobs", "gauge", "Jobs by type and state", self._jobs(sample, known)),
-            family("everwork_oldest_waiting_seconds", "gauge", "How long the longest waiting due job of a type waits",
+            family("everwork_oldest_waiting_seconds", "gauge", "Age of the oldest waiting due job of a type",
                    self._oldest(sample, known)),
-            family("everwork_attempts_total", "counter", "Attempts that ended, by outcome",
+            family("everwork_attempts_total", "counter", "Finished attempts by outcome",
                    _attempts(known, totals)),
-            family("everwork_execution_seconds", "histogram", "How long attempts ran",
+            family("everwork_execution_seconds", "histogram", "Run time of attempts",
                    self._histograms("everwork_execution_seconds", "execution_ms", _EXECUTION, totals)),
-            family("everwork_wait_seconds", "histogram", "How long jobs that were due waited for their attempt",
+            family("everwork_wait_seconds", "histogram", "Queue wait: time between due and start of an attempt",
                    self._histograms("everwork_wait_seconds", "wait_ms", _WAIT, totals)),
-            family("everwork_failures_total", "counter", "Attempts that failed, by class of the failure",
+            family("everwork_failures_total", "counter", "Failed attempts by error class",
                    _failures(totals)),
-            family("everwork_leases_lapsed_total", "counter", "Attempts whose lease ran out",
+            family("everwork_leases_lapsed_total", "counter", "Attempts whose lease expired",
                    _lapsed(known, totals)),
-            family("everwork_breaker_state", "gauge", "A type's breaker: 0 closed, 1 half-open, 2 open",
+            family("everwork_breaker_state", "gauge", "Circuit breaker of a type: 0 closed, 1 half-open, 2 open",
                    self._worst("everwork_breaker_state",
                                ((info.type, BREAKER_NUMBERS[info.breaker]) for info in sample.types))),
             family("everwork_paused", "gauge", "Whether a type is paused",
                    self._worst("everwork_paused", ((info.type, int(info.paused)) for info in sample.types))),
-            family("everwork_managers", "gauge", "Managers that live", [f"everwork_managers {fleet.managers}\n"]),
-            family("everwork_processes", "gauge", "Processes of workers that live",
+            family("everwork_managers", "gauge", "Running managers", [f"everwork_managers {fleet.managers}\n"]),
+            family("everwork_processes", "gauge", "Running worker processes",
                    [f"everwork_processes {fleet.processes}\n"]),
         ])  # fmt: skip
 
@@ -83,7 +83,7 @@ class FleetMetrics:
         return label
 
     def _totals(self, fleet: FleetState) -> dict[str, Mapping[str, int]]:
-        """Totals by label; types shown as one are summed. Types are seen in order of name."""
+        """Totals by label; combined types are summed. Types are processed in order of name."""
         for info in fleet.sample.types:
             self._label(info.type)
         rest: Counter[str] = Counter()

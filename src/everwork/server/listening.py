@@ -12,7 +12,7 @@ from everwork.server.settings import PREFIX
 
 BACKLOG: Final = 2_048
 PORT_PROBLEMS: Final = (errno.EADDRINUSE, errno.EACCES)
-"""With another port, these go away; all others are problems of the host."""
+"""Another port fixes these errors; all others are problems of the host."""
 
 
 def open_listener(host: str, port: int, port_setting: Literal["grpc_port", "http_port"]) -> socket.socket:
@@ -27,10 +27,10 @@ def open_listener(host: str, port: int, port_setting: Literal["grpc_port", "http
 
 
 def cannot_listen(host: str, port: int, setting: str, reason: str) -> BadConfiguration:
-    """The error: where and why, and how to choose another place."""
+    """The error: where and why, and how to choose another address."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     remedy = f"--{setting.replace('_', '-')} or {PREFIX}{setting.upper()}"
-    return BadConfiguration(f"{setting}: cannot listen on {where}: {reason}; choose another with {remedy}")
+    return BadConfiguration(f"{setting}: cannot listen on {where}: {reason}; choose another one with {remedy}")
 
 
 def _reason(error: OSError) -> str:
@@ -41,7 +41,7 @@ def _reason(error: OSError) -> str:
 
 
 def _listen(family: socket.AddressFamily, address: Any) -> socket.socket:
-    """Create a listening socket; on `::` it accepts IPv4, too."""
+    """Create a listening socket; `::` also accepts IPv4."""
     if family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6():
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=True)
     return socket.create_server(address, family=family, backlog=BACKLOG)

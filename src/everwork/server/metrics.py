@@ -25,9 +25,9 @@ POLL_SECONDS: Final = (*SECONDS, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """What this process counts, and what the engine has counted for the whole fleet.
+    """The counters of this process, and the engine's counters for the whole fleet.
 
-    An API is named `rest`, `jobs`, `zeebe`, `stream` or `desk`. As a `Reporter` it receives the steps of the service.
+    APIs are named `rest`, `jobs`, `zeebe`, `stream` and `desk`. As a `Reporter` it receives the steps of the service.
     """
 
     def __init__(self) -> None:
@@ -36,19 +36,19 @@ class Metrics:
         self._info = Info("everwork", "This server and its engine", registry=registry)
         self._up = Gauge("everwork_engine_up", "Whether the engine answered this scrape", registry=registry)
         self._upkeep = Gauge(
-            "everwork_upkeep_age_seconds", "How long ago this process last did upkeep", registry=registry
+            "everwork_upkeep_age_seconds", "Time since this process last ran maintenance", registry=registry
         )
-        calls = Counter("everwork_calls", "Calls answered", ["door", "method", "status"], registry=registry)
-        unfenced = Counter("everwork_unfenced_outcomes", "Outcomes that named no attempt", ["door"], registry=registry)
-        pollers = Gauge("everwork_pollers", "Callers that wait for jobs", ["door"], registry=registry)
-        sizes = Histogram(
-            "everwork_commit_items", "How many items shared a step", ["step"], registry=registry, buckets=SIZES
+        calls = Counter("everwork_calls", "Answered API calls", ["door", "method", "status"], registry=registry)
+        unfenced = Counter(
+            "everwork_unfenced_outcomes", "Outcomes without an attempt number", ["door"], registry=registry
         )
+        pollers = Gauge("everwork_pollers", "Callers waiting for jobs", ["door"], registry=registry)
+        sizes = Histogram("everwork_commit_items", "Items per engine step", ["step"], registry=registry, buckets=SIZES)
         seconds = Histogram(
-            "everwork_commit_seconds", "How long a step took", ["step"], registry=registry, buckets=SECONDS
+            "everwork_commit_seconds", "Duration of engine steps", ["step"], registry=registry, buckets=SECONDS
         )
         polls = Histogram(
-            "everwork_poll_seconds", "How long askers waited", ["answer"], registry=registry, buckets=POLL_SECONDS
+            "everwork_poll_seconds", "Duration of polls for jobs", ["answer"], registry=registry, buckets=POLL_SECONDS
         )
         # Looking up a child costs more than counting; APIs, methods, statuses and steps are few.
         self._call = cache(calls.labels)
@@ -67,7 +67,7 @@ class Metrics:
         self._call(api, method, status).inc()
 
     def unfenced(self, api: str, outcomes: int = 1) -> None:
-        """Outcomes named no attempt, and were checked by state only (G3)."""
+        """Outcomes without an attempt number, which were checked only by state (G3)."""
         self._unfenced(api).inc(outcomes)
 
     def committed(self, step: str, items: int, seconds: float) -> None:
@@ -92,7 +92,7 @@ class Metrics:
     def text(
         self, fleet: FleetState | None = None, upkeep_age_s: float | None = None, spool: SpoolStatus | None = None
     ) -> bytes:
-        """All metrics in Prometheus' text format; None if the engine could not be read, or for no spool."""
+        """All metrics in the Prometheus text format; pass None if the engine could not be read or there is no spool."""
         self._up.set(fleet is not None)
         self._upkeep.set(math.nan if upkeep_age_s is None else upkeep_age_s)
         fleet_text = "" if fleet is None else self._fleet.text(fleet)
@@ -100,7 +100,7 @@ class Metrics:
 
 
 class _Registry(CollectorRegistry):
-    """Without the creation times of series: they would double the output for no use."""
+    """Without the creation times of series, which would double the output for no benefit."""
 
     def collect(self) -> Iterable[Metric]:
         """Every family."""
@@ -110,7 +110,7 @@ class _Registry(CollectorRegistry):
 
 
 def spool_text(spool: SpoolStatus | None) -> str:
-    """The metric families of the spool of this process; empty if it has none."""
+    """The metric families of this process's spool; empty without a spool."""
     return "" if spool is None else "".join(_spool_families(spool))
 
 

@@ -1,4 +1,4 @@
-"""Whether this server can do its work: one check for every API."""
+"""Readiness of this server: one check for all APIs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from everwork.service.service import JobService
 ENGINE_SECONDS: Final = 3.0
 """How long the engine may take to answer."""
 UPKEEP_SECONDS: Final = 30.0
-"""How long ago upkeep may have been done last; it is due every second."""
+"""The maximum age of the last maintenance run, which is due every second."""
 REUSE_SECONDS: Final = 0.5
-"""How long a result is reused: anyone may ask, which must not keep the engine busy."""
+"""How long a result is reused: the endpoint is public and must not keep the engine busy."""
 
 
 class Unready(NamedTuple):
@@ -25,7 +25,7 @@ class Unready(NamedTuple):
 
 
 class Readiness:
-    """Checks the engine and the upkeep, in the event loop of the service."""
+    """Checks the engine and its maintenance, in the event loop of the service."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
@@ -46,7 +46,7 @@ class Readiness:
             async with asyncio.timeout(ENGINE_SECONDS):
                 await self._service.health()
                 if self._service.outbox is not None and self._service.outbox.is_refused:
-                    return Unready("engine_unavailable", f"the engine answers, but it accepts no jobs{self._kept}")
+                    return Unready("engine_unavailable", f"the engine answers but accepts no jobs{self._kept}")
         except TimeoutError:
             return Unready("engine_unavailable", f"the engine did not answer within {ENGINE_SECONDS:g} s{self._kept}")
         except EverworkError as error:
@@ -61,4 +61,4 @@ class Readiness:
         age = self._service.upkeep_age_s
         if age is None or age <= UPKEEP_SECONDS:
             return None
-        return Unready("upkeep_late", f"upkeep last ran {age:.0f} s ago; expired leases are not cleaned up")
+        return Unready("upkeep_late", f"maintenance last ran {age:.0f} s ago; expired leases are not cleaned up")

@@ -24,7 +24,7 @@ from everwork.service.service import JobService
 from everwork.spool.settings import Offline
 
 DEFAULTS_SECONDS: Final = 5.0
-"""How often types are looked for that have no policy yet."""
+"""How often to look for types that have no policy yet."""
 
 
 class Ports(NamedTuple):
@@ -60,7 +60,7 @@ class Server:
         self._closing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the engine and load the keys; calls are not accepted yet. In offline mode the engine may be missing."""
+        """Open the engine and load the keys; calls are not accepted yet. In offline mode it can be unavailable."""
         await self.service.open()
         self._opened.push_async_callback(self.service.close)
         await self.service.once_connected(self._describe)
@@ -70,7 +70,7 @@ class Server:
         self._opened.push_async_callback(self.sampler.close)
 
     async def _give_defaults(self) -> None:
-        """Types that only clients use get the default policy, too, now and when they appear."""
+        """Types used only by clients also get the default policy, now and when they appear."""
         defaults = self.service.type_defaults(self.settings.declared)
         if defaults.is_needed:
             await defaults.fill()
@@ -81,7 +81,7 @@ class Server:
     async def _describe(self) -> None:
         await self.service.declare_settings(self.settings.declared)
         self.metrics.describe(version("everwork"), (await self.health()).engine)
-        await self._give_defaults()  # Last: it starts a loop, and all of this is repeated if it fails.
+        await self._give_defaults()  # Last, because it starts a loop, and all of this is repeated if it fails.
 
     async def listen(self) -> Ports:
         """Start both servers."""
@@ -96,7 +96,7 @@ class Server:
     async def stop(self, grace_seconds: float | None = None) -> None:
         """End long polls, finish what is in flight, close the engine. Nothing that was accepted is lost.
 
-        It may be called again meanwhile, with less grace.
+        It can be called again meanwhile, with less grace.
         """
         grace = self.settings.shutdown_seconds if grace_seconds is None else grace_seconds
         self.service.end_polls()

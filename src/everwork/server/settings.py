@@ -60,9 +60,9 @@ MASKED: Final = (
 )
 MASKED_MAX: Final = 1_000
 SIMILARITY_MIN: Final = 0.8
-"""From this similarity on an unknown name is considered a typo."""
+"""The similarity from which an unknown name is considered a typo."""
 RESEMBLANCE_MIN: Final = 0.58
-"""From this similarity on an unknown variable may have been intended as a setting."""
+"""The similarity from which an unknown variable is considered a misspelled setting."""
 _FOREIGN: Final = re.compile(r"(.+_)?(service_(host|port)(_.+)?|port_\d+_.+)|(django|test)_.+")
 """Variables that Kubernetes sets for services (`..._PORT` has the value `tcp://...`), and those of other parts."""
 
@@ -71,7 +71,7 @@ __all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Settings:
-    """All settings. Each name is a key of the file, and with the prefix EVERWORK_ an environment variable."""
+    """All settings. Each name is a key in the file and, with the prefix EVERWORK_, an environment variable."""
 
     engine: str = DEFAULT_ENGINE
     host: str = "127.0.0.1"
@@ -101,7 +101,7 @@ class Settings:
 
     @property
     def declared(self) -> Declared:
-        """What the settings declare of types."""
+        """What the settings declare about types."""
         defaults = {name: value for name in DEFAULTED if (value := getattr(self, name)) is not None}
         return self.types._replace(defaults=fields_from_texts(defaults))
 
@@ -135,7 +135,7 @@ class Settings:
 
 
 def load(config_path: str | Path | None, environ: Mapping[str, str], flags: Mapping[str, object]) -> Settings:
-    """The settings in force. Without a path, `everwork.toml` of the working directory is read, if there is one."""
+    """The effective settings. Without a path, `everwork.toml` in the working directory is read, if it exists."""
     given = {**_from_file(config_path), **_from_environment(environ), **_from_flags(flags)}
     settings = Settings(**{name: _value(name, one) for name, one in given.items()})
     origins = {name: one.origin for name, one in given.items()}
@@ -145,7 +145,7 @@ def load(config_path: str | Path | None, environ: Mapping[str, str], flags: Mapp
 
 
 def engine_url(config_path: str | Path | None, environ: Mapping[str, str], flag: str | None) -> str:
-    """The engine's URL alone, for commands that need no other setting: an invalid one must not make them fail."""
+    """Only the engine's URL, for commands that need no other setting: an invalid one must not make them fail."""
     from_environment = _from_environment(environ)
     is_named = flag is not None or "engine" in from_environment
     from_file = {} if is_named and config_path is None else _from_file(config_path)
@@ -154,14 +154,14 @@ def engine_url(config_path: str | Path | None, environ: Mapping[str, str], flag:
 
 
 def declared_settings(config_path: str | Path | None, environ: Mapping[str, str]) -> Declared:
-    """What is declared of types alone, for commands that run a program with its own store."""
+    """Only the declarations about types, for commands that run a program with its own store."""
     given = {**_from_file(config_path), **_from_environment(environ)}
     values = {name: _value(name, one) for name, one in given.items() if name in (*DEFAULTED, "types")}
     return Settings(**values).declared
 
 
 def suspicious_variables(environ: Mapping[str, str]) -> list[str]:
-    """A warning for each variable that is ignored, but resembles a setting."""
+    """A warning for each ignored variable that resembles a setting."""
     warnings = []
     for variable, text in environ.items():
         name = variable.removeprefix(PREFIX).lower()
@@ -177,7 +177,7 @@ def suspicious_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 class _Given(NamedTuple):
-    """A value as it was given, and its origin."""
+    """A value as given, and its origin."""
 
     value: object
     origin: str
@@ -191,7 +191,7 @@ def _from_file(path: str | Path | None) -> dict[str, _Given]:
     for name in values:
         if name == "api_key":
             raise BadConfiguration(
-                f"api_key (file {file}): must not stand in a file, which may be copied or committed; "
+                f"api_key (file {file}): must not be set in a file, which can be copied or committed; "
                 f"set the environment variable {PREFIX}API_KEY"
             )
         if name not in _READERS:
@@ -207,7 +207,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name == "types":
-            raise BadConfiguration(f"environment variable {variable}: types are said of in the settings file only")
+            raise BadConfiguration(
+                f"environment variable {variable}: types can be configured only in the settings file"
+            )
         if name in _READERS:
             if text or name == "masked_variables":
                 given[name] = _Given(_from_text(name, text), f"environment variable {variable}")
@@ -220,7 +222,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
-    """The flags that were given; None means that one was not."""
+    """The flags that were given; None means unset."""
     return {
         name: _Given(_from_text(name, value) if isinstance(value, str) else value, f"flag {_flag(name)}")
         for name, value in flags.items()
@@ -238,12 +240,12 @@ def _unknown(name: str, file: str) -> BadConfiguration:
     similar = get_close_matches(name.lower(), allowed, 1, SIMILARITY_MIN)
     hint = f"did you mean {similar[0]}? " if similar else ""
     return BadConfiguration(
-        f"{checks.shown(name)} (file {file}): is no setting; {hint}allowed are {', '.join(allowed)}"
+        f"{checks.shown(name)} (file {file}): is not a setting; {hint}allowed are {', '.join(allowed)}"
     )
 
 
 def _from_text(name: str, text: str) -> object:
-    """A text of the environment or the command line as the file would have it."""
+    """A string from the environment or the command line, as the file would have it."""
     default = getattr(_DEFAULTS, name)
     if isinstance(default, tuple):
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -279,7 +281,7 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:
 
 
 def _engine(value: object) -> str:
-    """Any text: the engine that it names checks it."""
+    """Any string: the engine checks it."""
     if not isinstance(value, str):
         # The value may contain a password.
         raise InvalidInput("", f"must be a URL such as {DEFAULT_ENGINE}, not of type {type(value).__name__}")
@@ -321,7 +323,7 @@ def _masked(value: object) -> tuple[str, ...]:
 
 
 def _default(name: str) -> Callable[[object], Any]:
-    """A policy field that holds for all types, or `off`, which removes it."""
+    """A policy field that applies to all types, or `off`, which unsets it."""
 
     def read(value: object) -> Any:
         return require_default(name, value)
@@ -383,5 +385,5 @@ def _require_auth_or_loopback(settings: Settings, origins: Mapping[str, str]) ->
         return
     raise BadConfiguration(
         f"auth ({origins['auth']}): must be on when host is {settings.host}; "
-        "only a loopback address (127.0.0.1, ::1, localhost) may do without"
+        "only a loopback address (127.0.0.1, ::1, localhost) works without it"
     )

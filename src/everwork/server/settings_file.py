@@ -13,7 +13,7 @@ FILE_BYTES_MAX: Final = 1_048_576
 
 
 def read_file(path: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
-    """The named file, or that of the working directory; None if that does not exist."""
+    """The given file, or the one in the working directory; None if that does not exist."""
     file = Path(DEFAULT_FILE if path is None else path)
     text = _text_of(file, may_be_missing=path is None)
     return None if text is None else (file, _parsed(file, text))
@@ -21,15 +21,15 @@ def read_file(path: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
 
 def _text_of(file: Path, *, may_be_missing: bool) -> str | None:
     try:
-        # A named pipe is read if it was given; one found by default might never end.
+        # A named pipe is read only if given explicitly; one found by default might never end.
         if file.is_dir() or (may_be_missing and file.exists() and not file.is_file()):
-            raise BadConfiguration(f"cannot read {file}: it is no regular file")
+            raise BadConfiguration(f"cannot read {file}: it is not a regular file")
         with file.open("rb") as opened:
             raw = opened.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         if may_be_missing:
             return None
-        raise BadConfiguration(f"cannot read {file}: there is no such file") from None
+        raise BadConfiguration(f"cannot read {file}: no such file") from None
     except (OSError, ValueError) as error:
         problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise BadConfiguration(f"cannot read {file}: {problem}") from None
@@ -38,7 +38,7 @@ def _text_of(file: Path, *, may_be_missing: bool) -> str | None:
 
 def _decoded(file: Path, raw: bytes) -> str:
     if len(raw) > FILE_BYTES_MAX:
-        raise BadConfiguration(f"cannot read {file}: it has more than {FILE_BYTES_MAX:,} bytes, which no settings need")
+        raise BadConfiguration(f"cannot read {file}: it is larger than {FILE_BYTES_MAX:,} bytes")
     try:
         # Some editors write a byte order mark.
         return raw.decode("utf-8-sig")

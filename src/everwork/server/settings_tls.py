@@ -1,4 +1,4 @@
-"""The TLS settings: files that can be read, and that belong together."""
+"""The TLS settings: files that must be readable and belong together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def require_tls(settings: Settings, origins: Mapping[str, str]) -> None:
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     for name, needed in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"), ("tls_client_ca", "tls_key")):
         if getattr(settings, name) is not None and getattr(settings, needed) is None:
-            raise BadConfiguration(f"{name} ({origins[name]}): must be given together with {needed}")
+            raise BadConfiguration(f"{name} ({origins[name]}): must be set together with {needed}")
     if certificate is None or key is None:
         return
     for name in ("tls_certificate", "tls_key", "tls_client_ca"):
@@ -32,7 +32,7 @@ def _require_readable(name: str, path: Path | None, origins: Mapping[str, str]) 
         return
     try:
         if path.exists() and not path.is_file():
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "it is not a regular file")
         with path.open("rb") as file:
             file.read(1)
     except OSError as error:
@@ -47,7 +47,7 @@ def _require_pair(certificate: Path, key: Path, origins: Mapping[str, str]) -> N
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError):
         raise BadConfiguration(
-            f"tls_key ({origins['tls_key']}): {key} must be a PEM key without password that belongs to the "
+            f"tls_key ({origins['tls_key']}): {key} must be a PEM key without a password that belongs to the "
             f"PEM certificate {certificate}"
         ) from None
 
@@ -59,5 +59,5 @@ def _require_authority(authority: Path, origins: Mapping[str, str]) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(authority)
     except (OSError, ValueError):
         raise BadConfiguration(
-            f"tls_client_ca ({origins['tls_client_ca']}): {authority} must hold PEM certificates"
+            f"tls_client_ca ({origins['tls_client_ca']}): {authority} must contain PEM certificates"
         ) from None

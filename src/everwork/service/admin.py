@@ -1,4 +1,4 @@
-"""Administration of a store for one caller: each operation says who may call it, and changes are audited."""
+"""Administration of a store for one caller: each operation declares who may call it, and changes are audited."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from everwork.service.verb import ITSELF, UNBOUND, Caller, verb
 
 
 class TypeView(NamedTuple):
-    """A type, and how many of its jobs are in each state."""
+    """A type, with the number of its jobs in each state."""
 
     info: TypeInfo
     counts: Mapping[State, int]
 
 
 class PolicyView(NamedTuple):
-    """The policy in force for a type; `fields` are those that were set for it."""
+    """The effective policy of a type; `fields` are those set for this type."""
 
     policy: TypePolicy
     fields: Mapping[str, Any]
 
     @property
     def is_own(self) -> bool:
-        """Whether the type has a policy of its own."""
+        """Whether the type has its own policy."""
         return bool(self.fields)
 
 
 class GroupView(NamedTuple):
-    """An additional group of a type: its jobs, and when a worker last polled the type."""
+    """An additional group of a type: its jobs, and when a worker last polled for the type."""
 
     type: str
     group: str
@@ -55,7 +55,7 @@ class GroupView(NamedTuple):
 
 
 class Admin(FleetAdmin):
-    """What a caller may do to the store."""
+    """Operations on the store that a caller may use."""
 
     __slots__ = ("_holder", "_keys")
 
@@ -64,11 +64,11 @@ class Admin(FleetAdmin):
         self._keys = keys
         self._holder = service.holder
 
-    # Upkeep -------------------------------------------------------------------------------------
+    # Maintenance -------------------------------------------------------------------------------------
 
     @verb(Permission.TICK, ADMIN, tenants=UNBOUND)
     async def tick(self) -> Upkeep:
-        """Do all upkeep that is due, and fire the registered triggers that are due. It runs no jobs."""
+        """Run all maintenance that is due, and fire registered triggers that are due. It runs no jobs."""
         return await run_upkeep(self._engine, self._holder, await registered_triggers(self._engine))
 
     # Types --------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Admin(FleetAdmin):
 
     @verb(ADMIN, tenants=UNBOUND, audit="types.breaker-open")
     async def open_breaker(self, type: str, seconds: float = CircuitBreaker().seconds) -> float:
-        """Open a type's breaker for some seconds; then one job probes whether it may close."""
+        """Open a type's breaker for some seconds; then one job probes whether it can close."""
         checks.name("type", type)
         open_ms = checks.milliseconds("seconds", seconds, 1.0, BREAKER_SECONDS_MAX)
         await self._require_type(type)
@@ -107,13 +107,13 @@ class Admin(FleetAdmin):
 
     @verb(*LOOK, tenants=UNBOUND)
     async def policy(self, type: str) -> PolicyView:
-        """The policy in force for a type."""
+        """The effective policy of a type."""
         info = await self._require_type(type)
         return PolicyView(decode_policy(info.policy), stored_fields(info.policy))
 
     @verb(ADMIN, tenants=UNBOUND, audit="types.policy", audited=ITSELF)
     async def set_policy(self, type: str, given: Mapping[str, Any], *, changes_only: bool = False) -> PolicyView:
-        """Set a type's policy. Fields that are not given are reset or, with `changes_only`, kept."""
+        """Set a type's policy. Unset fields are reset to their defaults or, with `changes_only`, kept."""
         checks.name("type", type)
         require_object("policy", given)
         stored = next((info.policy for info in await self._engine.types() if info.type == type), None)
@@ -125,7 +125,7 @@ class Admin(FleetAdmin):
 
     @verb(ADMIN, tenants=UNBOUND, audit="types.policy-clear")
     async def clear_policy(self, type: str) -> None:
-        """Remove a type's policy: the default applies."""
+        """Delete a type's policy, so that the default applies."""
         stored = (await self._require_type(type)).policy
         await put_policy(self._engine, type, stored, None)
 
@@ -162,7 +162,7 @@ class Admin(FleetAdmin):
         expires_at_ms: int | None = None,
         rate_per_second: float | None = None,
     ) -> NewKey:
-        """Create an API key; its text is returned and stored nowhere."""
+        """Create an API key; its text is returned once and never stored."""
         limits: dict[str, Any] = {"expires_at_ms": expires_at_ms, "rate_per_second": rate_per_second}
 
         async def create() -> NewKey:
@@ -175,7 +175,7 @@ class Admin(FleetAdmin):
 
     @verb(ADMIN, tenants=UNBOUND)
     async def list_keys(self) -> Sequence[ApiKey]:
-        """Every API key, without anything secret."""
+        """Every API key, without secrets."""
         return await self._keys.list()
 
     @verb(ADMIN, tenants=UNBOUND, audit="keys.revoke")
@@ -188,7 +188,7 @@ class Admin(FleetAdmin):
         """The newest entries of the audit log, or those older than the entry `below`."""
         return await self._audit.last(limit, below)
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------------
 
     async def _require_type(self, type: str) -> TypeInfo:
         checks.name("type", type)

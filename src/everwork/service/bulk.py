@@ -1,4 +1,4 @@
-"""Bulk changes: to selected jobs, or to all that match a search, a step at a time."""
+"""Bulk changes to selected jobs, or to all jobs that match a search, in steps."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from everwork.exceptions import EngineError, InvalidInput, NothingMatches
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
-"""The maximum number of engine steps to count matching jobs: few may match of very many."""
+"""The maximum number of engine steps to count matching jobs: a few may match among very many."""
 REST_STEP: Final = 500
 """How many jobs are read per step if the engine cannot apply the whole filter."""
 KEYS_MAX: Final = 1_000
 SEARCH_SECONDS: Final = 0.08
-"""Time limit of a search for a page; a step that has begun is finished."""
+"""Time limit of a search for a page; a running step is finished."""
 
 
 class BulkAction(Enum):
-    """What bulk changes can do to jobs."""
+    """The actions of a bulk change."""
 
     CANCEL = "cancel"
     REQUEUE = "requeue"
@@ -41,7 +41,7 @@ class BulkAction(Enum):
 
     @property
     def states(self) -> frozenset[State]:
-        """The states that allow it."""
+        """The states that allow the action."""
         return _STATES[self]
 
     @property
@@ -66,7 +66,7 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BulkFilter:
-    """Selects jobs: the engine applies `filter`; the other conditions are applied here."""
+    """Selects jobs. The engine applies `filter`; the other conditions are applied here."""
 
     filter: JobFilter
     scheduled: bool = False
@@ -77,7 +77,7 @@ class BulkFilter:
     failed_after_ms: int | None = None
     failed_before_ms: int | None = None
     rejected: bool | None = None
-    """True: only jobs that their worker rejected; False: none of them."""
+    """True: only jobs rejected by their worker; False: no such jobs."""
 
     @property
     def is_plain(self) -> bool:
@@ -85,15 +85,15 @@ class BulkFilter:
         return self == BulkFilter(self.filter, below=self.below)
 
     def matches(self, job: StoredJob, now_ms: int) -> bool:
-        """Whether a job that the engine found also meets the conditions applied here."""
+        """Whether a job found by the engine also meets the conditions applied here."""
         return (not self.scheduled or job.run_at_ms > now_ms) and self.matches_failure(job)
 
     def matches_failure(self, job: StoredJob) -> bool:
-        """Whether the time, the error and the kind of a job's failure match the filter."""
+        """Whether the time, the error and the error group of a job's failure match the filter."""
         return self.rejected in (None, job.rejected) and self._matches_error(job)
 
     def leaves_out(self, job: StoredJob) -> bool:
-        """Whether a job would match, had it not been rejected."""
+        """Whether a job would match if it had not been rejected."""
         return self.rejected is False and job.rejected and self._matches_error(job)
 
     def _matches_error(self, job: StoredJob) -> bool:
@@ -105,7 +105,7 @@ class BulkFilter:
         )
 
     def detail(self, *, with_states: bool = True) -> dict[str, Any]:
-        """Its restrictions, as the audit log has them."""
+        """The conditions, as recorded in the audit log."""
         found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter) if one.name != "order"}
         found |= {one.name: getattr(self, one.name) for one in fields(self) if one.name != "filter"}
         found["states"] = sorted(state.label for state in self.filter.states) if with_states else []
@@ -114,7 +114,7 @@ class BulkFilter:
 
 
 class Reader(Protocol):
-    """Reads jobs for bulk changes: only those that the caller may see."""
+    """Reads jobs for bulk changes; only jobs that the caller may see."""
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs, in the filter's order."""
@@ -126,11 +126,11 @@ class Reader(Protocol):
         """Jobs in their current state."""
 
     async def count(self) -> list[Count]:
-        """How many jobs are in which state."""
+        """The number of jobs in each state."""
 
 
 Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
-"""Changes the jobs with these keys; one verdict per key."""
+"""Changes jobs by key; one verdict per key."""
 
 
 def change_of(action: BulkAction, engine: Engine) -> Change:
@@ -145,7 +145,7 @@ def change_of(action: BulkAction, engine: Engine) -> Change:
 
 
 class Counted(NamedTuple):
-    """How many jobs match; if not exact, at least that many."""
+    """The number of matching jobs; if not exact, a lower bound."""
 
     jobs: int
     is_exact: bool
@@ -170,7 +170,7 @@ async def find_within(
     *,
     seconds: float = SEARCH_SECONDS,
 ) -> Page:
-    """`find_step`, repeated until the page is full or the time is up: of very many jobs few may match."""
+    """`find_step`, repeated until the page is full or the time limit is reached: a few may match among very many."""
     found: list[StoredJob] = []
     until = time.monotonic() + seconds
     while True:
@@ -182,16 +182,16 @@ async def find_within(
 
 
 def restricted(action: BulkAction, search: BulkFilter) -> BulkFilter:
-    """The search restricted to states that allow the action; refused if none is left."""
+    """The search, restricted to states that allow the action; refused if no state is left."""
     states = action.states & (search.filter.states or action.states)
     if not states or (action is BulkAction.RUN_NOW and search.filter.due):
         shown = "due" if search.filter.due else " or ".join(sorted(state.label for state in search.filter.states))
-        raise InvalidInput("state", f"must be another one: jobs that are {shown} cannot be {action.done}")
+        raise InvalidInput("state", f"must allow the action: jobs that are {shown} cannot be {action.done}")
     return replace(search, filter=replace(search.filter, states=states), scheduled=search.scheduled or is_timed(action))
 
 
 def is_timed(action: BulkAction) -> bool:
-    """Whether it applies to scheduled jobs only: those that are due would lose their place in the queue."""
+    """Whether it applies only to scheduled jobs: jobs that are due would lose their place in the queue."""
     return action is BulkAction.RUN_NOW
 
 
@@ -201,7 +201,7 @@ def is_allowed(action: BulkAction, job: StoredJob, now_ms: int) -> bool:
 
 
 async def count_matching(jobs: Reader, search: BulkFilter, now_ms: int) -> Counted:
-    """How many jobs match, without reading all of them."""
+    """The number of matching jobs, without reading all of them."""
     filter_ = search.filter
     counted = JobFilter(type=filter_.type, states=filter_.states, tenants=filter_.tenants)
     if search.is_plain and filter_ == counted:
@@ -217,7 +217,7 @@ async def count_matching(jobs: Reader, search: BulkFilter, now_ms: int) -> Count
 
 
 async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
-    """How many jobs are in each state, of the type and the tenants of a filter."""
+    """The number of jobs in each state, for the type and tenants of a filter."""
     found = dict.fromkeys(State, 0)
     for count in await jobs.count():
         if filter_.type in (None, count.type) and (not filter_.tenants or count.tenant in filter_.tenants):
@@ -226,7 +226,7 @@ async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
 
 
 async def find_page(jobs: Reader, search: BulkFilter, now_ms: int, cursor: int | None) -> Page:
-    """The matching jobs of one full page from the engine."""
+    """The matching jobs in one full page from the engine."""
     page = await jobs.find(search.filter, LIST_LIMIT_MAX, search.below if cursor is None else cursor)
     return Page([job for job in page.jobs if search.matches(job, now_ms)], page.next)
 
@@ -239,7 +239,7 @@ async def change_in_steps(
 ) -> AsyncIterator[BulkChange]:
     """Change all jobs that `read` returns, each accepted or refused individually; yields the totals after each step.
 
-    Without `change`, jobs are only counted. `nothing`: the error message if there are none; None: no error.
+    Without `change`, jobs are only counted. `nothing` is the error message if no job matches; None: no error.
     """
     matched = changed = 0
     cursor: int | None = None
@@ -260,7 +260,7 @@ async def change_in_steps(
 async def change_selected(
     jobs: Reader, action: BulkAction, change: Change, keys: Sequence[int], now_ms: int
 ) -> AsyncIterator[BulkChange]:
-    """Change the jobs with these keys; each one is accepted or refused individually."""
+    """Change jobs by key; each one is accepted or refused individually."""
     if not 1 <= len(keys) <= KEYS_MAX:
         raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
     found = await jobs.get_many(keys)
@@ -269,19 +269,19 @@ async def change_selected(
 
 
 def changed_by_this_call(judged: Judged) -> bool:
-    """Whether this call made the change: what others have done meanwhile is not counted again."""
+    """Whether this call made the change: changes made meanwhile by other callers are not counted again."""
     return judged.verdict is Verdict.ACCEPTED
 
 
 def is_changed(judged: Judged) -> bool:
-    """Whether the change is made, by this call or before."""
+    """Whether the change is in place, by this call or an earlier one."""
     return judged.ok
 
 
 def require_selection(is_empty: bool, *, all: bool) -> None:
     """Refuse an empty filter, which would match every dead letter, unless `all` is given."""
     if is_empty and not all:
-        raise InvalidInput("all", "must be true if every dead letter is meant; else give a filter")
+        raise InvalidInput("all", "must be true to select every dead letter; otherwise give a filter")
     if all and not is_empty:
         raise InvalidInput("all", "must not be given together with a filter")
 
@@ -293,7 +293,7 @@ Write = Callable[[Mapping[str, Any]], Awaitable[None]]
 async def run_steps(steps: AsyncIterator[BulkChange], progress: Progress | None, write: Write) -> BulkChange:
     """Run all steps, and record the totals after each in one audit entry.
 
-    If the caller disconnects, the step that has begun is finished, and no other is started.
+    If the caller disconnects, the running step is finished and no other is started.
     """
     stop = asyncio.Event()
     return await shielded(_run_steps(steps, progress, write, stop), stop.set)
@@ -327,7 +327,7 @@ async def _run_steps(
 
 
 async def _record_interruption(change: BulkChange, write: Write) -> None:
-    """What was done must be on record, above all when the rest was not."""
+    """Record what was done, above all if the rest was not."""
     if change.matched:
         with suppress(EngineError):
             await retry_while_unavailable(lambda: write({**change._asdict(), "broken_off": True}), None)

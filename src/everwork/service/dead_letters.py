@@ -1,4 +1,4 @@
-"""Dead letters: their filter, and their groups by error. Jobs that their workers rejected are not among them."""
+"""Dead letters: their filter, and their groups by error. Jobs rejected by their workers are not included."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from everwork.service.bulk import BulkFilter, Reader
 
 SCANNED_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576
-"""Jobs come with their variables: at most so much is read per call."""
+"""Jobs are read with their variables, so the size of one read is limited."""
 SAMPLE_CHARS_MAX: Final = 500
 SURVEY_JOBS: Final = 200
 SURVEY_CHARS_MAX: Final = 32 * 1_048_576
 SURVEY_STEPS_MAX: Final = 10
-"""The limit of a survey that finds little; each step skips thousands that do not match."""
+"""The limit of a survey with few matches; each step skips thousands of jobs that do not match."""
 SURVEY_SECONDS: Final = 0.1
-"""Time limit per thousand jobs, besides the step that has begun."""
+"""Time limit per thousand jobs, not counting the running step."""
 GROUPS_MAX: Final = 1_000
 GROUPS_DEFAULT: Final = 100
 GROUP_ORDERS: Final = ("frequent", Order.FAILED.label)
 
 
 class DeadLetterAction(Enum):
-    """What bulk changes can do to dead letters."""
+    """The actions of a bulk change of dead letters."""
 
     REQUEUE = "requeue"
     PURGE = "purge"
@@ -49,7 +49,7 @@ def dead_filter(
     failed_before_ms: int | None = None,
     rejected: bool = False,
 ) -> BulkFilter:
-    """Selects dead letters: all of them, if nothing is given; with `rejected`, rejected jobs instead."""
+    """Selects dead letters: all of them by default; with `rejected`, rejected jobs instead."""
     failed = JobFilter(type=type, states=frozenset([State.FAILED]), tenants=tenants, error_text=error_text)
     return BulkFilter(
         failed,
@@ -61,7 +61,7 @@ def dead_filter(
 
 
 class DeadLetterGroup(NamedTuple):
-    """Dead letters of a type with the same kind of error. `key` and `error` are those of the latest one."""
+    """Dead letters of one type in the same error group. `key` and `error` are those of the latest."""
 
     type: str
     fingerprint: str
@@ -73,7 +73,7 @@ class DeadLetterGroup(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """The largest groups, how many jobs were scanned, whether older ones were not, and how many groups are left out.
+    """The largest groups, how many jobs were scanned, whether older jobs were skipped, how many groups are left out.
 
     `rejected`: how many of the scanned jobs would match, but were rejected.
     """
@@ -86,7 +86,7 @@ class Grouped(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """A scan of the newest dead letters: how many match, their groups, and the newest themselves."""
+    """A scan of the newest dead letters: how many match, their groups, and the newest of them."""
 
     matched: int
     grouped: Grouped
@@ -96,7 +96,7 @@ class Survey(NamedTuple):
 async def grouped(
     jobs: Reader, filter_: BulkFilter, limit: int = GROUPS_DEFAULT, order: str = GROUP_ORDERS[0]
 ) -> Grouped:
-    """Dead letters of the caller's tenants by type and kind of error, most frequent first; the newest are scanned.
+    """Dead letters of the caller's tenants by type and error group, most frequent first; the newest are scanned.
 
     `order` 'failed': the latest failure first, and the latest failures are scanned.
     """
@@ -124,7 +124,7 @@ async def grouped(
 
 
 async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: int = 0) -> Survey:
-    """`grouped` for a page: in few steps, however many there are and however few match."""
+    """`grouped` for a page: in few steps, however many dead letters there are and however few match."""
     found: dict[tuple[str, str], DeadLetterGroup] = {}
     newest: list[StoredJob] = []
     matched = looked_at = read = rejected = 0
@@ -160,9 +160,9 @@ async def newest(jobs: Reader, kind: str, limit: int) -> list[StoredJob]:
 
 
 def require_fingerprint(text: object, field: str = "fingerprint") -> str:
-    """A fingerprint as lists show it."""
+    """A checked fingerprint, as shown in lists."""
     if not isinstance(text, str) or len(text) != FINGERPRINT_CHARS or not set(text) <= set("abcdefghijklmnop"):
-        allowed = f"must be {FINGERPRINT_CHARS} letters from a to p, as everwork dead list shows it"
+        allowed = f"must be {FINGERPRINT_CHARS} letters from a to p, as shown by everwork dead list"
         raise InvalidInput(field, f"{allowed}, not {checks.shown(text)}")
     return text
 

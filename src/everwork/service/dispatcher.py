@@ -17,22 +17,22 @@ from everwork.exceptions import EngineError
 from everwork.service.poll_limits import PollLimits
 
 DEMANDS_MAX: Final = 128
-"""The maximum number of polls of one queue that are served by one step."""
+"""The maximum number of polls of one queue that one step serves."""
 CROWD_MIN: Final = 4
-"""From this number of callers in one step on, the next one waits to gather more."""
+"""With at least this many callers in one step, the next step waits to gather more."""
 GATHER_SECONDS: Final = 0.002
-"""How long it waits: half the commits, a fifth of the CPU."""
+"""How long the next step waits: saves half the commits and a fifth of the CPU."""
 IDLE_SECONDS: Final = 10.0
 
 
 class Reporter(Protocol):
-    """Receives figures per step, never per job: called on the hot path, it must not raise or block."""
+    """Receives figures per step, never per job. Called on the hot path: it must not raise or block."""
 
     def committed(self, step: str, items: int, seconds: float) -> None:
-        """One engine step ("create", "settle", "activate") carried a number of items, of all callers."""
+        """One engine step ("create", "settle", "activate") handled this many items for all callers."""
 
     def polled(self, seconds: float, jobs: int) -> None:
-        """A poll was answered, with a number of jobs."""
+        """A poll was answered with this many jobs."""
 
 
 class _Silent:
@@ -49,7 +49,7 @@ SILENT: Final[Reporter] = _Silent()
 
 
 class Answer(NamedTuple):
-    """The share of one caller in the answer of a step."""
+    """One caller's share of a step's result."""
 
     judged: list[Judged]
     shares: list[list[LeasedJob]]
@@ -63,7 +63,7 @@ class _Request(NamedTuple):
 
 
 class StepBatcher:
-    """Runs engine steps one after the other; what arrives during a step goes into the next."""
+    """Runs engine steps one after the other; items that arrive during a step go into the next."""
 
     def __init__(
         self, engine: Engine, release: Callable[[Sequence[LeasedJob]], None], reporter: Reporter = SILENT
@@ -76,7 +76,7 @@ class StepBatcher:
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
-        """Take part in the next step; returns the caller's share of its answer."""
+        """Take part in the next step; returns the caller's share of its result."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._requests.append(_Request(outcomes, demands, answer))
         if self._task is None:
@@ -85,7 +85,7 @@ class StepBatcher:
             return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                # The answer arrived at the very moment at which the caller was cancelled.
+                # The answer arrived at the same moment as the caller's cancellation.
                 self._release([job for share in answer.result().shares for job in share])
             raise
 
@@ -97,7 +97,7 @@ class StepBatcher:
     async def _run(self) -> None:
         try:
             while self._requests:
-                # Callers that were woken by the same message or answer shall be part of the step, too.
+                # Include callers that were woken by the same message or answer.
                 await asyncio.sleep(GATHER_SECONDS if self._last_callers >= CROWD_MIN else 0)
                 requests = self._next()
                 self._last_callers = len(requests)
@@ -130,7 +130,7 @@ class StepBatcher:
             if len(requests) == 1 or isinstance(error, EngineError):
                 _fail(requests, error)
             else:
-                # One of them is invalid and fails the step: each gets a step of its own.
+                # One of them is invalid and fails the step: run a separate step for each.
                 for request in requests:
                     await self._step([request])
             return
@@ -153,7 +153,7 @@ class StepBatcher:
 
 
 class _Poll:
-    """One caller that waits for jobs."""
+    """One caller waiting for jobs."""
 
     __slots__ = ("answer", "demand", "is_expired", "is_in_step")
 
@@ -164,14 +164,14 @@ class _Poll:
         self.answer: asyncio.Future[list[LeasedJob]] = asyncio.get_running_loop().create_future()
 
     def deliver(self, jobs: list[LeasedJob]) -> bool:
-        """Deliver jobs; False if the caller is gone."""
+        """Deliver jobs; False if the caller has disconnected."""
         if self.answer.done():
             return False
         self.answer.set_result(jobs)
         return True
 
     def expire(self) -> None:
-        """Time out; if the poll is part of a running step, that step's answer is awaited."""
+        """Time out; a poll that is part of a running step waits for that step's answer."""
         self.is_expired = True
         if not self.is_in_step:
             self.deliver([])
@@ -216,7 +216,7 @@ class _PollQueue:
             await self._wait(answer.pause_ms, mark)
 
     async def _has_polls(self) -> bool:
-        """Stay for a while without polls: the same callers will come again."""
+        """Stay for a while without polls: the same callers usually poll again."""
         while not self.polls:
             self._wakeup.clear()
             with suppress(TimeoutError):
@@ -228,7 +228,7 @@ class _PollQueue:
         return True
 
     def _first(self) -> list[_Poll]:
-        """The oldest polls: few while jobs are scarce, many while there are plenty."""
+        """The oldest polls: a few while jobs are scarce, many while there are plenty."""
         chosen: list[_Poll] = []
         jobs = 0
         for poll in self.polls:
@@ -263,7 +263,7 @@ class _PollQueue:
         finally:
             for task in (woken, wakeup):
                 task.cancel()
-            # If the engine is away, the next step fails and reports it to the callers.
+            # If the engine is unavailable, the next step fails and reports it to the callers.
             await asyncio.gather(woken, wakeup, return_exceptions=True)
 
     def _fail(self, error: Exception) -> None:
@@ -296,9 +296,9 @@ class Dispatcher:
         return (await self.steps.submit(outcomes, ())).judged
 
     async def activate(self, demand: Demand, wait_ms: int, caller: str = "") -> list[LeasedJob]:
-        """Lease jobs; if none is due, wait for some. What is leased for a caller that has gone is released.
+        """Lease jobs; if none is due, wait. Jobs leased for a caller that has disconnected are released.
 
-        `caller` is the id of its API key: each has a limit of its own.
+        `caller` is the id of the API key: each key has its own limit.
         """
         began = time.perf_counter()
         if wait_ms <= 0 or self._is_ending:
@@ -324,11 +324,11 @@ class Dispatcher:
             queue.leave(poll)
 
     def waiting(self, type: str) -> int:
-        """How many polls wait for a type."""
+        """How many polls are waiting for a type."""
         return self._limits.waiting(type)
 
     def end_polls(self) -> None:
-        """Answer all polls with nothing; from now on none waits."""
+        """Answer all polls without jobs; later polls return immediately."""
         self._is_ending = True
         for queue in self._queues.values():
             for poll in list(queue.polls):
@@ -340,7 +340,7 @@ class Dispatcher:
             del self._queues[queue.key]
 
     async def close(self) -> None:
-        """End all polls, and finish the steps that have begun."""
+        """End all polls, and finish the running steps."""
         self.end_polls()
         queues = [queue.task for queue in self._queues.values()]
         for task in queues:
@@ -356,7 +356,7 @@ class Dispatcher:
         return queue
 
     def _release_delivered(self, poll: _Poll) -> None:
-        """Release jobs that were delivered at the very moment at which the caller was cancelled."""
+        """Release jobs that were delivered at the same moment as the caller's cancellation."""
         if poll.answer.done() and not poll.answer.cancelled() and poll.answer.exception() is None:
             self.release(poll.answer.result())
 

@@ -34,14 +34,14 @@ NEARLY_OLD: Final = 0.5
 EXPIRES_SOON_MS: Final = 14 * 86_400_000
 
 MEANING: Final = {
-    Durability.POWER_LOSS: "an accepted job survives a power cut",
-    Durability.PROCESS_CRASH: "an accepted job survives the crash of any process, not a power cut",
-    Durability.NONE: "an accepted job may be lost when the engine stops",
+    Durability.POWER_LOSS: "accepted jobs survive a power failure",
+    Durability.PROCESS_CRASH: "accepted jobs survive the crash of any process, but not a power failure",
+    Durability.NONE: "accepted jobs can be lost when the engine stops",
 }
 
 
 class Finding(NamedTuple):
-    """A finding, with what to do about it. Problems need action; others are notes."""
+    """A finding, with advice. Problems need action; other findings are notes."""
 
     is_problem: bool
     text: str
@@ -49,7 +49,7 @@ class Finding(NamedTuple):
 
 
 class RoundTrips(NamedTuple):
-    """Response times in milliseconds; clock_off_ms is the store's clock minus the host's."""
+    """Round-trip times in milliseconds; clock_off_ms is the store's clock minus the host's."""
 
     read_ms: float
     write_ms: float
@@ -73,7 +73,7 @@ class Diagnosis:
 
 
 async def examine(engine: Engine, host_clock: Clock, spool: SpoolStatus | None = None) -> Diagnosis:
-    """Examine an open store, and a spool for it; only a short-lived registry entry is written."""
+    """Examine an open store and its spool; writes only a short-lived registry entry."""
     health = await engine.health()
     trips = await _round_trips(engine, host_clock)
     stats = await engine.stats(1)
@@ -127,10 +127,12 @@ def _of_trips(trips: RoundTrips) -> list[Finding]:
     findings = []
     if abs(trips.clock_off_ms) >= CLOCK_OFF_MS:
         text = f"the engine's clock is {trips.clock_off_ms / 1_000:+.1f} s off this host's"
-        findings.append(Finding(True, text, "synchronise both (NTP): run_at and expires_at come from hosts' clocks"))
+        findings.append(
+            Finding(True, text, "synchronize both with NTP: run_at and expires_at come from the hosts' clocks")
+        )
     if max(trips.read_ms, trips.write_ms) >= SLOW_MS:
-        text = f"the engine answers slowly: {trips.read_ms:.0f} ms to read, {trips.write_ms:.0f} ms to write"
-        findings.append(Finding(False, text, "bring workers nearer to it, or look at its load and disk"))
+        text = f"the engine is slow: {trips.read_ms:.0f} ms to read, {trips.write_ms:.0f} ms to write"
+        findings.append(Finding(False, text, "run workers closer to the engine, or check its load and disk"))
     return findings
 
 
@@ -140,8 +142,9 @@ async def _of_leases(engine: Engine, now_ms: int) -> list[Finding]:
     if not lapsed:
         return []
     oldest = min(instant for instant in lapsed if instant is not None)
-    text = f"{len(lapsed):,}{more} leases have lapsed, the first at {utc_text(oldest)}, and nobody has taken them away"
-    return [Finding(True, text, "start a worker: every process with an open application sweeps")]
+    number = f"{len(lapsed):,}{more} expired lease{'' if len(lapsed) == 1 and not more else 's'}"
+    text = f"{number} not swept yet, the oldest expired at {utc_text(oldest)}"
+    return [Finding(True, text, "start a worker: every process with an open application runs the sweep")]
 
 
 async def _of_types(engine: Engine, stats: Stats) -> list[Finding]:
@@ -157,8 +160,8 @@ async def _of_types(engine: Engine, stats: Stats) -> list[Finding]:
     for info in await engine.types():
         jobs = pending.get(info.type, 0)
         if info.paused:
-            text = f"type '{info.type}' is paused; {jobs:,} jobs wait"
-            findings.append(Finding(False, text, "resume it to let them start"))
+            text = f"type '{info.type}' is paused; {_waiting(jobs)}"
+            findings.append(Finding(False, text, "resume it to run them"))
         elif info.type in due_since and not _is_polled(info, stats.generated_at_ms):
             describe = _of_busy if info.type in served else _of_unpolled
             findings.append(describe(info, jobs, due_since[info.type]))
@@ -171,28 +174,35 @@ def _is_polled(info: TypeInfo, now_ms: int) -> bool:
 
 def _of_unpolled(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
     asked = "yet" if info.last_asked_ms is None else f"since {utc_text(info.last_asked_ms)}"
-    waiting = f"{pending:,} jobs of type '{info.type}' wait, the first since {utc_text(due_since_ms)}"
-    return Finding(True, f"{waiting}, and no worker has asked for it {asked}", "start a worker for it, or cancel them")
+    text = f"no worker has polled for type '{info.type}' {asked}; {_waiting(pending, due_since_ms)}"
+    return Finding(True, text, "start a worker for this type, or cancel the jobs")
 
 
 def _of_busy(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
-    """Its workers are registered, but have not asked for a while: they run other jobs."""
-    waiting = f"{pending:,} jobs of type '{info.type}' wait, the first since {utc_text(due_since_ms)}"
-    return Finding(
-        False, f"{waiting}: its workers are busy", "see everwork workers running; add processes or concurrency"
-    )
+    """Its workers are registered but have not polled for a while: they are busy with other jobs."""
+    text = f"all workers of type '{info.type}' are busy; {_waiting(pending, due_since_ms)}"
+    return Finding(False, text, "see everwork workers running; add processes or concurrency")
+
+
+def _waiting(jobs: int, since_ms: int | None = None) -> str:
+    text = f"{jobs:,} job is waiting" if jobs == 1 else f"{jobs:,} jobs are waiting"
+    return text if since_ms is None else f"{text}, the oldest since {utc_text(since_ms)}"
 
 
 async def _of_copies(engine: Engine) -> list[Finding]:
     return [
-        Finding(True, f"a copy from {entry.name} into this store was not finished", "give the same command again")
+        Finding(
+            True,
+            f"a copy from {entry.name} into this store was not finished",
+            "run the same command again to resume it",
+        )
         for entry in await engine.registered(COPY_KIND)
     ]
 
 
 def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
-    """Keys that expire soon: their users would notice only when they are refused."""
-    advice = "make another one, let its users change over, then revoke it: everwork keys create"
+    """Keys that expire soon: otherwise their users would notice only when calls are refused."""
+    advice = "create a new key with everwork keys create, switch its users over, then revoke this one"
     return [
         Finding(False, f"API key {key.id} ('{key.name}') expires at {utc_text(key.expires_at_ms)}", advice)
         for key in keys
@@ -210,7 +220,7 @@ def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
 
 
 def of_spool(spool: SpoolStatus) -> list[Finding]:
-    """Entries that wait for delivery or cannot be delivered, and limits that are nearly reached."""
+    """Entries that are waiting or cannot be delivered, and limits that are nearly reached."""
     counts, where = spool.counts, f"the spool {spool.path}"
     see = f"see everwork spool list {spool.path}"
     findings = []
@@ -220,16 +230,16 @@ def of_spool(spool: SpoolStatus) -> list[Finding]:
         findings.append(Finding(True, text, advice))
     if counts.bytes >= NEARLY_FULL * spool.max_bytes:
         text = f"{where} is {100 * counts.bytes / spool.max_bytes:.0f} % full"
-        findings.append(Finding(True, text, "deliver its entries or raise max_bytes: a full spool refuses new jobs"))
+        findings.append(Finding(True, text, "deliver its entries or raise max_bytes; a full spool refuses new jobs"))
     if spool.waiting:
         age_s = (counts.oldest_ms or 0) / 1000
         is_old = age_s >= NEARLY_OLD * spool.max_age
         limit = f", and entries are set aside after {_span(spool.max_age)}" if is_old else ""
-        text = f"{spool.waiting:,} entr{'y waits' if spool.waiting == 1 else 'ies wait'} in {where}"
+        text = f"{spool.waiting:,} entr{'y is' if spool.waiting == 1 else 'ies are'} waiting in {where}"
         text += f", the oldest for {_span(age_s)}{limit}"
-        findings.append(Finding(is_old, text, f"{see}, and check that a process with this spool is running"))
+        findings.append(Finding(is_old, text, f"{see}; check that a process with this spool is running"))
     if spool.is_away and not spool.waiting:
-        advice = "no action needed: they are delivered when the engine is back"
+        advice = "no action needed: spooled jobs are delivered when the engine is available again"
         findings.append(Finding(False, f"new jobs go to {where}", advice))
     return findings
 
@@ -239,7 +249,7 @@ def _span(seconds: float) -> str:
 
 
 async def _some(engine: Engine, filter_: JobFilter) -> tuple[list[StoredJob], str]:
-    """The newest matching jobs, up to a limit, and a suffix for their number if there are more."""
+    """The newest matching jobs, up to a limit, and a suffix for the count if there are more."""
     jobs: list[StoredJob] = []
     cursor: int | None = None
     for _ in range(PAGES_MAX):

@@ -1,4 +1,4 @@
-"""Why a job, or a whole type, is not running: what the service adds to the engine's answer."""
+"""Why a job or a whole type is not running: what the service adds to the engine's answer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from everwork.service.fleet.entries import ProcessEntry, WorkerEntry, WorkerView
 from everwork.service.fleet.fleet import Fleet
 
 TYPED_CHARS_MAX: Final = 60
-"""The longest title that a suggested command contains."""
+"""The longest title used in a suggested command."""
 BROKEN_CHARS_MAX: Final = 300
-"""Of the reason why a worker does not start; the list of workers shows all of it."""
+"""How much of a worker's startup error is quoted; the list of workers shows all of it."""
 
 TAKERS_SHOWN: Final = 3
 
 
 async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_workers: bool) -> Explanation:
-    """Why a job is not running: the engine's answer, with what only the fleet and the policy know.
+    """Why a job is not running: the engine's answer, completed from the fleet and the policy.
 
-    `sees_workers`: the caller may see which workers run, and how busy they are.
+    `sees_workers`: the caller may see which workers are running and how busy they are.
     """
     explanation = await engine.explain(key)
     [job] = await engine.get([key])
@@ -47,7 +47,7 @@ async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_workers: bool)
 
 
 def with_takers(explanation: Explanation, takers: Sequence[ProcessEntry], *, sees_workers: bool) -> Explanation:
-    """The explanation of a job whose workers run, but have not asked for its type for a while: they are busy."""
+    """The explanation of a job whose workers are running but busy: they have not polled for its type for a while."""
     count, running = len(takers), sum(one.running for one in takers)
     names = ", ".join(one.name for one in takers[:TAKERS_SHOWN])
     more = f" and {count - TAKERS_SHOWN:,} more" if count > TAKERS_SHOWN else ""
@@ -60,11 +60,11 @@ def with_takers(explanation: Explanation, takers: Sequence[ProcessEntry], *, see
 
 
 def with_workers(explanation: Explanation, workers: Sequence[WorkerView]) -> Explanation:
-    """The explanation with the reason that all workers of the job are off or broken, if they are."""
+    """The explanation, extended if all workers of the job are disabled or failed to start."""
     text = _workers_text(workers)
     if text is None:
         return explanation
-    # Other clients may take such jobs, too, for example through the API.
+    # Other clients can also take such jobs, for example through the API.
     return replace(explanation, text=text if explanation.reason is Reason.NOT_ASKED else f"{explanation.text}; {text}")
 
 
@@ -80,12 +80,12 @@ def _switched_off(workers: Sequence[WorkerEntry]) -> str:
     names = " and ".join(shown(entry.title) for entry in workers)
     commands = "; ".join(f"everwork workers on {_shell_name(entry)}" for entry in workers)
     these, are, them = ("worker", "is", "it") if len(workers) == 1 else ("workers", "are", "them")
-    return f"its {these} {names} {are} switched off; switch {them} on with: {commands}"
+    return f"its {these} {names} {are} disabled; enable {them} with: {commands}"
 
 
 def _broken(view: WorkerView) -> str:
     where, _, why = view.broken[0].partition(": ")
-    return f"its worker {shown(view.entry.title)} does not start in {where}: {_short(why)}"
+    return f"its worker {shown(view.entry.title)} fails to start in {where}: {_short(why)}"
 
 
 def _short(why: str) -> str:
@@ -94,7 +94,7 @@ def _short(why: str) -> str:
 
 
 def _shell_name(entry: WorkerEntry) -> str:
-    """A worker on a command line: its title or, if that is hard to type, its id."""
+    """A worker as written on a command line: its title or, if that is hard to type, its id."""
     is_plain = entry.title.isprintable() and not entry.title.startswith("-") and len(entry.title) <= TYPED_CHARS_MAX
     return quote(entry.title) if is_plain else entry.id
 
@@ -103,7 +103,7 @@ FRESH_SECONDS: Final = 1.0
 
 
 class BlockedTypes:
-    """The paused types and open breakers, read at most once a second."""
+    """The paused types and open breakers, read at most once per second."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -124,7 +124,7 @@ class BlockedTypes:
 
 def _block_text(info: TypeInfo) -> str | None:
     if info.paused:
-        return f"type '{info.type}' is paused until somebody resumes it"
+        return f"type '{info.type}' is paused until it is resumed"
     if info.breaker_open_until_ms is not None:
         until = utc_text(info.breaker_open_until_ms)
         return f"type '{info.type}' is stopped by its circuit breaker until {until}"

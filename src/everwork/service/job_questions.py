@@ -1,4 +1,4 @@
-"""The questions about jobs for one caller: only jobs of its tenants are seen (G13)."""
+"""Queries about jobs for one caller: it sees only jobs of its tenants (G13)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READ: Final = Permission.JOBS_READ
 
 
 class JobQuestions(ForCaller):
-    """What a caller may know of jobs."""
+    """Queries about jobs that a caller may use."""
 
     __slots__ = ("_engine", "_service")
 
@@ -69,7 +69,7 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=ITEMS)
     async def history(self, key: int) -> list[HistoryEntry]:
-        """How the attempts of a job ended; empty for an unknown key."""
+        """The history of a job's attempts; empty for an unknown key."""
         error = (await self._refused([checks.job_key(key)])).get(key)
         if isinstance(error, PermissionDenied):
             raise error
@@ -92,7 +92,7 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=OWNER)
     async def explain(self, key: int) -> Explanation:
-        """Why a job is not running. A key that is bound to tenants learns only how many workers there are."""
+        """Why a job is not running. A key restricted to tenants learns only the number of workers."""
         sees_workers = not self.principal.tenants
         return await explain(self._engine, self._service.fleet, checks.job_key(key), sees_workers=sees_workers)
 
@@ -100,7 +100,7 @@ class JobQuestions(ForCaller):
     async def stats(self, hours: int) -> Stats:
         """Job counts of the caller's tenants, and worker activity in the last `hours` hours.
 
-        Worker activity is not kept per tenant, so a key that is bound to tenants does not see it.
+        Worker activity is not stored per tenant, so a key restricted to tenants does not see it.
         """
         stats = await self._service.stats(hours)
         if not self.principal.tenants:
@@ -110,7 +110,7 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=ANY)
     async def key_since(self, instant_ms: int) -> int | None:
-        """The lowest key created at an instant or later, by bisection: keys grow with time. None if there is none."""
+        """The lowest key created at or after a given time, by bisection: keys increase with time. None if none is."""
         newest = await self._newest()
         if newest is None or newest.created_at_ms < instant_ms:
             return None
@@ -126,14 +126,14 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=ANY)
     async def newest_key(self) -> int | None:
-        """The highest key of all tenants: the caller's own jobs may lie far below it."""
+        """The highest key of all tenants: the caller's own keys may be far lower."""
         newest = await self._newest()
         return None if newest is None else newest.key
 
     # Inside -------------------------------------------------------------------------------------
 
     async def _own_job(self, key: int) -> StoredJob:
-        """A job, once its owner has been checked, in one engine call."""
+        """A job, after checking its owner, in one engine call."""
         job = await self._service.get(key)
         if self.principal.tenants and job.tenant not in self.principal.tenants:
             raise _refusal(key, job.tenant)
@@ -144,7 +144,7 @@ class JobQuestions(ForCaller):
             raise error
 
     async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
-        """Bound keys are also refused jobs that do not exist: another tenant may have created them meanwhile."""
+        """Restricted keys are also refused jobs that do not exist: another tenant may create them meanwhile."""
         if not self.principal.tenants:
             return {}
         owners = zip(keys, await self._service.owners(keys), strict=True)
@@ -163,4 +163,4 @@ class JobQuestions(ForCaller):
 def _refusal(key: int, owner: str | None) -> EverworkError:
     if owner is None:
         return JobNotFound(key)
-    return PermissionDenied(f"Job '{key}' belongs to a tenant that this key may not touch")
+    return PermissionDenied(f"Job '{key}' belongs to a tenant that this key has no access to")

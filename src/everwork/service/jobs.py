@@ -1,4 +1,4 @@
-"""The job operations for one caller: each says who may call it, and every item of every call is checked (G13)."""
+"""The job operations for one caller: each declares who may call it, and every item of every call is checked (G13)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Settle = Callable[[Sequence[Outcome]], Awaitable[list[Judged]]]
 
 
 class Jobs(JobQuestions):
-    """What a caller may do with jobs."""
+    """Operations on jobs that a caller may use."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class Jobs(JobQuestions):
 
     @verb(WRITE, tenants=ITEMS)
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
-        """Create jobs, all or none; with a stamp, once however often the call is repeated."""
+        """Create jobs, all or none; with a stamp, only once even if the call is repeated."""
         if self.principal.tenants:
             for job in jobs:
                 self.principal.require_tenant(job.tenant)
@@ -67,36 +67,36 @@ class Jobs(JobQuestions):
 
     @verb(WRITE, tenants=CONFINED)
     async def activate(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
-        """Lease jobs of the caller's tenants; if none is due, wait for some up to `wait_ms`."""
+        """Lease jobs of the caller's tenants; if none is due, wait up to `wait_ms`."""
         allowed = demand._replace(tenants=self.principal.tenants_for(demand.tenants))
         return await self._service.activate(allowed, wait_ms, self.principal.id)
 
     @verb(WRITE, tenants=ITEMS)
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts; refused as a whole if one of them is another tenant's."""
+        """Settle attempts; the whole call is refused if one of them belongs to another tenant."""
         return await self._settle_own(outcomes, self._service.settle)
 
     @verb(WRITE, tenants=ITEMS)
     async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts that ended while the caller was disconnected; lapsed leases are restored where possible."""
+        """Settle attempts that ended while the caller was disconnected; expired leases are restored where possible."""
         return await self._settle_own(outcomes, self._service.settle_late)
 
     @verb(WRITE, tenants=ITEMS)
     async def extend(self, key: int, attempt: int, lease_ms: int) -> Judged:
-        """Make a lease expire `lease_ms` from now; attempt 0 means the running one."""
+        """Extend a lease to `lease_ms` from now; attempt 0 means the running attempt."""
         checks.whole_number("timeout", lease_ms, 1, LEASE_MS_MAX)
         await self._require_own([checks.job_key(key, "job_key")])
         lease = Lease(key, checks.attempt(attempt) or (await self._service.get(key)).attempt)
         if (await self._engine.extend([lease], lease_ms))[0] is LeaseStatus.HELD:
             return Judged(Verdict.ACCEPTED, State.PROCESSING)
         job = await self._service.get(key)
-        # A caller that named no attempt has lost none: the job is not running.
+        # Without an attempt there is no lease to lose: the job is not running.
         is_lost = attempt > 0 and (job.attempt != attempt or job.state in (State.PENDING, State.PROCESSING))
         return Judged(Verdict.LEASE_LOST if is_lost else Verdict.WRONG_STATE, job.state)
 
     @verb(READ, tenants=ITEMS)
     async def merged_variables(self, key: int, more: Mapping[str, Any], field: str = "variables") -> str:
-        """The job's variables updated with those of a failure; `field` names them in errors."""
+        """The job's variables, updated with those of a failure; `field` names them in errors."""
         job = await self._own_job(key)
         return encode_object(field, {**decode(job.variables), **more}, PAYLOAD_BYTES_MAX)
 
@@ -118,7 +118,7 @@ class Jobs(JobQuestions):
         text = None if variables is None else encode_object("variables", variables, PAYLOAD_BYTES_MAX)
         [judged] = await self._engine.requeue([checks.job_key(key)], waiting=not only_dead, variables=text)
         if judged.verdict is Verdict.WRONG_STATE and judged.state is State.PENDING and not only_dead:
-            problem = "cannot be requeued, because it has used no attempts; run it now instead"
+            problem = "cannot be requeued because it has used no attempts; run it now instead"
             raise WrongState(key, f"Job '{key}' is pending: it {problem}")
         return accepted(key, judged, "requeued")
 
@@ -129,9 +129,9 @@ class Jobs(JobQuestions):
         judged = await self._engine.set_retries(checks.job_key(key), retries)
         if judged.verdict is Verdict.WRONG_STATE and judged.state is State.PENDING:
             raise WrongState(
-                key, f"Job '{key}' is pending: 0 retries would leave it waiting for ever; cancel it instead"
+                key, f"Job '{key}' is pending: 0 retries would leave it waiting forever; cancel it instead"
             )
-        accepted(key, judged, "given other retries")
+        accepted(key, judged, "given a new number of retries")
         return judged.retries or 0
 
     @verb(WRITE, tenants=OWNER, audit="jobs.reschedule", audited=BY_MINUTE)
@@ -152,7 +152,7 @@ class Jobs(JobQuestions):
             [judged] = await self._engine.requeue(keys, waiting=True)
             if judged.verdict is not Verdict.WRONG_STATE or judged.state is not State.PENDING:
                 return accepted(key, judged, "requeued")
-        [judged] = await self._engine.reschedule(keys)  # A pending job that was not tried has nothing to reset.
+        [judged] = await self._engine.reschedule(keys)  # A pending job without attempts has nothing to reset.
         return accepted(key, judged, "rescheduled")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.priority", audited=BY_MINUTE)
@@ -160,7 +160,7 @@ class Jobs(JobQuestions):
         """Change the priority of a pending job."""
         checks.whole_number("priority", priority, PRIORITY_MIN, PRIORITY_MAX)
         [judged] = await self._engine.set_priority([checks.job_key(key)], priority)
-        return accepted(key, judged, "given a priority")
+        return accepted(key, judged, "given a new priority")
 
     @verb(WRITE, tenants=OWNER, audit="jobs.delete")
     async def delete(self, key: int) -> State:
@@ -173,7 +173,7 @@ class Jobs(JobQuestions):
         """Delete a dead letter; a job in any other state is refused."""
         job = await self._service.get(key)
         if job.state is not State.FAILED:
-            raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters are purged")
+            raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters can be deleted this way")
         [judged] = await self._engine.delete([job.key])
         return accepted(key, judged, "deleted")
 
@@ -203,7 +203,7 @@ class Jobs(JobQuestions):
     async def requeue_matching(self, filter_: JobFilter, *, all: bool = False) -> BulkChange:
         """Requeue every matching dead letter; an empty filter needs `all`. Rejected jobs stay."""
         if filter_.order is not Order.NEWEST:
-            raise InvalidInput("order", "applies to lists only")
+            raise InvalidInput("order", "is only allowed in lists")
         dead = BulkFilter(replace(self._confined(filter_), states=frozenset([State.FAILED])), rejected=False)
         bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all)
         steps = await self._steps_of_dead(dead, self._engine.requeue)
@@ -219,9 +219,9 @@ class Jobs(JobQuestions):
         dry_run: bool = False,
         progress: bulk.Progress | None = None,
     ) -> BulkChange:
-        """Requeue or purge all dead letters that match; `progress` is called after each step.
+        """Requeue or delete all matching dead letters; `progress` is called after each step.
 
-        A dry run changes nothing and is not audited. `NothingMatches` is raised if there are none.
+        A dry run changes nothing and is not audited. Raises `NothingMatches` if no dead letter matches.
         """
         failed = replace(search.filter, states=frozenset([State.FAILED]))
         dead = replace(search, filter=failed, rejected=bool(search.rejected))
@@ -237,13 +237,13 @@ class Jobs(JobQuestions):
 
     @verb(WRITE, tenants=CUT)
     async def refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
-        """The jobs among these that the caller may not touch, and why."""
+        """The jobs that the caller has no access to, and why."""
         return await self._refused(keys)
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------------
 
     def _own_stamp(self, stamp: Stamp) -> Stamp:
-        """Producers belong to the tenants of a key: it may be replaced by another while a call is repeated."""
+        """Producers belong to the tenants of a key, not to the key, which can be replaced while a call is repeated."""
         tenants = sha256("\0".join(sorted(self.principal.tenants)).encode()).hexdigest()[:16]
         return Stamp(f"{tenants if self.principal.tenants else '*'}/{stamp.producer}", stamp.number)
 
@@ -278,7 +278,7 @@ class Jobs(JobQuestions):
         detail: Mapping[str, Any],
         progress: bulk.Progress | None = None,
     ) -> BulkChange:
-        """Run a bulk change, and keep its totals in one audit entry."""
+        """Run a bulk change, and record its totals in one audit entry."""
         if action is None or self.caller is IN_PROCESS:
             return await bulk.run_steps(steps, progress, bulk.unrecorded)
         name = self._audit.new_name()
@@ -290,5 +290,5 @@ class Jobs(JobQuestions):
 
 
 def in_process(service: JobService) -> Jobs:
-    """The operations for a program that opened the store itself: nothing is refused, nothing is recorded."""
+    """The operations for a program that opened the store directly: no permission checks, no audit entries."""
     return Jobs(service, IN_PROCESS)

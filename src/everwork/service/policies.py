@@ -26,17 +26,17 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 PolicyFields = Mapping[str, Any]
-"""The given fields of a policy. None resets a field to its default."""
+"""The fields of a policy that are set. None resets a field to its default."""
 OFF: Final = "off"
-"""Resets a field in files, variables and commands, which have no null."""
+"""Resets a field in files, environment variables and commands, which have no null."""
 BREAKER: Final = ("breaker_failures", "breaker_seconds")
 DEFAULTED: Final = ("failed_job_retry_hours", "failed_job_retry_rounds", *BREAKER)
-"""Fields that settings may give for every type."""
+"""Fields that settings can set for every type."""
 PAUSED: Final = "paused"
 
 
 class Declared(NamedTuple):
-    """What settings declare for types: policies, which are paused or resumed, and defaults for all."""
+    """What settings declare for types: policies, paused types, and defaults for all types."""
 
     types: Mapping[str, PolicyFields] = MappingProxyType({})
     paused: Mapping[str, bool] = MappingProxyType({})
@@ -60,7 +60,7 @@ async def declare_settings(engine: Engine, declared: Declared) -> None:
 
 
 class TypeDefaults:
-    """Gives the defaults of settings to types that nothing else declares: once each, never over a type's own values."""
+    """Applies default settings to types that nothing else declares: once each, never over a type's own values."""
 
     def __init__(self, engine: Engine, declared: Declared) -> None:
         self._engine = engine
@@ -69,11 +69,11 @@ class TypeDefaults:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there are defaults to give."""
+        """Whether there are defaults to apply."""
         return bool(self._defaults)
 
     async def fill(self) -> bool:
-        """Give them to the types that have appeared since the last call."""
+        """Apply the defaults to types that have appeared since the last call."""
         for info in await self._engine.types():
             if info.type not in self._known:
                 await self._give(info.type, info.policy)
@@ -87,7 +87,9 @@ class TypeDefaults:
         try:
             _require_whole(type, after)
         except InvalidInput as error:
-            log.warning("the default policy cannot apply to a type, which keeps its own", type=type, error=str(error))
+            log.warning(
+                "the default policy does not fit a type, which keeps its own policy", type=type, error=str(error)
+            )
             return
         if after != own:
             await put_policy(self._engine, type, stored, encode_policy_fields(after))
@@ -100,7 +102,7 @@ def hold_settings(declared: Declared) -> None:
 
 
 async def _put(engine: Engine, policies: Mapping[str, PolicyFields]) -> None:
-    """Update the stored policy of each type; fields that are not given are kept."""
+    """Update the stored policy of each type; unset fields are kept."""
     stored = {info.type: info.policy for info in await engine.types()} if any(policies.values()) else {}
     for type, given in policies.items():
         before = stored_fields(stored.get(type))
@@ -111,7 +113,7 @@ async def _put(engine: Engine, policies: Mapping[str, PolicyFields]) -> None:
 
 
 async def put_policy(engine: Engine, type: str, before: str | None, after: str | None) -> None:
-    """Set a policy. A breaker without a rule is reset: left open, it would stop the type."""
+    """Set a policy. If it has no breaker rule, the breaker is reset: left open, it would stop the type."""
     await engine.set_policy(type, after)
     if decode_policy(before).breaker is not None and decode_policy(after).breaker is None:
         await engine.reset_breaker(type)
@@ -131,12 +133,12 @@ async def _pause(engine: Engine, declared: Declared) -> None:
 
 
 def merged_fields(before: PolicyFields, given: PolicyFields) -> dict[str, Any]:
-    """The stored fields updated with the given ones."""
+    """The stored fields, updated with the given ones."""
     return {name: value for name, value in {**before, **given}.items() if value is not None}
 
 
 def stored_fields(text: str | None) -> dict[str, Any]:
-    """The fields of a stored policy; none if it cannot be read."""
+    """The fields of a stored policy; empty if it cannot be read."""
     try:
         return decode_policy_fields(text)
     except (ValueError, TypeError):
@@ -146,9 +148,9 @@ def stored_fields(text: str | None) -> dict[str, Any]:
 def fields_in_code(
     retry: RetryPolicy | None, breaker: CircuitBreaker | None, policy: TypePolicy | None
 ) -> dict[str, Any]:
-    """The fields that code declares for a type: those of its policy, then `retry`, `breaker`.
+    """The fields that code declares for a type: those of its policy, then `retry` and `breaker`.
 
-    A `RetryPolicy` declares all its fields, also those that equal the default; `DEFAULT_POLICY` itself declares none.
+    A `RetryPolicy` declares all its fields, even those equal to the default; `DEFAULT_POLICY` itself declares none.
     """
     given = {} if policy is None else declared_fields(policy)
     if retry is not None and retry is not DEFAULT_POLICY:
@@ -161,14 +163,14 @@ def fields_in_code(
 def retry_in_code(
     retry: RetryPolicy | None, policy: TypePolicy | None, default: RetryPolicy | None
 ) -> RetryPolicy | None:
-    """The retry policy that code gives: that of its policy, if `retry` is the `default` default."""
+    """The retry policy that code declares: the policy's own, if `retry` is left at its default."""
     if retry is default and policy is not None and policy.retry is not DEFAULT_POLICY:
         return policy.retry
     return retry
 
 
 def attempts_in_code(type: str, given: PolicyFields) -> int | None:
-    """How many attempts code allows, overridden by the settings of this process; None if neither says."""
+    """How many attempts code allows, overridden by the settings of this process; None if neither sets it."""
     both = {**given, **_process_settings.types.get(type, {})}
     return (both["max_attempts"] or DEFAULT_POLICY.max_attempts) if "max_attempts" in both else None
 
@@ -177,12 +179,12 @@ def attempts_in_code(type: str, given: PolicyFields) -> int | None:
 
 
 def with_defaults(given: PolicyFields) -> dict[str, Any]:
-    """The fields that code gives, with the defaults of settings and environment."""
+    """The fields that code declares, with the defaults of settings and environment."""
     return {**defaults_in(os.environ), **_process_settings.defaults, **given}
 
 
 def defaults_in(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The defaults that the environment gives for every declared type; empty variables are ignored."""
+    """The defaults that the environment sets for every declared type; empty variables are ignored."""
     given: dict[str, Any] = {}
     for name in DEFAULTED:
         variable = f"EVERWORK_{name.upper()}"
@@ -195,7 +197,7 @@ def defaults_in(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def require_default(name: str, value: object) -> object:
-    """The checked default of a field, as it was given; `off` removes it."""
+    """The checked default of a field, as given; `off` unsets it."""
     if value != OFF:
         policy_from({name: value})
     return value
@@ -219,7 +221,7 @@ def types_from(value: object) -> Declared:
 
 
 def fields_from_texts(texts: PolicyFields) -> dict[str, Any]:
-    """The checked fields of a file or command: `off` resets a field, and with a number its period."""
+    """The checked fields of a file or command: `off` resets a field, and for a number also its period."""
     given = {name: None if value == OFF else value for name, value in texts.items()}
     for number, seconds in (("breaker_failures", "breaker_seconds"), ("rate_jobs", "rate_seconds")):
         if number in given and given[number] is None:
@@ -237,7 +239,7 @@ def _table(type: object, table: object) -> dict[str, Any]:
         if name not in allowed:
             close = get_close_matches(name, allowed, 1)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise InvalidInput(name[:80], f"is no field of a policy; {hint}allowed are {', '.join(allowed)}")
+            raise InvalidInput(name[:80], f"is not a policy field; {hint}allowed are {', '.join(allowed)}")
     return dict(table)
 
 

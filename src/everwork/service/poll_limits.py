@@ -16,7 +16,7 @@ BUSY_RETRY_MS: Final = 1_000
 
 
 class PollLimits:
-    """Counts the polls that wait. `caller` is the id of the API key."""
+    """Counts waiting polls. `caller` is the id of the API key."""
 
     def __init__(self, per_type: int, total: int = POLLERS_TOTAL_MAX) -> None:
         self._per_type = per_type
@@ -40,7 +40,7 @@ class PollLimits:
             _decrement(self._of_caller, caller)
 
     def waiting(self, type: str) -> int:
-        """How many polls wait for a type, of all keys."""
+        """How many polls are waiting for a type, for all keys together."""
         return sum(polls for (_, one), polls in self._of_type.items() if one == type)
 
     def _require_room(self, caller: str, type: str) -> None:
@@ -52,7 +52,7 @@ class PollLimits:
 
     @property
     def _share(self) -> int:
-        """What each key may have once the server is full: a key that fills it does not keep out the others."""
+        """The share of each key once the server is full, so that one key cannot lock out the others."""
         return self._total // len(self._of_caller)
 
 

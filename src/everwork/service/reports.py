@@ -32,7 +32,7 @@ from everwork.service.triggers.fires import TriggerFire
 
 @dataclass(frozen=True, slots=True)
 class Performance:
-    """What workers did in some hours."""
+    """Worker activity over a number of hours."""
 
     completed: int
     failed: int
@@ -106,7 +106,7 @@ def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:
 
 
 def type_report(view: TypeView) -> dict[str, Any]:
-    """A type with its counts."""
+    """A type with its job counts."""
     info = view.info
     return {
         "type": info.type,
@@ -124,12 +124,12 @@ def type_report(view: TypeView) -> dict[str, Any]:
 
 
 def policy_report(type: str, view: PolicyView) -> dict[str, Any]:
-    """The policy in force for a type; `default`: it has none of its own, `set`: its own fields."""
+    """The effective policy of a type; `default`: no policy is set for it, `set`: its own fields."""
     return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.fields)}
 
 
 def group_report(view: GroupView) -> dict[str, Any]:
-    """A group with its counts."""
+    """A group with its job counts."""
     return {
         "type": view.type,
         "group": view.group,
@@ -141,7 +141,7 @@ def group_report(view: GroupView) -> dict[str, Any]:
 def dead_report(found: Grouped) -> dict[str, Any]:
     """Dead letters in groups; `cut`: older ones were not scanned, `left_out`: how many groups are missing.
 
-    `rejected`: how many jobs would match, but were rejected.
+    `rejected`: how many further jobs match but were rejected.
     """
     return {
         "groups": [_dead_group(group) for group in found.groups],
@@ -182,7 +182,7 @@ def worker_report(view: WorkerView) -> dict[str, Any]:
 
 
 def trigger_report(view: TriggerView) -> dict[str, Any]:
-    """A trigger: `last` is the last time point that has passed, `next` the next one, if known."""
+    """A trigger: `last` is the last scheduled time that has passed, `next` the next one, if known."""
     entry = view.entry
     return {
         **_trigger(entry),
@@ -202,7 +202,7 @@ def trigger_report(view: TriggerView) -> dict[str, Any]:
 
 
 def fires_report(entry: TriggerEntry, fires: Sequence[TriggerFire]) -> dict[str, Any]:
-    """The latest jobs of a trigger; `point` is null for one that was fired by hand."""
+    """The latest jobs of a trigger; `point` is null for a job that was fired manually."""
     return {**_trigger(entry), "fires": [_fire(fire) for fire in fires]}
 
 
@@ -231,7 +231,7 @@ def manager_report(entry: ManagerEntry) -> dict[str, Any]:
 def processes_report(
     managers: Sequence[ManagerEntry], processes: Sequence[ProcessView], left_out: int
 ) -> dict[str, Any]:
-    """What runs; `left_out`: at least how many streams and pollers are not listed."""
+    """Running processes; `left_out`: how many streams and pollers, at least, are not listed."""
     return {
         "managers": [manager_report(one) for one in managers],
         "processes": [process_report(one) for one in processes],
@@ -271,7 +271,7 @@ def restart_report(entry: ProcessEntry) -> dict[str, Any]:
 
 
 def running_report(found: RunningJobs) -> dict[str, Any]:
-    """What is leased now; `others` counts jobs of workers that are not registered, `cut`: there are more."""
+    """Leased jobs; `others` counts jobs of unregistered workers, `cut`: there are more."""
     return {"jobs": [_running(job) for job in found.jobs], "others": found.others, "cut": found.is_cut}
 
 
@@ -289,22 +289,22 @@ def _running(job: RunningJob) -> dict[str, Any]:
 
 
 def worker_switch_report(done: WorkerSwitch) -> dict[str, Any]:
-    """A worker that was switched."""
+    """A worker that was enabled or disabled."""
     return {**_worker(done.entry), "on": done.is_on, "changed": done.is_changed}
 
 
 def trigger_switch_report(done: TriggerSwitch) -> dict[str, Any]:
-    """A trigger that was switched."""
+    """A trigger that was enabled or disabled."""
     return {**_trigger(done.entry), "on": done.is_on, "changed": done.is_changed}
 
 
 def forgotten_report(entry: WorkerEntry, cancelled: int) -> dict[str, Any]:
-    """A worker that was forgotten, and how many of its waiting jobs were cancelled."""
+    """A worker that was deleted, and how many of its pending jobs were cancelled."""
     return {**_worker(entry), "cancelled": cancelled}
 
 
 def fired_report(entry: TriggerEntry, key: int) -> dict[str, Any]:
-    """A trigger that was fired by hand, and its job."""
+    """A trigger that was fired manually, and its job."""
     return {**_trigger(entry), "key": str(key)}
 
 

@@ -23,7 +23,7 @@ Waiter = asyncio.Future[StoredJob]
 
 
 class ResultWaiter:
-    """The callers of a process that wait for results. Bound to one event loop."""
+    """The callers in this process that wait for results. Bound to one event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,7 +35,7 @@ class ResultWaiter:
         """The job, once it has finished; `mark` was taken before the caller read it."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(key, set()).add(waiter)
-        # A wake-up since the caller's read may have been for its job, and the read that followed was without it.
+        # A wake-up since the caller's read may have been for its job, and the read after it did not include that job.
         self._is_late = self._is_late or self._engine.mark_finished() != mark
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="everwork-finishing")

@@ -1,4 +1,4 @@
-"""The use cases of jobs, for every interface: Python, command line, gRPC and REST."""
+"""All operations on jobs, for every interface: Python, command line, gRPC and REST."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class JobService(StoreAccess):
         reporter: Reporter = SILENT,
         offline: Offline | None = None,
     ) -> None:
-        """With `offline`, jobs and outcomes are kept in a local spool while the engine is unavailable."""
+        """With `offline`, jobs and outcomes are stored in a local spool while the engine is unavailable."""
         super().__init__(engine, holder, offline)
         create = engine.create if self.outbox is None else self.outbox.create
         self._creates: Batcher[NewJob, Created] = Batcher(
@@ -67,7 +67,7 @@ class JobService(StoreAccess):
         self._releases: set[asyncio.Task[None]] = set()
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
-        """Open the engine and start to sweep; without `create`, a new store is refused."""
+        """Open the engine and start the sweep; without `create`, the store must already exist."""
         self._may_create = create
         await (self.connect() if self.outbox is None else self.outbox.open())
         self._creates.open()
@@ -95,29 +95,29 @@ class JobService(StoreAccess):
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         """Create jobs, all or none; concurrent callers share a commit.
 
-        A caller with a stamp repeats the call if it fails: it shares nothing, and its jobs are never spooled here.
+        A caller with a stamp repeats a failed call, so its call is not batched and its jobs are never spooled here.
         """
         _require_one_batch(jobs)
         return await (self._creates.add(jobs) if stamp is None else self.create_stamped(jobs, stamp))
 
     def start_create(self, jobs: Sequence[NewJob], promise: Promise[Created]) -> None:
-        """`create` for a caller in another thread or event loop, who waits for the promise."""
+        """`create` for a caller in another thread or event loop, which waits for the promise."""
         _require_one_batch(jobs)
         self._creates.put(jobs, promise)
 
     async def create_retrying(self, jobs: Sequence[NewJob]) -> list[Created]:
         """`create`, retried through an outage if every job has a dedupe key.
 
-        Without one, a create whose answer was lost may have succeeded: whether to repeat it is the caller's decision.
+        Without one, a create whose answer was lost may have succeeded: the caller decides whether to repeat it.
         """
         if is_repeatable(jobs) and self.outbox is None:
             return await retry_while_unavailable(lambda: self.create(jobs), None)
         return await self.create(jobs)
 
     async def activate(self, demand: Demand, wait_ms: int = 0, caller: str = "") -> list[LeasedJob]:
-        """Lease jobs; if none is due, wait for some up to `wait_ms`. `caller` is the id of its API key.
+        """Lease jobs; if none is due, wait up to `wait_ms`. `caller` is the id of its API key.
 
-        If the caller disconnects, what was leased for it is released.
+        If the caller disconnects, its leases are released.
         """
         if wait_ms <= 0:
             return await self._dispatcher.activate(demand, wait_ms, caller)
@@ -125,7 +125,7 @@ class JobService(StoreAccess):
             return await self._dispatcher.activate(demand, wait_ms, caller)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts; concurrent callers share a step. After an outage, lapsed leases are taken back."""
+        """Settle attempts; concurrent callers share a step. After an outage, expired leases are restored."""
         judged = await self._answered(self._dispatcher.settle(outcomes))
         return await self._settle_lapsed(outcomes, judged) if self.is_late else judged
 
@@ -142,7 +142,7 @@ class JobService(StoreAccess):
         return None if self._upkeep_at is None else time.monotonic() - self._upkeep_at
 
     def waiting(self, type: str) -> int:
-        """How many long polls wait for jobs of a type."""
+        """How many long polls are waiting for jobs of a type."""
         return self._dispatcher.waiting(type)
 
     async def blocked_reason(self, type: str) -> str | None:
@@ -150,7 +150,7 @@ class JobService(StoreAccess):
         return await self._blocked_types.reason(type)
 
     async def breaker(self, type: str) -> BreakerStatus:
-        """The circuit breaker of a type; one that is not known is closed."""
+        """The circuit breaker of a type; closed if the type is unknown."""
         checks.name("type", type)
         for info in await self._engine.types():
             if info.type == type:
@@ -164,11 +164,11 @@ class JobService(StoreAccess):
         return BreakerStatus(type=type, state=BreakerState.CLOSED)
 
     def end_polls(self) -> None:
-        """Answer all long polls with nothing; from now on no caller waits."""
+        """Answer all long polls without jobs; later polls return immediately."""
         self._dispatcher.end_polls()
 
     async def result(self, key: int, timeout: float | None) -> str | None:
-        """The result of a job, once it has finished; None waits without a limit."""
+        """The result of a job, once it has finished; a timeout of None waits forever."""
         loop = asyncio.get_running_loop()
         ends = None if timeout is None else loop.time() + checks.number("timeout", timeout, 0, DELAY_MS_MAX / 1000)
         mark = self._engine.mark_finished()
@@ -183,7 +183,7 @@ class JobService(StoreAccess):
             raise ResultTimeout(f"job '{key}' is still {job.state.label} after {timeout:g} s")
         return _result(job)
 
-    # Questions ----------------------------------------------------------------------------------
+    # Queries ----------------------------------------------------------------------------------
 
     async def get(self, key: int) -> StoredJob:
         """A job in its current state."""
@@ -193,7 +193,7 @@ class JobService(StoreAccess):
         return job
 
     async def stats(self, hours: int) -> Stats:
-        """Counts, and what workers did in the last hours."""
+        """Job counts, and worker activity in the last hours."""
         return await self._engine.stats(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS))
 
     async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
@@ -215,7 +215,7 @@ class JobService(StoreAccess):
                 return Page(jobs, cursor)
 
     async def held(self, worker: str) -> dict[tuple[int, int], None]:
-        """The keys and attempts leased by a worker, in order; also those of a step whose answer was lost."""
+        """The keys and attempts leased by a worker, in order, including those of a step whose answer was lost."""
         query = JobFilter(worker=worker, states=frozenset([State.PROCESSING]))
         held: dict[tuple[int, int], None] = {}
         cursor: int | None = None
@@ -226,10 +226,10 @@ class JobService(StoreAccess):
             if cursor is None:
                 return held
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------------
 
     async def _release(self, jobs: Sequence[LeasedJob]) -> None:
-        """If the engine stays away, the leases expire."""
+        """If the engine stays unavailable, the leases expire."""
         outcomes = [Release(job.key, job.attempt) for job in jobs]
         with suppress(EngineError):
             await retry_while_unavailable(lambda: self.settle(outcomes), None)

@@ -1,4 +1,4 @@
-"""What callers need of a store beyond the job operations: batches, counts, registry. The engine stays private."""
+"""Access to a store beyond the job operations: batches, counts, registry. The engine stays private."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = get_logger("everwork")
 T = TypeVar("T")
 
 SILENCE_SECONDS: Final = 2.0
-"""A store that takes longer to answer was unavailable, even if no call has failed."""
+"""A store that takes longer than this to answer was unavailable, even if no call has failed."""
 
 
 class StoreAccess:
@@ -47,7 +47,7 @@ class StoreAccess:
         self._engine = engine
         self._may_create = True
         self._late_until = 0.0
-        """Until then leases may have lapsed because the store was away; by the monotonic clock."""
+        """Until then leases may have expired because the store was unavailable; by the monotonic clock."""
         self.holder = holder
         self.fleet = Fleet(engine)
         self.clients = ClientWorkers(self.fleet, holder)
@@ -64,21 +64,21 @@ class StoreAccess:
         await self._engine.open(create=self._may_create)
 
     async def connected(self) -> None:
-        """Wait until the store is open; without offline mode it is."""
+        """Wait until the store is open; without offline mode it always is."""
         if self.outbox is not None:
             await self.outbox.connected()
 
     async def once_connected(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Do something with the store now or, in offline mode, as soon as it is there."""
+        """Run an action on the store now or, in offline mode, as soon as the store is available."""
         await (act() if self.outbox is None else self.outbox.once_connected(act))
 
     @property
     def is_connected(self) -> bool:
-        """Whether the store was opened; only in offline mode it may still be unavailable."""
+        """Whether the store was opened; it can still be unavailable only in offline mode."""
         return self.outbox is None or self.outbox.is_connected
 
     def require_connected(self) -> None:
-        """Refuse to go on in offline mode while the store has never been open."""
+        """Refuse the call in offline mode if the store has never been open."""
         if not self.is_connected:
             raise EngineUnavailable("the engine is unavailable")
 
@@ -87,21 +87,21 @@ class StoreAccess:
         return None if self.outbox is None else await self.outbox.spooled(spool_id, tenants)
 
     async def delivered(self, spool_id: str, *, wait: bool) -> Created:
-        """The store's answer to a job that was spooled; if it is to be waited for, once there is one."""
+        """The store's answer to a spooled job; waits for one if requested."""
         if self.outbox is None:
-            raise NotDelivered(0, f"job '{spool_id}' is in a spool, but this process has none; pass offline=")
+            raise NotDelivered(0, f"job '{spool_id}' is in a spool, but this process has no spool; pass offline=")
         return await self.outbox.delivered(spool_id, wait=wait)
 
     def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> Coroutine[Any, Any, list[Created]]:
-        """Create jobs, once however often this is repeated."""
+        """Create jobs, only once even if the call is repeated."""
         return self._engine.create(jobs, stamp)
 
     async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts that ended while the engine was unavailable; lapsed leases are taken back where possible."""
+        """Settle attempts that ended while the engine was unavailable; expired leases are restored where possible."""
         return await self._settle_lapsed(outcomes, (await self._engine.settle(outcomes)).judged)
 
     async def _settle_lapsed(self, outcomes: Sequence[Outcome], judged: list[Judged]) -> list[Judged]:
-        """Settle those again that were refused because their leases have lapsed; the verdicts on all."""
+        """Settle again those that were refused because their leases had expired; returns all verdicts."""
         lost = [at for at, one in enumerate(judged) if one.verdict is Verdict.LEASE_LOST]
         if lost:
             leases = [Lease(outcomes[at].key, outcomes[at].attempt) for at in lost]
@@ -139,34 +139,34 @@ class StoreAccess:
         return None if self.outbox is None else self.outbox.patience
 
     async def unkept(self, attempts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those of the attempts, by key and number, that have no outcome in the spool."""
+        """The attempts, by key and number, that have no outcome in the spool."""
         kept = await self.outbox.kept_attempts(attempts) if self.outbox is not None and attempts else ()
         return [one for one in attempts if one not in kept]
 
     def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Remove outcomes from the spool that were reported after all."""
+        """Delete outcomes from the spool that were reported after all."""
         if self.outbox is not None:
             self.outbox.forget_outcomes(outcomes)
 
-    # Batches of runtimes. On the hot path, so the engine's coroutine is returned and not awaited a second time. ------
+    # Batches of runtimes. On the hot path, so the engine's coroutine is returned, not awaited. ------
 
     def step(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Coroutine[Any, Any, Settlement]:
         """Settle outcomes and lease jobs in one step of the engine, not shared with other callers."""
         return self._engine.settle(outcomes, demands)
 
     async def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        """Let leases end `lease_ms` from now; one status per lease. Those that lapsed in an outage are taken back."""
+        """Extend leases to `lease_ms` from now; one status per lease. Leases that expired in an outage are restored."""
         statuses = await self._answered(self._engine.extend(leases, lease_ms), lease_ms)
         return await self._reclaimed(leases, statuses, lease_ms) if self.is_late else statuses
 
     async def reclaim_all(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        """`extend_all` for a worker that was cut off: leases that have lapsed are taken back if that is possible."""
+        """`extend_all` for a worker that was disconnected: expired leases are restored if possible."""
         return await self._reclaimed(leases, await self._engine.extend(leases, lease_ms), lease_ms)
 
     async def _reclaimed(
         self, leases: Sequence[Lease], statuses: list[LeaseStatus], lease_ms: int
     ) -> list[LeaseStatus]:
-        """Take lost leases back. Only after they were found lost: what lapses between the two must not be missed."""
+        """Restore lost leases. Only after they were found lost: leases that expire in between must not be missed."""
         lost = [lease for lease, status in zip(leases, statuses, strict=True) if status is LeaseStatus.LOST]
         if not lost:
             return statuses
@@ -178,7 +178,7 @@ class StoreAccess:
         return await self._answered(self._engine.check(leases))
 
     async def _answered(self, call: Awaitable[T], lease_ms: int = LEASE_MS_DEFAULT) -> T:
-        """The answer of a store, which is noted as unavailable if it gives none, or gives it late."""
+        """The store's answer; the store is noted as unavailable if the answer is missing or late."""
         began = time.monotonic()
         try:
             answer = await call
@@ -190,15 +190,15 @@ class StoreAccess:
         return answer
 
     def note_outage(self, lease_ms: int = LEASE_MS_DEFAULT) -> None:
-        """Leases may have lapsed because the store was unavailable: for a while, those that have are taken back.
+        """Leases may have expired because the store was unavailable: for a while, expired ones are restored.
 
-        Until then every lease has been extended, also those of all streams of a server, which share this.
+        By then every lease has been extended, including those of all streams of a server, which share this.
         """
         self._late_until = max(self._late_until, time.monotonic() + max(lease_ms, LEASE_MS_DEFAULT) / 1000)
 
     @property
     def is_late(self) -> bool:
-        """Whether leases may have lapsed because the store was unavailable."""
+        """Whether leases may have expired because the store was unavailable."""
         return time.monotonic() < self._late_until
 
     def mark(self) -> int:
@@ -263,14 +263,14 @@ class StoreAccess:
         await declare_settings(self._engine, declared)
 
     def type_defaults(self, declared: Declared) -> TypeDefaults:
-        """What gives the defaults of a settings file to types that appear."""
+        """Applies the defaults of a settings file to new types."""
         return TypeDefaults(self._engine, declared)
 
     async def sweep(self, holder: str | None = None) -> bool:
-        """Do one step of upkeep; whether there is more to do."""
+        """Run one maintenance step; returns whether there is more to do."""
         return (await self._engine.sweep(holder or self.holder)).more
 
-    # What else is kept in the store. Imported when used: applications and workers need none of it. ------------------
+    # Everything else in the store. Imported when used: applications and workers need none of it. ------------------
 
     @cached_property
     def audit(self) -> Audit:
@@ -304,19 +304,19 @@ class StoreAccess:
         return MetricsSampler(self._engine, self.holder)
 
     def trigger_loop(self, triggers: Iterable[Scheduled]) -> TriggerLoop:
-        """A loop that fires these triggers, except those that are switched off."""
+        """A loop that fires these triggers, except disabled ones."""
         from everwork.service.triggers.loop import TriggerLoop  # noqa: PLC0415
 
         return TriggerLoop(self._engine, triggers, self.fleet.triggers_off)
 
     async def run_upkeep(self, triggers: Sequence[Scheduled]) -> Upkeep:
-        """Do all upkeep that is due, and fire these triggers; for callers that do not stay."""
+        """Run all maintenance that is due, and fire these triggers; for short-lived callers."""
         from everwork.service.upkeep import run_upkeep  # noqa: PLC0415
 
         return await run_upkeep(self._engine, self.holder, triggers)
 
     async def examine(self, host_clock: Clock) -> Diagnosis:
-        """What the doctor finds."""
+        """The doctor's report."""
         from everwork.service.doctor import examine  # noqa: PLC0415
 
         return await examine(self._engine, host_clock, await self.spool_status())

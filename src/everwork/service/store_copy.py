@@ -1,4 +1,4 @@
-"""Copies a stopped store into another, of any engine: types, registry, jobs with keys; then compares the counts."""
+"""Copies a stopped store to another, of any engine: types, registry, jobs with their keys; then compares the counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEP_BYTES: Final = 4_000_000
 
 
 class Progress(NamedTuple):
-    """How far a copy is: jobs processed so far, of how many."""
+    """The progress of a copy: jobs processed so far, and in total."""
 
     done: int
     total: int
@@ -51,7 +51,7 @@ class Copied:
 
     jobs: int = 0
     present: int = 0
-    """Jobs that an earlier copy had copied already."""
+    """Jobs that an earlier run had already copied."""
     types: int = 0
     entries: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -95,8 +95,8 @@ class StoreCopy:
                 ago = max(0, now_ms - info.last_asked_ms) // 1000
                 raise InvalidInput(
                     "source",
-                    f"is in use: a worker asked for '{info.type}' {ago} s ago; stop the workers and wait "
-                    f"{IN_USE_MS // 1000} s, or copy it as it is with --while-running",
+                    f"is in use: a worker polled for '{info.type}' {ago} s ago; stop the workers and wait "
+                    f"{IN_USE_MS // 1000} s, or copy it while in use with --while-running",
                 )
         for entry in await self._source.registered(None):
             if entry.kind in LIVE_KINDS and entry.until_ms is not None:
@@ -104,23 +104,23 @@ class StoreCopy:
                 raise InvalidInput("source", f"is in use by {who} '{entry.name}'; stop it first")
 
     async def _require_two_stores(self) -> None:
-        """Two URLs may lead to one store: what is written to the target must not appear in the source."""
+        """Two URLs can name one store: an entry written to the target must not appear in the source."""
         probe = secrets.token_hex(8)
         await self._target.register(COPY_KIND, probe, "{}", 10_000)
         seen = any(entry.name == probe for entry in await self._source.registered(COPY_KIND))
         await self._target.unregister(COPY_KIND, probe)
         if seen:
-            raise InvalidInput("target", "is the same store as the source; name another one")
+            raise InvalidInput("target", "is the same store as the source; choose another one")
 
     async def _resumable_from(self) -> int:
-        """The highest key of the target, if its job came from this source."""
+        """The highest key in the target, if that job came from this source."""
         [newest] = (await self._target.find(JobFilter(), 1)).jobs
         [origin] = await self._source.get([newest.key])
         if origin is None or not _is_same(origin, newest):
             raise InvalidInput(
                 "target",
                 f"is not empty, and its newest job, {newest.key}, does not come from this source; "
-                "name an empty store, or give --into-non-empty",
+                "choose an empty store, or pass --into-non-empty",
             )
         return newest.key
 
@@ -165,20 +165,20 @@ class StoreCopy:
             step = _next_step(records)
 
     async def _require_same(self, records: Sequence[JobRecord]) -> None:
-        """Existing keys are not overwritten: they must be the same jobs, or one would be lost silently."""
+        """Existing keys are not overwritten: they must belong to the same jobs, or a job would be lost silently."""
         present = await self._target.get([record.job.key for record in records])
         for record, job in zip(records, present, strict=True):
             if job is not None and not _is_same(record.job, job):
                 raise InvalidInput(
                     "target",
-                    f"has another job under key {job.key} (type '{job.type}'), so the source's job of that key cannot "
-                    "be copied; copy into an empty store",
+                    f"already has another job with key {job.key} (type '{job.type}'), so the source's job with that "
+                    "key cannot be copied; copy into an empty store",
                 )
 
     # After ------------------------------------------------------------------------------------------
 
     async def _compare(self, before: int | None) -> list[Difference]:
-        """Where the counts differ; a target that had jobs before is compared by the sum."""
+        """Where the counts differ; for a target that already had jobs, the sums are compared."""
         here, there = await self._source.count(), await self._target.count()
         if before is None:
             return differences(here, there)

@@ -1,4 +1,4 @@
-"""Upkeep on request, for programs that do not stay: sweep until nothing is left to do, fire due triggers."""
+"""Maintenance on request, for short-lived programs: sweep until nothing is left to do, fire due triggers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FIRINGS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What upkeep did.
+    """What maintenance did.
 
-    `lapsed`: leases that expired; `expired`: pending jobs past their expiry; `requeued`: dead letters that came back;
-    `deleted`: finished jobs past their retention; `fired`: jobs that triggers created.
+    `lapsed`: expired leases; `expired`: pending jobs past their expiry; `requeued`: dead letters that were requeued;
+    `deleted`: finished jobs past their retention; `fired`: jobs created by triggers.
     """
 
     lapsed: int = 0
@@ -37,7 +37,7 @@ class Upkeep:
 
 
 async def run_upkeep(engine: Engine, holder: str, triggers: Sequence[Scheduled]) -> Upkeep:
-    """Do all upkeep that is due, in a bounded number of steps; `holder` is the caller's name in the store."""
+    """Run all maintenance that is due, in a bounded number of steps; `holder` is the caller's name in the store."""
     counts = dict.fromkeys(("lapsed", "expired", "requeued", "deleted"), 0)
     for _ in range(SWEEPS_MAX):
         swept = await engine.sweep(holder)
@@ -65,7 +65,7 @@ def _known(entries: Iterable[TriggerEntry]) -> Iterable[Scheduled]:
             plan = plan_of(entry)
         except (ValueError, KeyError, OSError, CronSimError) as error:
             # A time zone that this machine does not have, or an entry of a newer version.
-            log.warning("trigger skipped, its schedule cannot be read", trigger=entry.name, error=str(error))
+            log.warning("trigger skipped: its schedule cannot be read", trigger=entry.name, error=str(error))
             continue
         yield Scheduled(
             worker_id=entry.worker_id, trigger_id=entry.id, type=entry.type, plan=plan, variables=entry.variables

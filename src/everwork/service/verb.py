@@ -1,4 +1,4 @@
-"""A verb is a method that says who may call it, what that means for keys with tenants, and what is audited.
+"""A verb is a method that declares who may call it, how keys restricted to tenants are treated, and what is audited.
 
     @verb(Permission.JOBS, tenants=OWNER, audit="jobs.cancel")
     async def cancel(self, key: int, reason: str = "") -> State: ...
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 
 class Tenants(Enum):
-    """How a verb treats a key that is bound to tenants. The method enforces it, except where this module does."""
+    """How a verb treats a key restricted to tenants. The method enforces it, except where this module does."""
 
     OWNER = "the job must belong to its tenants"
     """Checked here: the first argument is the job's key."""
-    ITEMS = "every job it names must belong to its tenants"
+    ITEMS = "every job in the call must belong to its tenants"
     CONFINED = "applies to its tenants' jobs only"
     CUT = "returns only its tenants' data"
     ANY = "no restriction"
     UNBOUND = "refused"
-    """Checked here: the call concerns all tenants."""
+    """Checked here: the call affects all tenants."""
 
 
 class Audited(Enum):
     """How calls are recorded in the audit log."""
 
     EACH = "each call"
-    BY_MINUTE = "each call by a person; those by a program aggregated per minute"
+    BY_MINUTE = "each call by a person; calls by a program are aggregated per minute"
     ITSELF = "itself"
     """The method records it: only the method knows the target or the details."""
 
@@ -59,7 +59,7 @@ class Rule:
     audit: tuple[str, ...] = ()
     audited: Audited = EACH
     withheld: tuple[str, ...] = ()
-    """Arguments that are recorded as `changed`, without their values; such a call has an entry of its own."""
+    """Arguments that are recorded as `changed`, without their values; such a call gets its own entry."""
 
     def __post_init__(self) -> None:
         if not self.permissions:
@@ -92,7 +92,7 @@ class Caller:
 
     @property
     def origin(self) -> str:
-        """Where the call came from, found out only when it is recorded."""
+        """Where the call came from, determined only when it is recorded."""
         return self._origin if isinstance(self._origin, str) else self._origin()
 
 
@@ -111,9 +111,9 @@ _RULES: Final[dict[Callable[..., Any], Rule]] = {}
 
 
 class ForCaller:
-    """The base of classes with verbs: made for one caller, cheap enough for one call.
+    """The base of classes with verbs: created for one caller, cheap enough for a single call.
 
-    Every public member of a class and its bases must be a verb, or its import fails, unless `is_guarded=False`.
+    Every public member of a class and its bases must be a verb, otherwise the import fails, unless `is_guarded=False`.
     """
 
     __slots__ = ("caller",)
@@ -122,7 +122,7 @@ class ForCaller:
         for kind in cls.__mro__ if is_guarded else ():
             for name, value in vars(kind).items() if kind not in (ForCaller, object) else ():
                 if _is_public(name, value) and not _is_verb(value):
-                    raise TypeError(f"{cls.__name__}.{name} must say who may call it, with @verb, or be private")
+                    raise TypeError(f"{cls.__name__}.{name} must declare who may call it, with @verb, or be private")
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
@@ -137,7 +137,7 @@ class ForCaller:
         raise NotImplementedError
 
     async def _require_own(self, keys: Sequence[int]) -> None:
-        """Refuse jobs that do not exist or belong to tenants that the caller is not bound to."""
+        """Refuse jobs that do not exist or belong to tenants that the caller has no access to."""
         raise NotImplementedError
 
     async def _audited(

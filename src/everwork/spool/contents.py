@@ -15,13 +15,13 @@ from everwork.spool.file import SpoolCounts, SpoolFile
 from everwork.spool.settings import Offline, Spool
 
 _ID: Final = re.compile(r"(?P<owner>[0-9a-f]+)-(?P<number>[0-9]{1,19})|(?P<key>[0-9]{1,19})/(?P<attempt>[0-9]{1,19})")
-"""Its numbers are left to SQLite as texts: they may be too large for an integer."""
+"""Numbers are passed to SQLite as text: they can be too large for an integer."""
 
 
 class Entry(NamedTuple):
-    """An entry: `what` is a job's type or the kind of an outcome, `id` is what `spool drop` takes.
+    """An entry: `what` is a job's type or the kind of an outcome, `id` is the argument of `spool drop`.
 
-    One in doubt was sent, but its answer was lost.
+    An entry in doubt was sent, but its answer was lost.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class SpoolStatus(NamedTuple):
-    """The status of a spool. The last three fields are those of one process that has it open."""
+    """The status of a spool. The last three fields describe one process that has it open."""
 
     path: str
     store: str
@@ -48,7 +48,7 @@ class SpoolStatus(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """Entries that wait for delivery."""
+        """Entries waiting for delivery."""
         return self.counts.jobs + self.counts.outcomes
 
 
@@ -67,7 +67,7 @@ def status_of(path: str) -> SpoolStatus:
 
 
 def kept_attempts(file: SpoolFile, attempts: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Those of the attempts, by key and number, whose outcomes wait in a spool."""
+    """The attempts, by key and number, whose outcomes are waiting in a spool."""
     sql = "SELECT 1 FROM outcome WHERE key = ? AND attempt = ? AND state = ?"
     return {one for one in attempts if file.query(sql, *one, WAITING)}
 
@@ -82,7 +82,7 @@ def kept_attempts_in(offline: Offline, attempts: Iterable[tuple[int, int]]) -> s
 
 
 def entries(file: SpoolFile, limit: int) -> list[Entry]:
-    """Entries that wait or are set aside: outcomes, then jobs, each in the order of delivery."""
+    """Entries that are waiting or set aside: outcomes, then jobs, each in the order of delivery."""
     outcomes = file.query(
         "SELECT key || '/' || attempt, 1, state, kind, boot, boot_ms, wall_ms, body, reason, 0 FROM outcome"
         " ORDER BY wall_ms LIMIT ?",
@@ -101,14 +101,14 @@ def entries(file: SpoolFile, limit: int) -> list[Entry]:
 
 
 def drop(file: SpoolFile, ids: Sequence[str]) -> list[str]:
-    """Delete entries by their ids; returns those that were found. Part of a batch in doubt is refused."""
+    """Delete entries by id; returns those that were found. Deleting part of a batch in doubt is refused."""
     with file.transaction() as db:
         jobs: dict[str, str] = {}
         found = []
         for id in dict.fromkeys(ids):
             match = _ID.fullmatch(id)
             if match is None:
-                raise InvalidInput("id", f"must be an entry id as in everwork spool list, not {checks.shown(id)}")
+                raise InvalidInput("id", f"must be an entry id as shown by everwork spool list, not {checks.shown(id)}")
             if match["key"] is not None:
                 values = (match["key"], match["attempt"])
                 if db.execute("DELETE FROM outcome WHERE key = ? AND attempt = ?", values).rowcount:
@@ -128,11 +128,11 @@ def drop(file: SpoolFile, ids: Sequence[str]) -> list[str]:
     return found
 
 
-_BATCH: Final = "its jobs may have been created; deliver the batch, or delete its other {} jobs, too"
+_BATCH: Final = "its jobs may have been created; deliver the batch, or also delete its other {} jobs"
 
 
 def drop_all(file: SpoolFile, *, waiting: bool) -> int:
-    """Delete every entry that is set aside, or also those that wait; returns how many."""
+    """Delete every entry that is set aside, optionally also waiting ones; returns how many."""
     states = (WAITING, ASIDE) if waiting else (ASIDE, ASIDE)
     with file.transaction() as db:
         jobs = db.execute("DELETE FROM job WHERE state IN (?, ?)", states).rowcount
@@ -140,7 +140,7 @@ def drop_all(file: SpoolFile, *, waiting: bool) -> int:
 
 
 def retry_aside(file: SpoolFile) -> int:
-    """Let entries that were set aside be delivered again, with an age of zero; returns how many.
+    """Retry entries that were set aside, with their age reset to zero; returns how many.
 
     Jobs in doubt keep their age: the store remembers what it was sent for a limited time.
     """
@@ -149,7 +149,7 @@ def retry_aside(file: SpoolFile) -> int:
         sql = "SELECT id, body, boot, boot_ms, wall_ms FROM job WHERE state = ? AND producer IS NULL"
         fresh = []
         for id, body, *since in db.execute(sql, (ASIDE,)):
-            with suppress(ValueError):  # What cannot be read will be set aside again.
+            with suppress(ValueError):  # Unreadable entries will be set aside again.
                 job = SpooledJob(id, job_from(body), Moment(*since)).due(now)
                 fresh.append((job_text(job), *now, id))
         db.executemany("UPDATE job SET body = ?, boot = ?, boot_ms = ?, wall_ms = ? WHERE id = ?", fresh)

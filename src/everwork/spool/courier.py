@@ -36,11 +36,11 @@ BATCH_JOBS: Final = 500
 BATCH_BYTES: Final = 4 * 1_048_576
 OUTCOMES: Final = 500
 CALL_SECONDS_MIN: Final = 10.0
-"""What a store may take for a whole batch, however little patience producers have for one job."""
+"""The time a store may take for a whole batch, however short the patience for one job."""
 AWAY: Final = (EngineUnavailable, EngineBusy, CallTimeout, TimeoutError)
-"""How an unavailable engine shows; whether it has done what was requested is unknown."""
+"""The errors of an unavailable engine; whether the request was carried out is unknown."""
 NOT_NOW: Final = (*AWAY, EngineError, Unauthenticated, TooManyRequests)
-"""Why nothing can be delivered at the moment, whatever it is."""
+"""Any reason why nothing can be delivered at the moment."""
 _REFUSED: Final = {
     Verdict.NOT_FOUND: "the job no longer exists",
     Verdict.WRONG_STATE: "the job has already ended",
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class EntriesRefused(Exception):
-    """The store takes other entries, but not these; `error` says why, whatever it is."""
+    """The store accepts other entries, but not these; `error` is the reason, of any class."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -59,7 +59,7 @@ class EntriesRefused(Exception):
 
     @property
     def reason(self) -> str:
-        """A text to keep with what was refused."""
+        """The reason to store with the refused entries."""
         return error_text(str(self.error) or type(self.error).__name__)
 
 
@@ -71,16 +71,16 @@ class Target(Protocol):
         ...
 
     def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> Coroutine[Any, Any, list[Created]]:
-        """Create jobs, all or none, once however often it is repeated."""
+        """Create jobs, all or none, only once even if the call is repeated."""
         ...
 
     async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts; a lease that has lapsed counts as held if no other attempt has begun."""
+        """Settle attempts; an expired lease counts as held if no other attempt has started."""
         ...
 
 
 class SpoolThread:
-    """A spool's file in a thread of its own, for one event loop."""
+    """A spool's file in its own thread, for one event loop."""
 
     def __init__(self, offline: Offline) -> None:
         self._offline = offline
@@ -98,7 +98,7 @@ class SpoolThread:
         return await self._run(partial(use, self._file))
 
     async def close(self) -> None:
-        """Close the file after what is under way."""
+        """Close the file after running calls have finished."""
         if self._file is not None:
             await self._run(self._file.close)
             self._file = None
@@ -116,16 +116,16 @@ class Courier:
         self._thread = thread
         self._target = target
         self._producer = secrets.token_hex(8)
-        """Of its own: with one that belongs to the file, a copy of the file would repeat its numbers."""
+        """The courier's own producer: if it belonged to the file, a copy of the file would repeat its numbers."""
         self._number = 0
         self._jobs_max = BATCH_JOBS
         self.delivered = 0
-        """Jobs that were delivered."""
+        """Delivered jobs."""
         self.reported = 0
-        """Outcomes that were reported."""
+        """Reported outcomes."""
 
     async def deliver(self) -> bool:
-        """Deliver waiting entries; False if another process is delivering. Raises `EngineUnavailable` if that fails."""
+        """Deliver waiting entries; False if another process is delivering. Raises `EngineUnavailable` on failure."""
         if not await self._thread.do(SpoolFile.has_waiting):
             return True
         turn = Turn(self._spool.path)
@@ -142,7 +142,7 @@ class Courier:
         return True
 
     async def report_outcomes(self) -> bool:
-        """Report waiting outcomes; False if another process is delivering. Raises `EngineUnavailable` if that fails."""
+        """Report waiting outcomes; False if another process is delivering. Raises `EngineUnavailable` on failure."""
         turn = Turn(self._spool.path)
         if not turn.take():
             return False
@@ -176,9 +176,9 @@ class Courier:
         self.delivered += len(batch.jobs)
 
     async def _refused(self, batch: SpooledBatch, refused: EntriesRefused) -> None:
-        """Set the job aside that the store refuses; of several, send half as many next time."""
+        """Set aside a job that the store refuses; from a larger batch, send half as many next time."""
         if isinstance(refused.error, InvalidInput) and refused.error.field == "stamp":
-            await self._put_aside(batch, f"superseded by later jobs of its producer; {MAY_EXIST}", in_doubt=True)
+            await self._put_aside(batch, f"superseded by later jobs from its producer; {MAY_EXIST}", in_doubt=True)
             return
         if len(batch.jobs) == 1:
             await self._put_aside(batch, refused.reason)
@@ -194,11 +194,11 @@ class Courier:
         """Report outcomes of attempts that ended while the engine was unavailable."""
         while await self._thread.do(SpoolFile.has_outcomes):
             outcomes = await self._thread.do(lambda file: file.waiting_outcomes(OUTCOMES, BATCH_BYTES))
-            if outcomes:  # Otherwise none of them could be read.
+            if outcomes:  # Otherwise none of them was readable.
                 await self._report(outcomes)
 
     async def _report(self, outcomes: Sequence[Outcome]) -> None:
-        """Report outcomes; if they are refused together, one by one, and set those aside that are refused alone."""
+        """Report outcomes; if a batch is refused, report them one by one and set aside those that are refused."""
         try:
             judged = await self._in_time(self._target.settle_late(outcomes))
         except EntriesRefused as refused:
@@ -222,7 +222,7 @@ class Courier:
         await self._thread.do(lambda file: file.set_outcome_aside(outcome.key, outcome.attempt, reason))
 
     async def _in_time(self, call: Coroutine[Any, Any, T]) -> T:
-        """The result of a call; if the store takes nothing now, an `EngineUnavailable`, whatever shows that."""
+        """The result of a call; raises `EngineUnavailable` for any error that means the store accepts nothing now."""
         try:
             return await within(call_seconds(self._spool.patience), call)
         except EngineUnavailable:
@@ -234,7 +234,7 @@ class Courier:
 
 
 class Turn:
-    """The right to deliver: a lock beside the spool, which ends with its process."""
+    """The right to deliver: a lock file next to the spool, released when its process ends."""
 
     def __init__(self, path: str) -> None:
         self._path = f"{path}.lock"
@@ -256,13 +256,13 @@ class Turn:
         return True
 
     def _open(self) -> int:
-        """Open the file of the lock; a new one has the permissions of the spool."""
+        """Open the lock file; a new one gets the permissions of the spool."""
         flags = os.O_RDWR | os.O_CLOEXEC
         with suppress(FileNotFoundError):
             return os.open(self._path, flags)
         try:
             file = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:  # Another process was quicker.
+        except FileExistsError:  # Another process created it first.
             return os.open(self._path, flags)
         with suppress(OSError):
             spool = Path(self._path.removesuffix(".lock")).stat()
@@ -272,7 +272,7 @@ class Turn:
         return file
 
     def give_back(self) -> None:
-        """Let others deliver."""
+        """Release the lock."""
         if self._file is not None:
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -298,5 +298,5 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def call_seconds(patience: float) -> float:
-    """How long a call may take that delivers a batch."""
+    """How long a call that delivers a batch may take."""
     return max(2 * patience, CALL_SECONDS_MIN)

@@ -13,7 +13,7 @@ from everwork.exceptions import EngineUnavailable
 
 VERSION: Final = 1
 WAITING, ASIDE, DELIVERED = 0, 1, 2
-"""The states of an entry: to be delivered; refused, kept with the reason; delivered, kept for its key."""
+"""The states of an entry: waiting; set aside, stored with the reason; delivered, stored for its key."""
 BUSY_SECONDS: Final = 10.0
 _DAMAGED: Final = "move it away to start with an empty spool"
 SCHEMA: Final = """
@@ -38,14 +38,14 @@ CREATE TABLE outcome (
 def connect(path: str) -> sqlite3.Connection:
     """A connection whose commits are durable."""
     db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
-    # A damaged text must not keep the others from being read: it is then no JSON, and set aside.
+    # A damaged text must not prevent the others from being read: it is not valid JSON, and is set aside.
     db.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
     db.execute("PRAGMA synchronous = FULL")
     return db
 
 
 def use_wal(db: sqlite3.Connection) -> None:
-    """Processes that create the file at the same time get in each other's way here, and SQLite does not wait."""
+    """Processes that create the file at the same time conflict here, and SQLite does not wait."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -59,14 +59,14 @@ def use_wal(db: sqlite3.Connection) -> None:
 
 
 def rebind(db: sqlite3.Connection, store: str) -> None:
-    """Let the entries of a spool be for another store, which has got none of them yet."""
+    """Assign the entries of a spool to another store, which has received none of them yet."""
     db.execute("UPDATE spool SET store = ?", (store,))
     db.execute("UPDATE job SET producer = NULL, number = NULL WHERE state <= ?", (ASIDE,))
 
 
 @contextmanager
 def errors(path: str) -> Iterator[None]:
-    """An error of SQLite in the block is one that an operator understands."""
+    """Translates SQLite errors in the block into messages for operators."""
     try:
         yield
     except sqlite3.Error as error:

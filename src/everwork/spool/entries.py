@@ -1,4 +1,4 @@
-"""What a spool holds, as JSON: new jobs and outcomes; and how long it has been there."""
+"""The entries of a spool as JSON: new jobs and outcomes, and their age."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FOREIGN: Final = "was written by another version of Everwork"
 
 
 def job_text(job: NewJob) -> str:
-    """A job as JSON; fields with their default are left out."""
+    """A job as JSON; fields with default values are left out."""
     return orjson.dumps(_job_fields(job)).decode()
 
 
@@ -35,7 +35,7 @@ def outcome_text(outcome: Outcome) -> str:
     if isinstance(outcome, Complete):
         fields["events"] = [_job_fields(event) for event in outcome.events]
     elif fields.get("traceback", "") is None:
-        del fields["traceback"]  # So that versions that know none can read what has none.
+        del fields["traceback"]  # Left out if empty, so that versions without this field can read it.
     return orjson.dumps({"kind": kind_of(outcome), **fields}).decode()
 
 
@@ -82,7 +82,7 @@ def _job_fields(job: NewJob) -> dict[str, Any]:
 
 
 class Moment(NamedTuple):
-    """A point in time on this host, by two clocks."""
+    """A time on this host, by two clocks."""
 
     boot: str
     boot_ms: int
@@ -94,7 +94,7 @@ class Moment(NamedTuple):
         return cls(boot_id(), _boot_ms(), time.time_ns() // 1_000_000)
 
     def elapsed_ms(self, now: Moment) -> int:
-        """Milliseconds since then: by the monotonic clock, or by the wall clock if the host was rebooted."""
+        """Milliseconds since then: by the monotonic clock, or by the wall clock after a reboot."""
         if self.boot and self.boot == now.boot:
             return max(0, now.boot_ms - self.boot_ms)
         return max(0, now.wall_ms - self.wall_ms)
@@ -122,7 +122,7 @@ class SpooledJob(NamedTuple):
     since: Moment
 
     def due(self, now: Moment) -> NewJob:
-        """The job as it is to be created now: the time that it has spent here counts towards its delay."""
+        """The job as it must be created now: the time spent in the spool counts toward its delay."""
         if not self.job.delay_ms:
             return self.job
         return self.job._replace(delay_ms=max(0, self.job.delay_ms - self.since.elapsed_ms(now)))
@@ -136,7 +136,7 @@ class SpooledBatch(NamedTuple):
 
 
 def due_outcome(outcome: Outcome, since: Moment, now: Moment) -> Outcome:
-    """An outcome as it is to be reported now: the time that it has waited counts towards its events' delays."""
+    """An outcome as it must be reported now: the time spent in the spool counts toward its events' delays."""
     if not isinstance(outcome, Complete) or not outcome.events:
         return outcome
     return outcome._replace(events=tuple(SpooledJob(0, event, since).due(now) for event in outcome.events))

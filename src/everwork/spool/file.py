@@ -1,4 +1,4 @@
-"""The file of a spool: a small SQLite database that several processes may share."""
+"""The file of a spool: a small SQLite database that several processes can share."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ log = get_logger("everwork")
 DELIVERED_KEEP: Final = 10_000
 """How many delivered jobs a spool remembers, so that callers can ask for their keys."""
 _SIZE: Final = 200
-"""Bytes that an entry takes beside its text."""
+"""Bytes that an entry takes in addition to its text."""
 _DIGITS: Final = 18
 MAY_EXIST: Final = "it may have been created"
 
 
 class SpoolCounts(NamedTuple):
-    """How much a spool holds; `oldest_ms` is the age of the oldest entry that waits, None if none does."""
+    """The contents of a spool in numbers; `oldest_ms` is the age of the oldest waiting entry, None if there is none."""
 
     jobs: int = 0
     outcomes: int = 0
@@ -52,16 +52,16 @@ class SpoolCounts(NamedTuple):
 
 
 class SpoolFile:
-    """One connection to a spool; used by one thread at a time, and by the process that opened it."""
+    """One connection to a spool; used by one thread at a time, and only by the process that opened it."""
 
     def __init__(self, spool: Spool, store: str | None) -> None:
-        """Open the file; without a store, one that exists, whatever store its entries are for."""
+        """Open the file; without a store, it must exist, and its entries can be for any store."""
         self.spool = spool
         self.id = self.store = ""
         try:
             require_local_file(Path(spool.path), "a local disk")
             if store is None and not Path(spool.path).exists():
-                raise EngineUnavailable(f"there is no file {spool.path}")
+                raise EngineUnavailable(f"no such file: {spool.path}")
             self._open(store)
         except EngineUnavailable as error:
             raise BadConfiguration(f"spool: {str(error).removeprefix('spool: ')}") from None
@@ -80,7 +80,7 @@ class SpoolFile:
                 raise
 
     def _require_spool(self, db: sqlite3.Connection) -> None:
-        """Refuse a database of another program before anything is changed in it."""
+        """Refuse another program's database before changing it."""
         names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if names and not names >= {"spool", "job", "outcome"}:
             raise self._not_a_spool()
@@ -115,7 +115,7 @@ class SpoolFile:
             self.store = store or ""
 
     def _take_bounds(self, db: sqlite3.Connection, store: str | None, max_bytes: int, max_age: float) -> None:
-        """Note the bounds of a process that uses the spool; a command takes those that were noted."""
+        """Store the limits of a process that uses the spool; commands use the stored ones."""
         if store is None:
             self.spool = replace(self.spool, max_bytes=max_bytes, max_age=max_age)
         elif (max_bytes, max_age) != (self.spool.max_bytes, self.spool.max_age):
@@ -128,7 +128,7 @@ class SpoolFile:
     # Keep ---------------------------------------------------------------------------------------
 
     def keep_jobs(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
-        """Write jobs durably, all or none; `stamp` if they may have been created under it."""
+        """Write jobs durably, all or none; `stamp` if they may have been created with it."""
         texts = [job_text(job) for job in jobs]
         producer, number = stamp or (None, None)
         now = Moment.now()
@@ -173,10 +173,10 @@ class SpoolFile:
     # Deliver ------------------------------------------------------------------------------------
 
     def next_batch(self, fresh: Stamp, jobs_max: int, bytes_max: int) -> SpooledBatch | None:
-        """The jobs to be delivered next, under the stamp that they have, or the fresh one.
+        """The jobs to deliver next, with the stamp they have, or a new one.
 
-        It is written first: after a crash the same ones are sent again, under the same stamp. None if nothing waits, or
-        if what would be next cannot be read and was set aside.
+        The stamp is written first: after a crash the same jobs are sent again with it. None if nothing is waiting, or
+        if the next jobs cannot be read and were set aside.
         """
         with self.transaction() as db:
             first = db.execute(
@@ -196,12 +196,12 @@ class SpoolFile:
         try:
             return SpooledBatch(stamp, [SpooledJob(id, job_from(body), Moment(*since)) for id, body, *since in rows])
         except ValueError as error:
-            # Without all of them the batch cannot be repeated, and to send the others otherwise could double them.
+            # Without all of its jobs the batch cannot be repeated; sending the others separately could duplicate them.
             self.set_aside([row[0] for row in rows], f"a job of its batch {error}; {MAY_EXIST}", in_doubt=True)
             return None
 
     def _stamp_next(self, db: sqlite3.Connection, stamp: Stamp, jobs_max: int, bytes_max: int) -> None:
-        """Give a stamp to the first jobs that have none, up to the first that has one."""
+        """Stamp the first jobs that have no stamp, up to the first that has one."""
         rows = db.execute(
             "SELECT id, length(CAST(body AS BLOB)), producer FROM job WHERE state = ? ORDER BY id LIMIT ?",
             (WAITING, jobs_max),
@@ -215,7 +215,7 @@ class SpoolFile:
         db.execute("UPDATE job SET producer = ?, number = ? WHERE state = ? AND id <= ?", (*stamp, WAITING, last))
 
     def unstamp(self, batch: SpooledBatch) -> None:
-        """The store has refused a batch: its jobs are to be sent in other batches."""
+        """The store has refused a batch: its jobs must be sent in other batches."""
         with self.transaction() as db:
             db.execute(
                 "UPDATE job SET producer = NULL, number = NULL WHERE state = ? AND producer = ? AND number = ?",
@@ -223,11 +223,11 @@ class SpoolFile:
             )
 
     def set_unfit_aside(self, limit: int) -> int:
-        """Set jobs aside that are too old or not valid, unless they were sent already; returns how many."""
+        """Set aside jobs that are too old or invalid, unless they were already sent; returns how many."""
         sql = "SELECT id, body, boot, boot_ms, wall_ms FROM job WHERE state = ? AND producer IS NULL ORDER BY id"
         now, unfit = Moment.now(), []
         with errors(self.spool.path), closing(self._db.execute(f"{sql} LIMIT ?", (WAITING, limit))) as rows:
-            for id, body, *since in rows:  # One by one: they may be large.
+            for id, body, *since in rows:  # One by one: they can be large.
                 if (reason := self._unfit(body, Moment(*since).elapsed_ms(now))) is not None:
                     unfit.append((id, reason))
         for id, reason in unfit:
@@ -244,7 +244,7 @@ class SpoolFile:
         return None
 
     def delivered(self, batch: SpooledBatch, created: Sequence[Created]) -> None:
-        """Note the keys of delivered jobs; what they contain is forgotten."""
+        """Store the keys of delivered jobs and drop their contents."""
         rows = [(DELIVERED, one.key, one.deduplicated, job.id) for job, one in zip(batch.jobs, created, strict=True)]
         with self.transaction() as db:
             db.executemany("UPDATE job SET state = ?, body = '', key = ?, deduplicated = ? WHERE id = ?", rows)
@@ -253,9 +253,9 @@ class SpoolFile:
             )
 
     def set_aside(self, ids: Sequence[int], reason: str, *, in_doubt: bool = False) -> None:
-        """Keep jobs that cannot be delivered, out of the way of the others.
+        """Set aside jobs that cannot be delivered, so that they do not block the others.
 
-        Those in doubt, which may have been created, keep their stamp: tried again, they are not created twice.
+        Jobs in doubt, which may have been created, keep their stamp: retried, they are not created twice.
         """
         with self.transaction() as db:
             rows = [(ASIDE, reason, id) for id in ids]
@@ -265,7 +265,7 @@ class SpoolFile:
         log.error("spooled jobs were set aside", spool=self.spool.path, jobs=len(ids), first=ids[0], reason=reason)
 
     def waiting_outcomes(self, limit: int, bytes_max: int) -> list[Outcome]:
-        """The outcomes to be reported next, oldest first; those that cannot be read are set aside."""
+        """The outcomes to report next, oldest first; unreadable ones are set aside."""
         now, found = Moment.now(), []
         for key, attempt, body, *since in self._outcome_rows(limit, bytes_max):
             try:
@@ -287,12 +287,12 @@ class SpoolFile:
         return found
 
     def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Forget outcomes that the store has."""
+        """Delete outcomes that the store has received."""
         with self.transaction() as db:
             db.executemany("DELETE FROM outcome WHERE key = ? AND attempt = ?", [(o.key, o.attempt) for o in outcomes])
 
     def set_outcome_aside(self, key: int, attempt: int, reason: str) -> None:
-        """Keep an outcome that cannot be reported."""
+        """Set aside an outcome that cannot be reported."""
         with self.transaction() as db:
             db.execute(
                 "UPDATE outcome SET state = ?, reason = ? WHERE key = ? AND attempt = ?",
@@ -301,26 +301,26 @@ class SpoolFile:
         facts = {"spool": self.spool.path, "job": key, "attempt": attempt, "reason": reason}
         log.error("a spooled outcome was set aside", **facts)
 
-    # Look ---------------------------------------------------------------------------------------
+    # Queries ---------------------------------------------------------------------------------------
 
     def require_store(self) -> None:
-        """Refuse to deliver to a store that the entries are not for any more."""
+        """Refuse to deliver to a store that the entries no longer belong to."""
         [(store,)] = self.query("SELECT store FROM spool")
         if store != self.store:
             raise EngineUnavailable(
-                f"spool: {self.spool.path} now belongs to {store}; restart this process with that engine's URL"
+                f"spool: {self.spool.path} now belongs to {store}; restart this process with the URL of that engine"
             )
 
     def is_drained(self, last_id: int) -> bool:
-        """Whether no job up to this one waits."""
+        """Whether no job up to this one is waiting."""
         return not self.query("SELECT 1 FROM job WHERE state = ? AND id <= ? LIMIT 1", WAITING, last_id)
 
     def has_waiting(self) -> bool:
-        """Whether a job or an outcome waits to be delivered."""
+        """Whether a job or an outcome is waiting for delivery."""
         return bool(self.query("SELECT 1 FROM job WHERE state = ? LIMIT 1", WAITING)) or self.has_outcomes()
 
     def has_outcomes(self) -> bool:
-        """Whether an outcome waits to be reported."""
+        """Whether an outcome is waiting for delivery."""
         return bool(self.query("SELECT 1 FROM outcome WHERE state = ? LIMIT 1", WAITING))
 
     def last_id(self) -> int:
@@ -328,7 +328,7 @@ class SpoolFile:
         return int(self.query("SELECT coalesce(max(id), 0) FROM job")[0][0])
 
     def find(self, spool_id: str) -> Spooled | None:
-        """What has become of a job; None if it is not here any more."""
+        """The status of a job; None if it is no longer in the spool."""
         owner, _, id = spool_id.rpartition("-")
         if owner != self.id or not id.isdecimal() or len(id) > _DIGITS:
             return None
@@ -339,17 +339,17 @@ class SpoolFile:
         return Spooled(None if key is None else Created(key, bool(deduplicated)), reason)
 
     def tenant_of(self, spool_id: str) -> str | None:
-        """The tenant of a job that is not delivered."""
+        """The tenant of an undelivered job."""
         rows = self.query(
             "SELECT body FROM job WHERE id = ? AND state <> ?", int(spool_id.rpartition("-")[2]), DELIVERED
         )
         try:
             return job_from(rows[0][0]).tenant if rows else None
         except ValueError:
-            return ""  # It cannot be read, so it belongs to no tenant.
+            return ""  # It is unreadable, so it belongs to no tenant.
 
     def counts(self) -> SpoolCounts:
-        """How much there is."""
+        """The number of entries and their size."""
         number = "SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1) FROM"
         [(jobs, aside)] = self.query(f"{number} job WHERE state < 2")
         [(outcomes, refused)] = self.query(f"{number} outcome")
@@ -360,7 +360,7 @@ class SpoolFile:
         age_ms = max((Moment(*row).elapsed_ms(now) for row in oldest), default=None)
         return SpoolCounts(jobs, outcomes, aside + refused, self.size(), age_ms)
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------------
 
     def query(self, sql: str, *values: object) -> list[Any]:
         """The rows of a statement that only reads."""
@@ -369,7 +369,7 @@ class SpoolFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write, durably at the end, or not at all."""
+        """Write durably, or not at all."""
         with errors(self.spool.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -382,7 +382,7 @@ class SpoolFile:
 
     @contextmanager
     def _keeping(self) -> Iterator[sqlite3.Connection]:
-        """Write new entries; never to a file that the next process would not find."""
+        """Write new entries; never to a file that was moved or deleted, which the next process would not find."""
         with self.transaction() as db:
             require_same_file(self.spool.path, self._identity)
             yield db

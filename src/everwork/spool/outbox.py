@@ -1,4 +1,4 @@
-"""Offline mode: creates jobs in the engine, or keeps them in the spool while it is unavailable."""
+"""Offline mode: creates jobs in the engine, or spools them while it is unavailable."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from everwork.spool.waiting import created_of, until_delivered
 log = get_logger("everwork")
 
 CHECK_SECONDS: Final = 0.5
-"""How often an idle courier looks for entries that other processes have left."""
+"""How often an idle courier looks for entries left by other processes."""
 FLUSH_SECONDS: Final = 1.0
-"""How long closing waits for what could be delivered right now."""
+"""How long closing waits to deliver waiting entries."""
 
 
 class Outbox:
-    """A producer of jobs that works while its engine is unavailable. In one event loop; one `create` at a time.
+    """A producer of jobs that keeps working while its engine is unavailable. In one event loop; one `create` at a time.
 
-    Each call is numbered, so that one whose answer was lost is repeated without creating anything twice. While jobs
-    of this producer wait in the spool, later ones queue behind them.
+    Each call is numbered, so that one whose answer was lost can be repeated without duplicates. While jobs
+    of this producer are waiting in the spool, later ones queue behind them.
     """
 
     def __init__(self, offline: Offline, target: Target) -> None:
@@ -50,16 +50,16 @@ class Outbox:
         self.is_connected = False
         """Whether the store was ever open."""
         self.is_refused = False
-        """Whether the store has failed to create jobs, and has created none since."""
+        """Whether the store failed to create jobs and has created none since."""
         self._last_id = 0
         self._keeping = 0
         self._returning: asyncio.Event | None = None
-        """While the last entries are delivered: new jobs wait for that, and then go directly to the store."""
+        """While the last entries are delivered, new jobs wait; then they go directly to the store."""
         self._when_connected: list[Callable[[], Awaitable[None]]] = []
         self._forgetting: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Open the spool, and the store if it is there."""
+        """Open the spool, and the store if it is available."""
         await self._thread.open()
         if await self._thread.do(SpoolFile.has_waiting):
             self._last_id = await self._thread.do(SpoolFile.last_id)
@@ -72,7 +72,7 @@ class Outbox:
         self._loop.start()
 
     async def close(self) -> None:
-        """Deliver what can be delivered right now, and close the spool."""
+        """Deliver as many entries as possible right now, and close the spool."""
         await self._loop.abort()
         self._limit.stop()
         if self.is_connected and not self._is_direct:
@@ -92,7 +92,7 @@ class Outbox:
             try:
                 await within(self.patience, self._returning.wait())
             except TimeoutError:
-                self._returning = None  # The store is silent: the next calls need not wait for it.
+                self._returning = None  # The store does not answer: the next calls do not have to wait for it.
         if not self._is_direct:
             return await self._keep(jobs, None)
         self._number += 1
@@ -120,7 +120,7 @@ class Outbox:
         return created
 
     async def delivered(self, spool_id: str, *, wait: bool) -> Created:
-        """The store's answer to a job that was kept; if it is to be waited for, once there is one."""
+        """The store's answer to a spooled job; waits for one if requested."""
 
         async def look() -> Spooled:
             found = await self.spooled(spool_id)
@@ -135,7 +135,7 @@ class Outbox:
         return created
 
     async def spooled(self, spool_id: str, tenants: Sequence[str] = ()) -> Spooled | None:
-        """What has become of a job; None if it is not here, or waits for a tenant that is not among these."""
+        """The status of a job; None if it is not in the spool, or belongs to another tenant."""
         found = await self._thread.do(lambda file: file.find(spool_id))
         if found is not None and tenants:
             tenant = await self._thread.do(lambda file: file.tenant_of(spool_id))
@@ -145,23 +145,23 @@ class Outbox:
     # Outcomes -----------------------------------------------------------------------------------
 
     async def keep_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Write outcomes that cannot be reported now; a release needs none, its lease lapses."""
+        """Write outcomes that cannot be reported now, except releases: their leases expire."""
         kept = [outcome for outcome in outcomes if not isinstance(outcome, Release)]
         if kept:
             await self._thread.do(lambda file: file.keep_outcomes(kept))
 
     async def kept_attempts(self, attempts: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Those of the attempts, by key and number, whose outcomes wait in the spool."""
+        """The attempts, by key and number, whose outcomes are waiting in the spool."""
         return await self._thread.do(lambda file: contents.kept_attempts(file, attempts))
 
     async def report_outcomes(self) -> None:
-        """Return once no outcome waits in the spool; raises `EngineUnavailable` if the store does not take them."""
+        """Return once no outcome is waiting in the spool; raises `EngineUnavailable` if the store accepts none."""
         while await self._thread.do(SpoolFile.has_outcomes):
             if not await self._courier.report_outcomes():
                 await asyncio.sleep(CHECK_SECONDS / 5)
 
     def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Forget outcomes that were reported after all, in the background."""
+        """Delete outcomes that were reported after all, in the background."""
         task = asyncio.get_running_loop().create_task(self._thread.do(lambda file: file.forget_outcomes(outcomes)))
         self._forgetting.add(task)
         task.add_done_callback(self._forgotten)
@@ -170,7 +170,7 @@ class Outbox:
         self._forgetting.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.warning(
-                "reported outcomes could not be deleted from the spool, will be reported again",
+                "reported outcomes could not be deleted from the spool and will be reported again",
                 error=str(task.exception()),
             )
 
@@ -178,7 +178,7 @@ class Outbox:
 
     @property
     def is_away(self) -> bool:
-        """Whether jobs go into the spool at the moment."""
+        """Whether new jobs go to the spool at the moment."""
         return not self._is_direct
 
     @property
@@ -187,7 +187,7 @@ class Outbox:
         return self._offline.spool.path
 
     async def counts(self) -> SpoolCounts:
-        """How much the spool holds."""
+        """The contents of the spool in numbers."""
         return await self._thread.do(SpoolFile.counts)
 
     async def status(self) -> SpoolStatus:
@@ -207,13 +207,13 @@ class Outbox:
         await opened.wait()
 
     async def once_connected(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Do something with the store now, or as soon as it is there."""
+        """Run an action on the store now, or as soon as it is available."""
         if self.is_connected:
             await act()
         else:
             self._when_connected.append(act)
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         if not self.is_connected:
@@ -225,7 +225,7 @@ class Outbox:
             except AWAY:
                 raise
             except EverworkError as error:
-                # A mistake in what is declared: jobs must not wait in the spool because of it.
+                # A wrong declaration must not keep jobs waiting in the spool.
                 log.error("a declaration made during the outage was refused", error=str(error))
             del self._when_connected[0]
 
@@ -243,10 +243,10 @@ class Outbox:
             await self._courier.deliver()
             last_id = self._last_id
             is_drained = await self._thread.do(lambda file: file.is_drained(last_id))
-            # Otherwise something was being kept, and must be delivered first.
+            # Otherwise an entry was being written, and must be delivered first.
             if is_drained and not self._keeping and last_id == self._last_id:
                 self._is_direct = True
-                log.info("the engine is back, the spool was delivered", spool=self.path)
+                log.info("the engine is available again, all spooled entries were delivered", spool=self.path)
         finally:
             returning.set()
             self._returning = None

@@ -16,15 +16,15 @@ BYTES_MIN: Final = 1_048_576
 BYTES_MAX: Final = 1 << 40
 AGE_SECONDS_DEFAULT: Final = 7 * 86_400.0
 AGE_SECONDS_MAX: Final = PRODUCER_KEEP_MS / 2 / 1000
-"""Half as long as the store remembers what it was sent, so that a job is never delivered twice."""
+"""Half as long as the store remembers stamps, so that a job is never delivered twice."""
 PATIENCE_SECONDS_DEFAULT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """A local file for offline mode: jobs and outcomes are kept in it while the engine is unavailable.
+    """A local file for offline mode: stores jobs and outcomes while the engine is unavailable.
 
-    `max_bytes` and `max_age` (seconds) limit what it holds. An engine that has not answered within `patience` seconds
+    `max_bytes` and `max_age` (seconds) limit its contents. An engine that has not answered within `patience` seconds
     counts as unavailable.
     """
 
@@ -37,7 +37,7 @@ class Spool:
         path: object = self.path
         if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
             raise InvalidInput("offline", f"must be the path of a file, not {checks.shown(self.path)}")
-        # However it is named, it is one file with one lock beside it.
+        # Whichever path names it, it is one file with one lock file next to it.
         object.__setattr__(self, "path", os.path.realpath(self.path))
         checks.whole_number("offline.max_bytes", self.max_bytes, BYTES_MIN, BYTES_MAX)
         checks.number("offline.max_age", self.max_age, 1, AGE_SECONDS_MAX)
@@ -52,7 +52,7 @@ class Offline(NamedTuple):
 
     @classmethod
     def of(cls, given: str | Spool | None, url: str) -> Offline | None:
-        """What is given as `offline=`: a path or a `Spool`; None for no offline mode."""
+        """The value of `offline=`: a path or a `Spool`; None disables offline mode."""
         if given is None:
             return None
         offline = cls(given if isinstance(given, Spool) else Spool(given), store_name(url))
@@ -67,5 +67,5 @@ class Offline(NamedTuple):
 
 
 def _files_of(path: str) -> list[str]:
-    """A database of SQLite with the files beside it."""
+    """A SQLite database with its companion files."""
     return [path + suffix for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".wake")]

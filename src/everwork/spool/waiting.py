@@ -31,7 +31,7 @@ async def delivered_within(timeout: float | None, spool_id: str, deliver: Callab
 
 
 async def until_delivered(spool_id: str, look: Callable[[], Awaitable[Spooled]]) -> Created:
-    """Look until the job is delivered; raises `NotDelivered` if it was set aside."""
+    """Poll until the job is delivered; raises `NotDelivered` if it was set aside."""
     while True:
         created = created_of(spool_id, await look())
         if created is not None:
@@ -40,7 +40,7 @@ async def until_delivered(spool_id: str, look: Callable[[], Awaitable[Spooled]])
 
 
 def created_of(spool_id: str, spooled: Spooled) -> Created | None:
-    """The store's answer to a job, None if it still waits; raises `NotDelivered` if it was set aside."""
+    """The store's answer to a job, None if it is still waiting; raises `NotDelivered` if it was set aside."""
     if spooled.created is None and spooled.reason is not None:
         raise NotDelivered(0, f"job '{spool_id}' was set aside in the spool: {spooled.reason}")
     return spooled.created

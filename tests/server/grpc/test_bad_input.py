@@ -87,7 +87,7 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("ListJobs", {"limit": 1_001}, "limit: must be"),
     ("ListJobs", {"offset": -1}, "offset: must be a whole number from 0 to 10000"),
     ("ListJobs", {"offset": 2**31 - 1}, "offset: must be"),
-    ("ListJobs", {"offset": 9_991}, "offset: must be at most 10,000 together with limit"),
+    ("ListJobs", {"offset": 9_991}, "offset: must be at most 10,000 when added to limit"),
     ("ListJobs", {"state": "SLEEPING"}, "state: must be one of"),
     ("ListJobs", {"sort_by": "created_at; DROP TABLE"}, "sort_by: must be one of created_at, activated_at"),
     ("GetJobStats", {"time_range": "2h"}, "time_range: must be one of 1h, 24h, 7d, 30d, not '2h'"),
@@ -146,7 +146,7 @@ async def test_what_is_no_message_is_an_invalid_argument(sqlite_server: RunningS
     for path, method in PATHS:
         open_call = sqlite_server.channel.unary_stream if method.server_streaming else sqlite_server.channel.unary_unary
         call: Any = open_call(path, None, None)(b"\xff\xff\xff", metadata=sqlite_server.metadata, timeout=SECONDS)
-        told[path, "request: must be a message of type "] = await call.code(), await call.details()
+        told[path, "request: must be a protobuf message of type "] = await call.code(), await call.details()
     assert_told(told)
 
 

@@ -262,7 +262,7 @@ async def test_a_paused_type_is_named_at_the_end_of_an_empty_poll(server: Runnin
     await server.service._engine.pause(TYPE, True)
     [message] = await server.poll()
     assert not message.success
-    assert message.error_message == f"type '{TYPE}' is paused until somebody resumes it"
+    assert message.error_message == f"type '{TYPE}' is paused until it is resumed"
     assert not message.jobs
 
 

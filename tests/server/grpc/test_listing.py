@@ -115,7 +115,7 @@ async def test_a_page_of_large_jobs_ends_before_the_message_is_too_large(sqlite_
     first = await sqlite_server.call("ListJobs")
     second = await sqlite_server.call("ListJobs", offset=len(first.jobs))
     assert first.has_more
-    assert "go on at offset 1" in first.message
+    assert "continue at offset 1" in first.message
     assert first.ByteSize() <= 3 * 1024 * 1024
     assert [int(job.job_key) for job in [*first.jobs, *second.jobs]] == keys[: len(first.jobs) + len(second.jobs)]
 
@@ -128,7 +128,7 @@ async def test_a_job_at_every_limit_still_fits_into_a_message(sqlite_server: Run
     answer = await server.call("GetJob", job_key=job.job_key)
     assert answer.ByteSize() <= 3 * 1024 * 1024
     assert (answer.job.variables_json, answer.job.result_json) == (large, large)
-    assert "its variables stand in variables_json only" in answer.message
+    assert "its variables are only in variables_json" in answer.message
 
 
 async def test_jobs_that_are_deleted_meanwhile_are_left_out(sqlite_server: RunningServer) -> None:

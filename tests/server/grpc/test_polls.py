@@ -64,7 +64,7 @@ async def test_a_paused_type_is_named_also_when_the_deadline_ends_the_poll(open_
     await server.service._engine.pause(TYPE, True)
     call = polled(server, timeout_s=0.5)
     message = await call.read()
-    assert (message.success, message.error_message) == (False, f"type '{TYPE}' is paused until somebody resumes it")
+    assert (message.success, message.error_message) == (False, f"type '{TYPE}' is paused until it is resumed")
     assert await call.code() is StatusCode.DEADLINE_EXCEEDED
 
 

@@ -145,7 +145,7 @@ def test_the_origin_is_the_caller_s_address(peer: str, origin: str) -> None:
 async def test_every_dead_letter_is_brought_back_only_if_that_is_said(sqlite_server: RunningServer) -> None:
     dead = await ended(sqlite_server, "boom")
     for request, said in (
-        (pb.RequeueMatchingRequest(), "all: must be true if every dead letter is meant"),
+        (pb.RequeueMatchingRequest(), "all: must be true to select every dead letter"),
         (pb.RequeueMatchingRequest(filter=pb.JobFilter(states=[pb.FAILED])), "all: must be true"),
         (pb.RequeueMatchingRequest(filter=pb.JobFilter(type=TYPE), all=True), "all: must not be given together"),
         (pb.RequeueMatchingRequest(filter=pb.JobFilter(error_text=" ")), "error_text: must have 1 to 8,192 characters"),

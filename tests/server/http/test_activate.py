@@ -149,4 +149,4 @@ async def test_a_poll_of_a_type_that_is_stopped_says_why_it_gets_nothing(rest: R
     await rest.job()
     await rest.ok("PUT", "/api/v1/types/email-send/pause")
     told = await rest.ok("POST", f"{JOBS}/activate", {**ASKED, "wait": 0})
-    assert told == {"jobs": [], "reason": "type 'email-send' is paused until somebody resumes it"}
+    assert told == {"jobs": [], "reason": "type 'email-send' is paused until it is resumed"}

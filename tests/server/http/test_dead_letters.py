@@ -59,7 +59,7 @@ async def test_a_policy_is_set_as_a_whole_or_changed_in_parts(local: Rest) -> No
     assert (await local.ok("PUT", f"{TYPE}/policy", {"base": 1}))["set"] == {"base": 1}
     assert (await local.refused(422, "PATCH", f"{TYPE}/policy", {}))["field"] == "body"
     for method in ("PUT", "PATCH"):
-        assert (await local.refused(422, method, f"{TYPE}/policy"))["detail"].startswith("body: must be sent")
+        assert (await local.refused(422, method, f"{TYPE}/policy"))["detail"].startswith("body: is required")
     assert (await local.ok("GET", f"{TYPE}/policy"))["set"] == {"base": 1}
     assert (await local.ok("PUT", f"{TYPE}/policy", {}))["set"] == {}
     detail = (await local.refused(422, "PUT", f"{TYPE}/policy", {"base": True}))["detail"]

@@ -78,7 +78,7 @@ async def test_what_runs_is_listed_with_who_holds_it(rest: Rest) -> None:
 async def test_a_trigger_tells_when_it_fires_next_and_what_it_has_made(local: Rest) -> None:
     card = await a_trigger(local.engine)
     [listed] = (await local.ok("GET", "/api/v1/triggers"))["triggers"]
-    unknown = "it begins when a program with it first runs"
+    unknown = "it starts when a program that declares it first runs"
     assert (listed["next"], listed["next_unknown"], listed["served"]) == (None, unknown, False)
     await local.engine.trigger_marks([card.name])
     [listed] = (await local.ok("GET", "/api/v1/triggers"))["triggers"]

@@ -72,7 +72,7 @@ def _require_database(file: Path) -> None:
             connection.execute("PRAGMA schema_version")
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            raise EngineUnavailable(f"cannot use {file}: it is not an SQLite file; choose another path") from None
+            raise EngineUnavailable(f"cannot use {file}: it is not a SQLite file; choose another path") from None
 
 
 def identity(url: StoreUrl) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""How long a poll may wait, and how leased jobs are delivered: what did not reach the worker in time is released."""
+"""How long a poll may wait, and how leased jobs are delivered; those that do not reach the worker are released."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from everwork.server.grpc.gateway import Context, Gateway
 from everwork.service.service import JobService
 
 TRAVEL_SECONDS: Final = 0.1
-"""A deadline as long as the poll itself arrives a little shorter; it is still the poll's own end."""
+"""A deadline equal to the poll's duration arrives slightly shorter; it still counts as the poll's own end."""
 LATE_SECONDS: Final = 0.02
-"""What is written later than this before the caller's deadline may never be read."""
+"""Jobs written later than this before the caller's deadline may never be read."""
 
 
 class PollTime(NamedTuple):
@@ -43,8 +43,8 @@ async def deliver(
 ) -> None:
     """Write messages, each with the number of jobs that it carries, in the jobs' order.
 
-    The jobs are ours until `write` has returned for their message: if it raises, or the caller disconnects,
-    the remaining ones are released. So are those whose caller's deadline is over, or about to be.
+    The server owns the jobs until `write` has returned for their message: if it raises, or the caller disconnects,
+    the remaining jobs are released, as are jobs whose caller's deadline has passed or is about to.
     """
     written = 0
     try:

@@ -1,4 +1,4 @@
-"""The entry of every gRPC call: authenticates, authorises and parses it, and maps errors to statuses.
+"""The entry of every gRPC call: authenticates, authorizes and parses it, and maps errors to statuses.
 
 Requests arrive as bytes and are parsed here, so that malformed ones are INVALID_ARGUMENT and never UNKNOWN. No
 interceptors: they would double the cost per call.
@@ -31,7 +31,7 @@ DETAILS_BYTES_MAX: Final = 4_096
 """Details are sent in a header, percent-encoded, and clients refuse headers of more than 8 KiB in total."""
 CODE: Final = "everwork-code"
 """The trailing metadata with the error's stable code: several errors share one status."""
-INTERNAL_ERROR: Final = "a defect of the server; its log tells more"
+INTERNAL_ERROR: Final = "internal error; see the server log"
 
 log = get_logger("everwork")
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """One gRPC call, for callers who may call its verb; `api` is its label in the metrics."""
+    """One gRPC call, for callers allowed to call its verb; `api` is its label in the metrics."""
 
     api: str
     service: str
@@ -63,7 +63,7 @@ class Rpc:
 
 
 class Gateway:
-    """What all gRPC calls share."""
+    """Shared by all gRPC calls."""
 
     def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics) -> None:
         self.service = service
@@ -117,7 +117,7 @@ class Gateway:
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
         """The service for the caller, if its key is valid, within its rate limit, and allows the call."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
-        # The peer is read now: once the call's deadline has passed, gRPC does not know it any more.
+        # The peer is read now: gRPC forgets it once the call's deadline has passed.
         caller = Caller(principal, partial(origin_of, context.peer()))
         rpc.rule.admit(principal)
         return Jobs(self.service, caller)
@@ -128,7 +128,7 @@ class Gateway:
             raise Unauthenticated("the API key is no longer valid")
 
     def while_live(self, jobs: Jobs, messages: Iterable[T]) -> Iterator[T]:
-        """The messages, unless the key has become invalid before the first of them."""
+        """The messages, unless the key became invalid before the first one."""
         self.require_live(jobs)
         yield from messages
 
@@ -175,11 +175,11 @@ def parsed(request_type: type[Request], raw: bytes) -> Request:
         return request_type.FromString(raw)
     except DecodeError:
         name = request_type.DESCRIPTOR.full_name
-        raise InvalidInput("request", f"must be a message of type {name}, in protobuf") from None
+        raise InvalidInput("request", f"must be a protobuf message of type {name}") from None
 
 
 def cut_to_fit(details: str) -> str:
-    """Cut details to what clients accept: non-Latin scripts are several times as long when encoded."""
+    """Truncate details to what clients accept: encoding makes non-Latin scripts several times longer."""
     kept = details[:DETAILS_CHARS_MAX]
     size = 0
     for index, sign in enumerate(kept):

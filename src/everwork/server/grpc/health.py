@@ -1,4 +1,4 @@
-"""Health and reflection: the services that need no key, because they reveal nothing of jobs."""
+"""Health and reflection: the services that need no key, because they reveal nothing about jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN_SERVICES: Final = tuple(
 
 
 class Health:
-    """`grpc.health.v1.Health`: SERVING while the server is ready, as `/readyz` has it."""
+    """`grpc.health.v1.Health`: SERVING while the server is ready, like `/readyz`."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
@@ -53,7 +53,7 @@ class Health:
     async def _check(self, raw: bytes, context: Context) -> bytes:
         service = (await _parsed_or_abort(health_pb2.HealthCheckRequest, raw, context)).service
         if service not in self._known:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service is called {service[:100]!r}")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {service[:100]!r}")
         return await self._response(service)
 
     async def _watch(self, raw: bytes, context: Context) -> None:
@@ -80,7 +80,7 @@ class Health:
 
 
 def reflection_methods() -> Methods:
-    """Reflection, from a pool with our own files and those of health and reflection."""
+    """Reflection, with a descriptor pool of our own files and those of health and reflection."""
     names = (*OWN_SERVICES, HEALTH, *REFLECTIONS)
     servicer = reflection.aio.ReflectionServicer(names, pool=_pool())  # type: ignore[attr-defined]  # Missing in its stubs.
     handler = _reflection(servicer)
@@ -107,7 +107,7 @@ def _pool() -> DescriptorPool:
         alpha,
     ):
         pool.AddSerializedFile(file)
-    # The newer one differs only by its names.
+    # The newer version differs only in its names.
     newer = text_format.MessageToString(FileDescriptorProto.FromString(alpha)).replace("v1alpha", "v1")
     pool.AddSerializedFile(text_format.Parse(newer, FileDescriptorProto()).SerializeToString())
     return pool

@@ -63,7 +63,7 @@ class JobsApi:
     def _change(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
-        """A call that changes a job. An unknown job may be a completed one that was deleted, and the error says so."""
+        """A call that changes a job. An unknown job may be a completed one that was deleted; the error mentions it."""
 
         async def change(jobs: Jobs, request: Request) -> Message:
             try:
@@ -82,18 +82,18 @@ class JobsApi:
             kept = f"the engine is unavailable: the job is spooled as '{created.spool_id}', and will be created later"
             return pb.CreateJobResponse(success=True, message=kept)
         [job] = await jobs.get_many([created.key])
-        done = "existed before, by its dedupe key" if created.deduplicated else "created"
+        done = "already existed with the same dedupe key" if created.deduplicated else "created"
         return pb.CreateJobResponse(
             success=True,
             message=f"Job '{created.key}' {done}",
             job_key=str(created.key),
-            # It may be done and deleted by now.
+            # The job may already be finished and deleted.
             created_at="" if job is None else utc_text(job.created_at_ms),
             deduplicated=created.deduplicated,
         )
 
     async def activate(self, jobs: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
-        """Wait for jobs and send them; if there are none, report why only if the whole type is blocked."""
+        """Wait for jobs and send them; without jobs, report the reason only if the whole type is blocked."""
         demand = requests.demand(request)
         fetched = frozenset(request.fetch_variable)
         time = poll_time(context, self._long_poll_seconds)
@@ -124,7 +124,7 @@ class JobsApi:
         return pb.FailJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' failed")
 
     async def throw(self, jobs: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
-        """Fail a job for good, with a code. No process could catch it."""
+        """Fail a job permanently, with an error code. No process can catch it."""
         outcome = requests.throw(request)
         if given := requests.one_of_two(request.variables, request.variables_json):
             field = "variables_json" if request.variables_json else "variables"
@@ -177,31 +177,31 @@ class JobsApi:
     # Queries ------------------------------------------------------------------------------------
 
     async def get(self, jobs: Jobs, request: pb.GetJobRequest) -> pb.GetJobResponse:
-        """Return a job with everything that is known of it."""
+        """Return a job with all its fields."""
         job = await jobs.get(requests.job_key(request))
         view, message = job_view(job), f"Job '{job.key}' found"
         if not view.variables and job.variables != "{}":
-            message += "; it is large: its variables stand in variables_json only"
+            message += "; because of their size, its variables are only in variables_json"
         return pb.GetJobResponse(success=True, message=message, job=view)
 
     async def stats(self, jobs: Jobs, request: pb.GetJobStatsRequest) -> pb.GetJobStatsResponse:
-        """Counts by state, and what workers did recently."""
+        """Job counts by state, and recent worker activity."""
         type = checks.name("job_type", request.job_type) if request.job_type else ""
         worker = checks.name("worker", request.worker) if request.worker else ""
         stats = await jobs.stats(requests.hours(request))
-        message = "counts are of all workers" if worker else ""
+        message = "counts include all workers" if worker else ""
         return pb.GetJobStatsResponse(success=True, message=message, stats=stats_view(stats, type, worker))
 
     # Last in the class, because its name hides the builtin in the annotations below it.
 
     async def list(self, jobs: Jobs, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
-        """Matching jobs; a list that would be too large for one message is cut, and the reply says so."""
+        """Matching jobs; a list too large for one message is truncated, as noted in the reply."""
         limit, offset = requests.page(request)
         listed = await list_jobs(jobs, requests.job_filter(request), limit, offset, requests.order(request))
         shown = next(portions(job_view(job) for job in listed.jobs), [])
         message = f"{len(shown)} jobs"
         if len(shown) < len(listed.jobs):
-            message += f"; more would make the message too large, go on at offset {offset + len(shown)}"
+            message += f"; more would make the message too large, continue at offset {offset + len(shown)}"
         return pb.ListJobsResponse(
             success=True,
             message="; ".join(filter(None, [message, listed.note])),
@@ -217,7 +217,7 @@ def _messages(jobs: Sequence[LeasedJob], demand: Demand, fetched: frozenset[str]
 
 
 async def _explained(jobs: Jobs, error: JobError) -> str:
-    """The error's message, or the API's own text for a finished job."""
+    """The error's message, or this API's own text for a finished job."""
     [job] = await jobs.get_many([error.key])
     if job is None:
         raise JobNotFound(error.key)

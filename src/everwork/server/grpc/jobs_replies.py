@@ -26,17 +26,17 @@ PROCESS_FIELDS: Final = (
     "element_id",
     "element_instance_key",
 )
-"""What a process engine attaches to its jobs: stored, and returned unchanged."""
+"""Fields that a process engine attaches to its jobs: stored and returned unchanged."""
 VIEW_BYTES_MAX: Final = 3_000_000
 """A job with large variables and a large result still fits into one message."""
 MAP_BYTES_MAX: Final = 1024 * 1024
 NUMBER_BYTES_MAX: Final = 12
-"""What a number in a map costs in addition to its name."""
+"""The size of a number in a map, in addition to its name."""
 INT32_MAX: Final = 2**31 - 1
 
 
 def activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> jobs_pb2.ActivatedJob:
-    """A leased job as its worker gets it."""
+    """A leased job as sent to its worker."""
     return jobs_pb2.ActivatedJob(
         job_key=str(job.key),
         type=job.type,
@@ -52,7 +52,7 @@ def activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> jobs_pb2
 
 
 def job_view(job: StoredJob) -> jobs_pb2.Job:
-    """A job with everything that is known of it."""
+    """A job with all its fields."""
     view = jobs_pb2.Job(
         job_key=str(job.key),
         job_type=job.type,
@@ -68,12 +68,12 @@ def job_view(job: StoredJob) -> jobs_pb2.Job:
     _add_times(view, job)
     _add_own_fields(view, job)
     if view.ByteSize() > VIEW_BYTES_MAX:
-        view.ClearField("variables")  # They are in variables_json, too.
+        view.ClearField("variables")  # They are also in variables_json.
     return view
 
 
 def stats_view(stats: Stats, type: str, worker: str) -> jobs_pb2.JobStats:
-    """Current counts, and what workers did, of one type or worker if one is named."""
+    """Current counts and worker activity, optionally for one type or worker."""
     counts = [count for count in stats.counts if type in ("", count.type)]
     hours = [row for row in stats.hours if type in ("", row.type) and worker in ("", row.worker)]
     by_state: defaultdict[str, int] = defaultdict(int)
@@ -95,14 +95,14 @@ def stats_view(stats: Stats, type: str, worker: str) -> jobs_pb2.JobStats:
 
 
 def texts(text: str | None) -> dict[str, str]:
-    """A JSON object as a map of texts: other values are written as JSON."""
+    """A JSON object as a map of strings: other values are written as JSON."""
     if text is None or text == "{}":
         return {}
     return {name: shown(value) for name, value in decode(text).items()}
 
 
 def chosen(variables: str, fetched: Collection[str]) -> str:
-    """A JSON object, reduced to the requested names; all of it if none is named."""
+    """A JSON object, reduced to the requested names; the whole object if none is given."""
     if not fetched:
         return variables
     kept = {name: value for name, value in decode(variables).items() if name in fetched}
@@ -118,7 +118,7 @@ def process_fields(extra: str | None) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Any JSON value as a text."""
+    """Any JSON value as a string."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -172,7 +172,7 @@ def int32(number: int) -> int:
 
 
 def _largest(numbers: Mapping[str, int]) -> dict[str, int]:
-    """The largest numbers, as many as fit into a message with other maps."""
+    """The largest numbers that fit into a message with other maps."""
     kept: dict[str, int] = {}
     size = 0
     for name, number in sorted(numbers.items(), key=lambda one: -one[1]):
@@ -188,7 +188,7 @@ def _int32s(numbers: Mapping[str, int]) -> dict[str, int]:
 
 
 def refusal(key: int, judged: Judged) -> str:
-    """Why an outcome was not accepted; a job that does not exist is an error."""
+    """Why an outcome was not accepted; raises if the job does not exist."""
     if judged.verdict is Verdict.NOT_FOUND:
         raise JobNotFound(key)
     if judged.verdict is Verdict.LEASE_LOST:

@@ -1,4 +1,4 @@
-"""Requests of the jobs API: messages become checked values, and errors name the field of the message."""
+"""Requests of the jobs API: messages are converted to checked values, and errors name the field of the message."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _FIELD_NAMES: Final[Mapping[str, str]] = {
     "timeout_ms": "timeout",
     "expires_at_ms": "expires_at",
 }
-"""The service's name of a field, and the message's."""
+"""The name of a field in the service, and in the message."""
 
 
 @contextmanager
 def message_field_names(variables: str) -> Iterator[None]:
-    """Make errors name the field as the message does."""
+    """Make errors use the field name of the message."""
     try:
         yield
     except InvalidInput as error:
@@ -117,8 +117,8 @@ def completion(request: jobs_pb2.CompleteJobRequest) -> Complete:
 
 
 def failure(request: jobs_pb2.FailJobRequest) -> Failed:
-    """A failed attempt, without the variables that it may have."""
-    # A long error is cut and not refused: a failure must get through.
+    """A failed attempt, without its variables."""
+    # A long error is truncated, not refused: a failure report must get through.
     error = error_text(request.error_message)
     retries = checks.whole_number("retries", request.retries, 0, ATTEMPTS_MAX)
     backoff_ms = checks.whole_number("backoff_timeout", request.backoff_timeout, 0, DELAY_MS_MAX)
@@ -129,14 +129,14 @@ def failure(request: jobs_pb2.FailJobRequest) -> Failed:
 
 
 def throw(request: jobs_pb2.ThrowErrorRequest) -> Throw:
-    """A business error, without the variables that it may have."""
+    """A business error, without its variables."""
     code = checks.name("error_code", request.error_code)
     traceback = traceback_text(request.traceback) or None
     return Throw(job_key(request), request.attempt, code, error_text(request.error_message), traceback=traceback)
 
 
 def job_key(request: OfOneJob) -> int:
-    """The job that a request is about; one that does not have the form of a key does not exist."""
+    """The job of a request; a malformed key means that it does not exist."""
     return checks.known_key(request.job_key, "job_key")
 
 
@@ -172,7 +172,7 @@ def hours(request: jobs_pb2.GetJobStatsRequest) -> int:
 
 
 def one_of_two(variables: Mapping[str, str], variables_json: str) -> dict[str, Any]:
-    """Variables as a map, whose values are texts, or as JSON, whose values keep their types."""
+    """Variables as a map with string values, or as JSON, which keeps types."""
     if not variables_json:
         return dict(variables)
     _require_one(variables)
@@ -180,7 +180,7 @@ def one_of_two(variables: Mapping[str, str], variables_json: str) -> dict[str, A
 
 
 def tenants(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The tenants that a caller names; none means all that its key allows."""
+    """The tenants in a request; none means all tenants of the key."""
     stripped = (name.strip() for name in names)
     return tenant_names(field, (name for name in stripped if name))
 

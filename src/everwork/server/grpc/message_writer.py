@@ -1,4 +1,4 @@
-"""What a stream sends to its worker: collected while a message is being written, and sent with the next one."""
+"""Outgoing messages of a worker stream: items are collected while a message is written, and sent with the next."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from everwork.core.leasing import Lease, LeaseStatus
 from everwork.proto import work_pb2
 
 MESSAGE_BYTES_MAX: Final = 1_000_000
-"""A message ends with the job that takes it over this size, which leaves it far below what clients refuse."""
+"""A message ends with the job that exceeds this size, far below the limit of clients."""
 ENVELOPE_BYTES: Final = 200
 REFUSALS_MAX: Final = 2_000
 LOSSES_MAX: Final = 10_000
-"""How many one message carries: together with the largest jobs it stays below 3 MiB."""
+"""How many items one message carries: with the largest jobs it stays below 3 MiB."""
 REPORTS_MAX: Final = 20_000
-"""With this many refusals and losses unwritten no more outcomes are judged: the worker does not read."""
+"""With this many unwritten refusals and losses, no more outcomes are judged: the worker is not reading."""
 WRITE_SECONDS_MAX: Final = 1.0
-"""How long the end of a stream waits for a worker that does not read."""
+"""How long the end of a stream waits for a worker that is not reading."""
 UNWRITTEN_JOBS_MAX: Final = 1_000
-"""With this many jobs unwritten no more are leased: the connection is slow, and leases expire."""
+"""With this many unwritten jobs, no more are leased: the connection is slow, and leases would expire."""
 
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class MessageWriter:
-    """Written by one task, `run`; what was not written when it ends is returned by `unwritten`."""
+    """One task, `run`, writes; `unwritten` returns the jobs that were not written when it ends."""
 
     def __init__(self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None]) -> None:
         self._send = send
@@ -79,7 +79,7 @@ class MessageWriter:
             self._wakeup.clear()
             while self._jobs or self._has_reports:
                 message = self._message()
-                # Before the write returns: the worker may answer earlier than that.
+                # Before the write returns: the worker can answer earlier.
                 self._on_send(self._in_flight)
                 self._writing = asyncio.ensure_future(self._send(message.SerializeToString()))
                 self._writing.add_done_callback(_retrieve_error)

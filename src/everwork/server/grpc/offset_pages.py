@@ -15,17 +15,17 @@ from everwork.exceptions import InvalidInput
 from everwork.service.jobs import Jobs
 
 REACH_MAX: Final = 10_000
-"""How far offset and limit go together, and how far jobs are counted one by one."""
+"""The maximum of offset plus limit, and up to which number jobs are counted one by one."""
 SORTED_MAX: Final = 100_000
 STEP: Final = 100
 GET_STEP: Final = 20
-"""Jobs come with their variables: few are held at a time, and those read by key may all be large."""
+"""Jobs are read with their variables: only a few are held in memory, and all those read by key can be large."""
 PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
-"""A page of large jobs ends early: it would fit into no message."""
+"""A page of large jobs ends early, because it would not fit into a message."""
 
 
 class Sort(Enum):
-    """What a list may be sorted by."""
+    """The fields a list can be sorted by."""
 
     CREATED_AT = "created_at"
     ACTIVATED_AT = "activated_at"
@@ -68,7 +68,7 @@ class _Found:
 async def list_jobs(jobs: Jobs, filter_: JobFilter, limit: int, offset: int, order: Order) -> Listed:
     """The matching jobs of the caller's tenants from `offset` on."""
     if offset + limit > REACH_MAX:
-        raise InvalidInput("offset", f"must be at most {REACH_MAX:,} together with limit, not {offset + limit:,}")
+        raise InvalidInput("offset", f"must be at most {REACH_MAX:,} when added to limit, not {offset + limit:,}")
     note = ""
     if order.sort is not Sort.CREATED_AT:
         keys, note = await _sorted(jobs, filter_, offset + limit + 1, order)
@@ -185,7 +185,7 @@ def _first(ranked: list[tuple[float, int]], limit: int) -> list[int]:
 
 
 def _rank(job: StoredJob, order: Order) -> float:
-    """Lower comes first; a job without the value comes last in either direction."""
+    """Lower values first; a job without the value comes last in either direction."""
     value = {
         Sort.ACTIVATED_AT: job.activated_at_ms,
         Sort.RETRIES: job.retries,
@@ -197,7 +197,7 @@ def _rank(job: StoredJob, order: Order) -> float:
 
 
 async def _existing(jobs: Jobs, keys: list[int]) -> _Found:
-    """The jobs of these keys, in this order; those that were deleted meanwhile are left out."""
+    """The jobs with these keys, in this order; deleted jobs are left out."""
     found = _Found()
     for start in range(0, len(keys), GET_STEP):
         for job in await jobs.get_many(keys[start : start + GET_STEP]):

@@ -1,4 +1,4 @@
-"""Settles the outcomes that a worker's stream sends: each is judged on its own, and refusals say why."""
+"""Settles the outcomes from a worker stream: each is judged separately, and refusals give the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everwork.proto import work_pb2
 from everwork.service.jobs import Jobs, Settle
 
 MESSAGE_CHARS_MAX: Final = 200
-"""A refusal's text is cut to this length: one message may carry many."""
+"""A refusal's text is truncated to this length: one message can carry many."""
 _VERDICT_REASONS: Final = {
     Verdict.NOT_FOUND: work_pb2.NOT_FOUND,
     Verdict.WRONG_STATE: work_pb2.WRONG_STATE,
@@ -25,7 +25,7 @@ _ERROR_REASONS: Final = {JobNotFound: work_pb2.NOT_FOUND, PermissionDenied: work
 
 
 class Batch(NamedTuple):
-    """Outcomes that can be settled, with their numbers, and refusals of the others."""
+    """Outcomes that can be settled, with their numbers, and refusals for the others."""
 
     numbers: list[int]
     outcomes: list[Outcome]
@@ -75,7 +75,7 @@ async def _outcome(jobs: Jobs, message: work_pb2.Outcome) -> Outcome:
 
 
 def _without(batch: Batch, refused: Mapping[int, EverworkError]) -> Batch:
-    """The batch without the jobs that the caller may not touch."""
+    """The batch without the jobs that the caller has no access to."""
     kept = Batch([], [], batch.refusals)
     for number, outcome in zip(batch.numbers, batch.outcomes, strict=True):
         if error := refused.get(outcome.key):

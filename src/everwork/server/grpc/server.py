@@ -24,13 +24,13 @@ from everwork.service.service import JobService
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-    # Calls that are queued: beyond the first number gRPC drops some at random, as CANCELLED. Workers connect in
+    # Queued calls: beyond the first number gRPC drops some at random, as CANCELLED. Workers connect in
     # bursts, after a restart of the server for example.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
     # A second server on the same port would silently get a share of the calls.
     ("grpc.so_reuseport", 0),
-    # A half-open connection is noticed within 15 s, also while a long poll waits on it.
+    # A half-open connection is noticed within 15 s, even during a long poll.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     # gRPC's core never sets the timer of the line above (seen in 1.85); this one ends the wait, else a minute.
@@ -75,7 +75,7 @@ class GrpcServer:
         self.gateway.stopping.set()
         self._health.stop()
         self.gateway.service.end_polls()
-        await server.stop(grace_seconds)  # It may be called again meanwhile, with less grace.
+        await server.stop(grace_seconds)  # It can be called again meanwhile, with less grace.
         self._server = None
 
     def _methods(self) -> Methods:
@@ -97,13 +97,13 @@ class GrpcServer:
             raise self._listen_error() from None
 
     def _listen_error(self) -> BadConfiguration:
-        """Why gRPC cannot listen, which it does not tell: a plain socket does."""
+        """Why gRPC cannot listen; gRPC does not report the reason, but a plain socket does."""
         host, port = self._settings.host, self._settings.grpc_port
         try:
             open_listener(host, port, "grpc_port").close()
         except BadConfiguration as error:
             return error
-        return cannot_listen(host, port, "grpc_port", "another program may be using it")
+        return cannot_listen(host, port, "grpc_port", "another program may be using the port")
 
 
 def _credentials(settings: Settings) -> grpc.ServerCredentials | None:

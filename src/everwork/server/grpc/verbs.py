@@ -87,7 +87,7 @@ class Verbs:
     # Work ---------------------------------------------------------------------------------------
 
     async def activate(self, jobs: Jobs, request: pb.ActivateRequest, context: Context) -> None:
-        """Lease jobs and deliver them; what could not be written is released."""
+        """Lease jobs and deliver them; jobs that could not be written are released."""
         demand = demand_of(request)
         wait_ms = checks.whole_number("wait_ms", request.wait_ms, 0, LEASE_MS_MAX)
         time = poll_time(context, min(wait_ms / 1000, self._poll_seconds_max))
@@ -129,7 +129,7 @@ class Verbs:
         return replies.found_message(await jobs.cancel(request.key, request.reason))
 
     async def requeue(self, jobs: Jobs, request: pb.RequeueRequest) -> pb.Found:
-        """Requeue one dead letter, or one job that waits for its retry, with other variables if they are given."""
+        """Requeue one dead letter, or one job waiting for a retry, optionally with new variables."""
         return replies.found_message(await jobs.requeue(request.key, variables=new_variables_of(request)))
 
     async def requeue_matching(self, jobs: Jobs, request: pb.RequeueMatchingRequest) -> pb.BulkChange:
@@ -162,11 +162,11 @@ class Verbs:
     # Queries ------------------------------------------------------------------------------------
 
     async def get(self, jobs: Jobs, request: pb.JobRequest) -> pb.JobView:
-        """Return a job with everything that is known of it."""
+        """Return a job with all its fields."""
         return replies.job_message(await jobs.get(request.key))
 
     async def history(self, jobs: Jobs, request: pb.JobRequest) -> pb.HistoryResponse:
-        """How a job's attempts ended."""
+        """The history of a job's attempts."""
         return replies.history_message(await jobs.history(request.key))
 
     async def explain(self, jobs: Jobs, request: pb.JobRequest) -> pb.Explanation:
@@ -180,7 +180,7 @@ class Verbs:
         return replies.page_message(page, filter_.order)
 
     async def stats(self, jobs: Jobs, request: pb.StatsRequest) -> pb.StatsResponse:
-        """Counts by state, and what workers did recently."""
+        """Job counts by state, and recent worker activity."""
         return replies.stats_message(await jobs.stats(request.hours or HOURS_DEFAULT))
 
     async def spooled(self, jobs: Jobs, request: pb.SpooledRequest) -> pb.SpooledJob:
@@ -195,7 +195,7 @@ class Verbs:
         try:
             await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                raise EngineUnavailable("the server stops")
+                raise EngineUnavailable("the server is stopping")
             text = waiting.result()
         finally:
             waiting.cancel()

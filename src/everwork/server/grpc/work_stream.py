@@ -25,7 +25,7 @@ from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
 FEED_MAX: Final = 500
-"""How many jobs are leased per step for one worker, whatever its credit."""
+"""The maximum number of jobs leased per step for one worker, regardless of its credit."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 100_000
@@ -48,7 +48,7 @@ class CreditKey(NamedTuple):
 
 
 class Streams(Protocol):
-    """What a stream does to other streams, and what it leaves to be finished."""
+    """What a stream does to other streams, and the work it leaves behind."""
 
     def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
         """Take over attempts of earlier streams; with `by`, only those that were leased with the same key."""
@@ -58,7 +58,7 @@ class Streams(Protocol):
 
 
 class WorkStream:
-    """The state of one stream, served by `run`; `WorkStreams` ends it when its key or its worker is gone."""
+    """The state of one stream, served by `run`; `WorkStreams` ends it when its key is invalid or its worker silent."""
 
     def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send) -> None:
         self._service = service
@@ -69,7 +69,7 @@ class WorkStream:
         self.worker = ""
         self.lease_ms = LEASE_MS_DEFAULT
         self.is_offline = False
-        """Whether the worker keeps its outcomes while it is cut off, and reports them late."""
+        """Whether the worker keeps its outcomes while it is disconnected, and reports them late."""
         self.held: dict[Lease, float] = {}
         """The attempts that the worker has, and when their leases were last set, by the loop's clock."""
         self._feeds: dict[CreditKey, _Feed] = {}
@@ -81,22 +81,22 @@ class WorkStream:
         self._received = 0
         self._judged = 0
         self._is_settled = asyncio.Event()
-        """Not while the engine is unavailable: settle ended jobs before leasing others, or they might run again."""
+        """Cleared while the engine is unavailable: settle finished jobs before leasing others; they could run again."""
         self._is_settled.set()
         self._wakeup = asyncio.Event()
         self._capacity = asyncio.Event()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.heard_at = self._loop.time()
-        """When the worker was last heard; infinite while the server keeps it waiting."""
+        """When the worker last sent a message; infinite while the server keeps it waiting."""
 
     @property
     def silence_seconds_max(self) -> float:
-        """A worker that is silent for longer is considered gone, even if its pings are answered."""
+        """A worker that is silent for longer counts as disconnected, even if it answers pings."""
         return MISSED_HEARTBEATS * self._heartbeat_ms / 1000
 
     @property
     def poller_key(self) -> tuple[str, str]:
-        """The id of its API key, and the worker's name."""
+        """The id of the API key, and the worker's name."""
         return self.jobs.principal.id, self.worker
 
     @property
@@ -126,7 +126,7 @@ class WorkStream:
             await self._end()
 
     def stop_feeding(self, *, closing: bool = False) -> None:
-        """Send no more jobs; what is leased and not being written yet is released."""
+        """Send no more jobs; leased jobs that are not being written yet are released."""
         for feed in self._feeds.values():
             feed.task.cancel()
         self._feeds.clear()
@@ -141,7 +141,7 @@ class WorkStream:
             self.ended.set_exception(error)
 
     def lose(self, lease: Lease, status: LeaseStatus) -> None:
-        """Tell the worker that the lease of an attempt is lost."""
+        """Report to the worker that the lease of an attempt is lost."""
         if lease in self.held:
             del self.held[lease]
             self._writer.lost(lease, status)
@@ -183,7 +183,7 @@ class WorkStream:
         self.is_offline = hello.offline
         worker = checks.name("hello.worker", hello.worker)
         resumed = _leases("hello.resumed", hello.resumed)
-        # Adopt first: their reconnect deadline keeps running during the engine call.
+        # Adopt first: their reconnect deadline continues during the engine call.
         self._streams.adopt(resumed, self.jobs)
         statuses = await self._extended(resumed, is_late=hello.offline)
         self.worker = worker
@@ -233,7 +233,7 @@ class WorkStream:
                 self.held[lease] = self._loop.time()
 
     async def _extended(self, leases: Sequence[Lease], *, is_late: bool = False) -> dict[Lease, LeaseStatus]:
-        """Extend the leases that are the caller's own; returns the statuses of all."""
+        """Extend the caller's own leases; returns the statuses of all leases."""
         found = dict.fromkeys(leases, LeaseStatus.LOST)
         for start in range(0, len(leases), SETTLE_BATCH_MAX):
             batch = leases[start : start + SETTLE_BATCH_MAX]
@@ -268,7 +268,7 @@ class WorkStream:
         self._writer.judged(self._judged, refusals)
 
     async def _settle_once(self, messages: Sequence[work_pb2.Outcome]) -> list[work_pb2.Refusal]:
-        """Leases may lapse while the engine is unavailable: after an outage they are taken back where possible."""
+        """Leases can expire while the engine is unavailable: after an outage they are restored where possible."""
         settle = self._service.settle if self._is_settled.is_set() else self._service.settle_late
         try:
             return await settle_messages(settle, self.jobs, messages, self._judged + 1)
@@ -279,7 +279,7 @@ class WorkStream:
     # Outgoing -----------------------------------------------------------------------------------
 
     async def _feed(self, key: CreditKey) -> None:
-        """Lease jobs while there is credit for them and the worker reads what it gets."""
+        """Lease jobs while there is credit for them and the worker keeps reading."""
         feed = self._feeds[key]
         demand = Demand(key.type, self.worker, 0, self.lease_ms, key.group, key.tenants)
         delays = backoff_delays()
@@ -297,7 +297,7 @@ class WorkStream:
             self._writer.jobs(jobs)
 
     def _hold(self, jobs: Sequence[LeasedJob]) -> None:
-        """Note jobs as held: from now on the worker may have them."""
+        """Mark jobs as held: from now on the worker may have them."""
         now = self._loop.time()
         for job in jobs:
             self.held[Lease(job.key, job.attempt)] = now
@@ -378,7 +378,7 @@ def _parsed(raw: bytes) -> work_pb2.FromWorker:
     try:
         return work_pb2.FromWorker.FromString(raw)
     except DecodeError:
-        raise InvalidInput("message", "must be an everwork.v1.FromWorker in protobuf") from None
+        raise InvalidInput("message", "must be a protobuf message of type everwork.v1.FromWorker") from None
 
 
 def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:

@@ -1,4 +1,4 @@
-"""Streams of fast workers: serves them all, and fails the attempts of workers that do not return."""
+"""Worker streams: serves all of them, and fails the attempts of workers that do not reconnect."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class WorkStreams:
         self._ticking.start()
 
     def close(self) -> None:
-        """Tell every worker that this server stops; outcomes are accepted until they close their side."""
+        """Announce to every worker that this server is stopping; outcomes are accepted until they close their side."""
         self._is_closing = True
         for stream in self._streams:
             stream.stop_feeding(closing=True)
 
     async def wait_closed(self) -> None:
-        """Wait for the work that ended streams have left."""
+        """Wait for the work left behind by ended streams."""
         await self._ticking.abort()
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -86,7 +86,7 @@ class WorkStreams:
     # After the end of a stream ------------------------------------------------------------------
 
     def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
-        """Attempts of earlier streams continue in another one; an earlier one may not have noticed its end yet.
+        """Attempts of earlier streams continue in another one; an earlier stream may not have noticed its end yet.
 
         With `by`, only those that were leased with the same key: the owner of others is not known yet.
         """
@@ -105,7 +105,7 @@ class WorkStreams:
     def _leave(self, stream: WorkStream) -> None:
         """Workers of a stopping server reconnect elsewhere, with their leases; others have a moment to reconnect.
 
-        Workers in offline mode go on without a server: their leases lapse, and are taken back for what they report.
+        Workers in offline mode continue without a server: their leases expire, and are restored when they report.
         """
         if stream.held and not self._is_closing and not stream.is_offline:
             self._orphans |= dict.fromkeys(stream.held, stream)
@@ -164,7 +164,7 @@ class WorkStreams:
     async def _taken_back(
         self, leases: Sequence[Lease], holders: Mapping[Lease, WorkStream]
     ) -> dict[Lease, LeaseStatus]:
-        """Leases may have lapsed in an outage, before the heartbeats of their workers could be passed on."""
+        """Leases may have expired in an outage, before the heartbeats of their workers could be forwarded."""
         found: dict[Lease, LeaseStatus] = {}
         for lease_ms in {holders[lease].lease_ms for lease in leases}:
             own = [lease for lease in leases if holders[lease].lease_ms == lease_ms]
@@ -198,4 +198,4 @@ async def _unless_unavailable(work: Awaitable[object]) -> None:
 
 
 def _gone_text(worker: str) -> str:
-    return f"worker '{worker}' has gone: its stream ended, and it did not come back"
+    return f"worker '{worker}' disconnected: its stream ended and it did not reconnect in time"

@@ -37,9 +37,9 @@ API: Final = "zeebe"
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Gateway"].full_name
 _rpc: Final = partial(Rpc, API, SERVICE)
 VERSION: Final = "8.6.0"
-"""The Zeebe whose protocol this is; clients compare it with what they need."""
+"""The Zeebe version of this protocol; clients compare it with the version they need."""
 TOPOLOGY: Final = Rule((Permission.JOBS_READ,), ANY)
-"""Describes the server, so there is no verb for it."""
+"""Describes the server, so it has no verb."""
 WAIT_SECONDS: Final = 10.0
 """How long an empty poll lasts by default."""
 WORKER_DEFAULT: Final = "default"
@@ -96,7 +96,7 @@ class ZeebeGateway:
     # Jobs -----------------------------------------------------------------------------------------
 
     async def activate(self, jobs: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
-        """Wait for jobs as long as the caller wants, and send them."""
+        """Wait for jobs as long as the caller requests, and send them."""
         limit = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
         demand = _demand(request, min(limit, ACTIVATE_MAX))
         time = poll_time(context, self._seconds(request.requestTimeout))
@@ -109,7 +109,7 @@ class ZeebeGateway:
             time.require_in_time(self._gateway)
 
     async def stream(self, jobs: Jobs, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
-        """Send jobs as they become due, until the caller disconnects; each message waits for a slow caller."""
+        """Send jobs as they become due, until the caller disconnects; a slow caller delays the next message."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
         # A stream with a deadline ends well before it: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
@@ -138,7 +138,7 @@ class ZeebeGateway:
         return pb.CompleteJobResponse()
 
     async def fail(self, jobs: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
-        """Fail an attempt; the worker decides how many are left."""
+        """Fail an attempt; the worker sets the remaining retries."""
         key = checks.job_key(request.jobKey, "jobKey")
         # Zeebe treats negative retries as none.
         retries = checks.whole_number("retries", max(request.retries, 0), 0, ATTEMPTS_MAX)
@@ -149,7 +149,7 @@ class ZeebeGateway:
         return pb.FailJobResponse()
 
     async def throw(self, jobs: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
-        """Fail a job for good, with a code, which may be empty."""
+        """Fail a job permanently, with an error code, which may be empty."""
         key = checks.job_key(request.jobKey, "jobKey")
         code = checks.text("errorCode", request.errorCode, NAME_CHARS_MAX)
         variables = await _merged(jobs, key, request.variables)
@@ -162,7 +162,7 @@ class ZeebeGateway:
         retries = checks.whole_number("retries", request.retries, 1, ATTEMPTS_MAX)
         try:
             await jobs.set_retries(key, retries)
-        except WrongState:  # It is completed or cancelled: for Zeebe such a job does not exist.
+        except WrongState:  # It is completed or cancelled: in Zeebe such a job does not exist.
             raise JobNotFound(key) from None
         return pb.UpdateJobRetriesResponse()
 
@@ -181,7 +181,7 @@ class ZeebeGateway:
 
 
 def _require_accepted(key: int, judged: Judged) -> None:
-    """For Zeebe a finished job does not exist; one that is not activated is in the wrong state."""
+    """In Zeebe a finished job does not exist; one that is not activated is in the wrong state."""
     if judged.ok:
         return
     if judged.state in FINISHED_STATES:
@@ -226,7 +226,7 @@ def _activated(job: LeasedJob, worker: str, fetched: Collection[str]) -> pb.Acti
 
 
 def _number(text: str | None, bits: int) -> int:
-    """A field that is a number in Zeebe; 0 if its text is not one."""
+    """A field that is a number in Zeebe; 0 if its text is not a number."""
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > 19:
         return 0
     return int(text) if int(text) < 2**bits else 0

@@ -34,7 +34,7 @@ from everwork.server.http.ui.dashboard import Dashboard
 from everwork.server.http.ui.pages import ACTIONS, PAGES
 from everwork.server.http.ui.session import LoggedInVisitors, Visitors
 
-NOTHING_HERE: Final = "there is nothing at this path"
+NOTHING_HERE: Final = "no such path"
 _ROWS: Final = (
     *jobs.OPERATIONS,
     *activate.OPERATIONS,

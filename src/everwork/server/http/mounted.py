@@ -1,7 +1,7 @@
-"""The dashboard of an application as a part of another one: an ASGI application, under any path.
+"""The dashboard of an application, mounted in another ASGI application under any path.
 
-It runs in the loop of the application's engine. A request hops there and back: the check of its visitor, and whatever
-is received and sent, happen in the loop of the web server.
+It runs in the loop of the application's engine. A request hops there and back: the check of its visitor, and all
+receiving and sending, happen in the loop of the web server.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from everwork.service.service import JobService
 
 KEY_VARIABLE: Final = "EVERWORK_API_KEY"
 LIVE_SECONDS: Final = 15.0
-"""How long a live page is sent in one response: then its visitor is checked again, and the web server may stop."""
-UNAVAILABLE: Final = "the engine of the dashboard is unavailable; try again later"
+"""How long one response streams a live page: then its visitor is checked again, and the web server can stop."""
+UNAVAILABLE: Final = "the dashboard's engine is unavailable; retry later"
 
 Verdict = Access | Response | None
 Auth = Callable[[Request], Verdict | Awaitable[Verdict]]
@@ -78,7 +78,7 @@ class MountedDashboard:
         self._opened: tuple[JobService, asyncio.Task[ASGIApp]] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to one request; served on its own, also open and close the application."""
+        """Respond to one request; if served standalone, also open and close the application."""
         match scope["type"]:
             case "http":
                 await self._respond(scope, receive, send)
@@ -88,7 +88,7 @@ class MountedDashboard:
                 await send({"type": "websocket.close", "code": 1000})
 
     async def open(self) -> None:
-        """Begin to read figures now, not with the first visitor: charts begin then."""
+        """Start sampling now, not with the first visitor, so that charts have data."""
         await self._host.call(self._application)
 
     # In the web server's loop ---------------------------------------------------------------------
@@ -107,7 +107,7 @@ class MountedDashboard:
         await self._hop(inner, receive, send)
 
     async def _check(self, request: Request, *, is_live: bool) -> Principal | Response | None:
-        """The visitor, or the response to one that is refused; an open page learns that it is refused."""
+        """The visitor, or the response that refuses it; an open page is notified of the refusal."""
         if self._is_public:
             return ANYBODY
         if self._auth is None:
@@ -118,7 +118,7 @@ class MountedDashboard:
             if is_live:
                 return None
             if "app" in request.scope:
-                raise  # The application around it makes the response.
+                raise  # The surrounding application creates the response.
             return problem(error.status_code, "refused", str(error.detail), headers=error.headers)
         if isinstance(verdict, Response):
             return None if is_live else verdict
@@ -164,7 +164,7 @@ class MountedDashboard:
     # In the engine's loop -------------------------------------------------------------------------
 
     async def _application(self, service: JobService) -> ASGIApp:
-        """The dashboard over a service; an application that was closed and opened again has another one."""
+        """The dashboard of a service; an application that was closed and reopened has a new service."""
         if self._opened is None or self._opened[0] is not service or _has_failed(self._opened[1]):
             self._opened = service, asyncio.create_task(self._open(service))
         return await asyncio.shield(self._opened[1])
@@ -196,7 +196,7 @@ class MountedDashboard:
 
 
 class ReadAgain:
-    """The body of a request, which a check may read before the page does; no page takes more than `BULK_BYTES_MAX`."""
+    """The body of a request, which a check may read before the page; no page accepts more than `BULK_BYTES_MAX`."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -234,7 +234,7 @@ class WithApi:
 
 
 def _refusal(scope: Scope) -> str | None:
-    """Why a checked call is refused: the check may rely on cookies, which browsers also send from other origins."""
+    """Why a checked call is refused: the check can rely on cookies, which browsers also send from other origins."""
     if scope[PRINCIPAL] is None:
         return REFUSED
     is_read = scope["method"] in ("GET", "HEAD")
@@ -242,10 +242,10 @@ def _refusal(scope: Scope) -> str | None:
 
 
 def place_of(scope: Scope) -> tuple[Prefix, int]:
-    """The prefix that browsers know, and how many segments of the path belong to it.
+    """The prefix that browsers see, and how many segments of the path belong to it.
 
-    `root_path` holds both what a proxy has taken away and where the dashboard is mounted; servers differ in whether the
-    path still contains the first.
+    `root_path` contains the prefix stripped by a proxy and the mount path; servers differ in whether the
+    path still contains the stripped prefix.
     """
     root, path = scope.get("root_path", "").rstrip("/"), scope["path"]
     mount = root.removeprefix(scope.get("app_root_path", "").rstrip("/"))
@@ -262,7 +262,7 @@ def is_web_server_stopping() -> bool:
 
 
 async def _called(auth: Auth, request: Request) -> object:
-    """What a check returns; a plain function may block, and is called in a thread."""
+    """The result of a check; a plain function can block, so it is called in a thread."""
     if iscoroutinefunction(auth) or iscoroutinefunction(getattr(auth, "__call__", None)):  # noqa: B004
         return await _awaited(auth(request))
     verdict = await asyncio.to_thread(auth, request)

@@ -1,4 +1,4 @@
-"""An API key as stored: name, permissions, tenants, expiry; of its text only a hash."""
+"""An API key as stored: name, permissions, tenants, expiry, and a hash of the key's text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KeyState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key without its secret. No tenants means all of them."""
+    """A key without its secret. An empty `tenants` means all tenants."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class ApiKey:
     rate_per_second: float | None = None
 
     def state(self, now_ms: int) -> KeyState:
-        """The state at an instant; a revoked key stays revoked after its expiry."""
+        """The state at a given time; a revoked key stays revoked after its expiry."""
         if self.revoked_at_ms is not None:
             return KeyState.REVOKED
         return KeyState.EXPIRED if self.expires_at_ms is not None and self.expires_at_ms <= now_ms else KeyState.LIVE
@@ -69,17 +69,17 @@ class StoredKey:
 
     @cached_property
     def principal(self) -> Principal:
-        """The holder of the key; cached, because every call needs it."""
+        """The key's holder; cached, because every call needs it."""
         key = self.key
         allowed = frozenset(key.permissions)
         return Principal(key.id, key.name, allowed, key.tenants, key.expires_at_ms, key.rate_per_second)
 
     def state(self, now_ms: int) -> KeyState:
-        """The state of the key at an instant."""
+        """The state of the key at a given time."""
         return self.key.state(now_ms)
 
     def revoked(self, now_ms: int) -> StoredKey:
-        """The key as revoked; one that was revoked before keeps its time."""
+        """The key, revoked; a key that was already revoked keeps its original time."""
         since = now_ms if self.key.revoked_at_ms is None else self.key.revoked_at_ms
         return StoredKey(replace(self.key, revoked_at_ms=since), self.digest)
 
@@ -133,7 +133,7 @@ def stored_key(id: str, body: str) -> StoredKey | None:
         return StoredKey(key, bytes.fromhex(stored["sha256"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         # The body is not logged: it holds a hash.
-        log.error("a stored API key cannot be read, it is refused", id=id, error=type(error).__name__)
+        log.error("a stored API key cannot be read and is refused", id=id, error=type(error).__name__)
         return None
 
 

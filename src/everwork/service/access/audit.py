@@ -36,20 +36,20 @@ TALLY_KEYS_MAX: Final = 100
 TALLY_ENTRIES_MAX: Final = 10
 """How many entries per minute list the keys of the jobs that a program changed; further jobs are only counted."""
 TALLIES_MAX: Final = 1_000
-"""How many tallies are kept at a time; beyond that, further addresses of a key share one."""
+"""How many tallies are kept in memory; beyond that, further addresses of a key share one."""
 SEVERAL_ORIGINS: Final = "several"
 PURGE_MS: Final = 1_000
 TALLY_DETAIL_CHARS_MAX: Final = 2_000
 
 
 def elapsed_ms() -> int:
-    """A monotonic clock: setting back the system time must not keep a tally open."""
+    """A monotonic clock, so that setting the system time back does not keep a tally open."""
     return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One administrative action. `name` identifies the entry, and is the cursor to older ones."""
+    """One administrative action. `name` identifies the entry and is the cursor to older entries."""
 
     name: str
     at_ms: int
@@ -102,7 +102,7 @@ class Audit:
     ) -> None:
         """Record a change that a program made to a job; its calls within a minute share an entry, which counts them.
 
-        The first call is on record when it returns, the others within a second.
+        The first call is recorded before it returns, the others within a second.
         """
         tally = self._tally(who, action, origin, target)
         tally.add(target, detail)
@@ -122,7 +122,7 @@ class Audit:
             await asyncio.wait(self._writing)
 
     def _tally(self, who: Principal, action: str, origin: str, target: str) -> Tally:
-        """The tally for a call; when one cannot list any more jobs, the next is started."""
+        """The tally for a call; when a tally cannot list any more jobs, the next one is started."""
         now_ms = self._elapsed_ms()
         origin = self._shared_origin(who, action, origin, now_ms)
         tally = self._tallies.get((who.id, action, origin))
@@ -190,12 +190,12 @@ class Tally:
     origin: str
     until_ms: int
     number: int = 1
-    """Which entry of the minute it is."""
+    """The index of this entry within the minute."""
     calls: int = 0
     keys: dict[str, None] = field(default_factory=dict)
     """The jobs, each once, in the order of their first calls."""
     shared: Mapping[str, Any] = field(default_factory=dict)
-    """The details that all calls have in common."""
+    """The details shared by all calls."""
     is_waiting: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -209,7 +209,7 @@ class Tally:
 
     @property
     def is_full(self) -> bool:
-        """Whether it cannot list another job."""
+        """Whether the tally cannot list another job."""
         return len(self.keys) >= TALLY_KEYS_MAX
 
     @property
@@ -218,7 +218,7 @@ class Tally:
         return next(iter(self.keys)) if self.calls == 1 else "*"
 
     def detail(self) -> Mapping[str, Any]:
-        """The details that all calls have in common, the number of calls, and their jobs."""
+        """The details shared by all calls, the number of calls, and their jobs."""
         if self.calls == 1:
             return self.shared
         shared = self.shared if len(str(self.shared)) <= TALLY_DETAIL_CHARS_MAX else {}
@@ -232,13 +232,13 @@ def _line(text: str, chars_max: int) -> str:
 
 def _bounded(detail: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        return detail if len(orjson.dumps(detail)) <= AUDIT_DETAIL_BYTES_MAX else {"cut": "too long to keep"}
+        return detail if len(orjson.dumps(detail)) <= AUDIT_DETAIL_BYTES_MAX else {"cut": "too long to store"}
     except TypeError:  # Such as a text that is not valid Unicode.
-        return {"cut": "cannot be kept"}
+        return {"cut": "cannot be stored"}
 
 
 def _entry(found: Registered) -> AuditEntry:
-    """A stored entry. One that cannot be read is shown as such: a gap would be worse."""
+    """A stored entry. An unreadable entry is shown as such: a gap would be worse."""
     try:
         stored = orjson.loads(found.body)
         return AuditEntry(

@@ -1,4 +1,4 @@
-"""API keys: kept as hashes in the registry, known to every server within a second, checked at every call."""
+"""API keys: stored as hashes in the registry, known to every server within a second, checked on every call."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from everwork.service.access.principal import ANYBODY, Permission, Principal
 
 REFRESH_SECONDS: Final = 0.8
 STALE_SECONDS: Final = 5.0
-"""If the keys could not be read again for so long, one that is unknown may be new: it cannot be checked."""
+"""If the keys could not be reloaded for this long, an unknown key may be new and cannot be checked."""
 TRUSTED_SECONDS: Final = 3_600.0
-"""How long known keys are accepted while the engine is unavailable: a revocation may be noticed that late."""
+"""How long known keys are accepted while the engine is unavailable: a revocation can take this long to be noticed."""
 SECRET_BYTES: Final = 32
 ENVIRONMENT_ID: Final = "environment"
 
 MISSING: Final = "no API key: send it in the x-api-key metadata/header"
-UNKNOWN: Final = "the API key is unknown"
+UNKNOWN: Final = "unknown API key"
 UNCHECKED: Final = "the API key cannot be checked: the engine is unavailable"
 _REFUSALS: Final = {
-    KeyState.EXPIRED: "the API key is expired",
-    KeyState.REVOKED: "the API key is revoked",
+    KeyState.EXPIRED: "the API key has expired",
+    KeyState.REVOKED: "the API key was revoked",
 }
 
 
 def host_clock() -> int:
-    """The host's time in milliseconds: expiries are given by people, who read clocks like it."""
+    """The host's time in milliseconds: users set expiry times by their own clocks."""
     return time.time_ns() // 1_000_000
 
 
@@ -79,7 +79,7 @@ class KeyRing:
         self._refreshing.start()
 
     async def close(self) -> None:
-        """Stop refreshing. A second close does nothing."""
+        """Stop refreshing. Closing twice is harmless."""
         if self._refreshing is not None:
             await self._refreshing.abort()
             self._refreshing = None
@@ -93,7 +93,7 @@ class KeyRing:
         return principal
 
     def authenticate(self, text: str | None) -> Principal:
-        """The holder of a key. Only callers that know its secret learn why it is refused."""
+        """The holder of a key. Only callers that know the secret learn why the key is refused."""
         if not text:
             raise Unauthenticated(MISSING)
         if len(text) > API_KEY_CHARS_MAX:
@@ -116,18 +116,18 @@ class KeyRing:
             raise EngineUnavailable(UNCHECKED)
 
     def is_live(self, principal: Principal) -> bool:
-        """Whether a key is still valid, for long calls."""
+        """Whether a key is still valid; for long-running calls."""
         if principal is ENVIRONMENT:
             return self._environment is not None
         key = self._known.get(principal.id)
         return key is not None and key.state(self._clock()) is KeyState.LIVE
 
     def badge(self, principal: Principal) -> str:
-        """What a session stores of the key that it began with; the environment's key may change."""
+        """What a session stores about the key that started it; the key in the environment can change."""
         return f"{ENVIRONMENT_ID}-{self._environment_mark}" if principal is ENVIRONMENT else principal.id
 
     def holder(self, badge: str) -> Principal | None:
-        """The holder of the key that a session began with, if it is still valid."""
+        """The holder of the key that started a session, if the key is still valid."""
         if badge.startswith(f"{ENVIRONMENT_ID}-"):
             return ENVIRONMENT if self._environment and badge == self.badge(ENVIRONMENT) else None
         key = self._known.get(badge)
@@ -153,7 +153,7 @@ class KeyRing:
         rate_per_second: float | None = None,
         creator: Principal = ANYBODY,
     ) -> NewKey:
-        """Create a key. Its text is returned and stored nowhere."""
+        """Create a key. Its text is returned once and never stored."""
         id = secrets.token_hex(6)
         text = f"ew_{id}_{secrets.token_urlsafe(SECRET_BYTES)}"
         given = {"name": name, "permissions": permissions, "tenants": tenants}
@@ -164,7 +164,7 @@ class KeyRing:
         return NewKey(text, key)
 
     async def revoke(self, id: str) -> ApiKey:
-        """Revoke a key: here immediately, elsewhere within a second. Its entry stays, for the audit."""
+        """Revoke a key: on this server immediately, on others within a second. Its entry is kept for the audit log."""
         checks.name("id", id)
         for stored in await self._stored():
             if stored.key.id == id:
@@ -174,7 +174,7 @@ class KeyRing:
         raise NotFound("API key", id)
 
     async def _write(self, stored: StoredKey) -> None:
-        # A refresh that began before must not end after, and drop this key.
+        # A refresh that started earlier must not finish later and drop this key.
         async with self._changing:
             await self._engine.register(KEY_KIND, stored.key.id, stored.body())
             self._known = self._known | {stored.key.id: stored}
@@ -186,7 +186,7 @@ class KeyRing:
         return False
 
     async def _stored(self) -> Sequence[StoredKey]:
-        """The stored keys that can be read."""
+        """The stored keys, without unreadable ones."""
         entries = await self._engine.registered(KEY_KIND)
         found = [stored_key(entry.name, entry.body) for entry in entries]
         return [stored for stored in found if stored is not None]
@@ -238,7 +238,7 @@ def require_environment_key(text: str) -> str:
 
 
 def require_may_grant(creator: Principal, key: ApiKey) -> None:
-    """Refuse to create a key with more permissions than its creator may grant: `*` needs `*`."""
+    """Refuse to create a key with more permissions than its creator has: granting `*` needs `*`."""
     creator.require(Permission.ADMIN)
     creator.require_unbound()
     if Permission.ALL in key.permissions and Permission.ALL not in creator.permissions:
@@ -250,7 +250,7 @@ def _digest(text: str) -> bytes:
 
 
 def _id_in(text: str) -> str:
-    """The id in a key's text, which is not secret; empty if it has none."""
+    """The id in a key's text, which is not secret; empty if there is none."""
     return text[3:].partition("_")[0] if text.startswith("ew_") else ""
 
 
@@ -261,7 +261,7 @@ Seconds = Callable[[], float]
 class RateLimiter:
     """Token buckets of one second's worth of requests, at least one.
 
-    Of each bucket only the time at which it will be full again is kept; a full one needs no entry.
+    A bucket is stored as the time at which it will be full again; a full one needs no entry.
     """
 
     __slots__ = ("_clock", "_full_at", "_per_second")
@@ -272,21 +272,21 @@ class RateLimiter:
         self._full_at: dict[str, float] = {}
 
     def spend(self, id: str, per_second: float | None = None) -> None:
-        """Take one token at the key's own rate or the default one; 0 is no limit."""
+        """Take one token at the key's own rate or the default rate; 0 means unlimited."""
         rate = self._per_second if per_second is None else per_second
         if rate <= 0:
             return
         now = self._clock()
         full_at = max(self._full_at.get(id, now), now)
         wait = full_at - now - (max(rate, 1.0) - 1.0) / rate
-        if wait > 1e-9:  # Sums of fractions are not exact.
+        if wait > 1e-9:  # Sums of floats are not exact.
             raise _refused(rate, wait)
         if id not in self._full_at and len(self._full_at) >= RATE_BUCKETS_MAX:
             self._evict(now)
         self._full_at[id] = full_at + 1.0 / rate
 
     def _evict(self, now: float) -> None:
-        """Drop full buckets; if all are in use, the oldest."""
+        """Drop full buckets, or the oldest one if all are in use."""
         self._full_at = {id: full_at for id, full_at in self._full_at.items() if full_at > now}
         if len(self._full_at) >= RATE_BUCKETS_MAX:
             del self._full_at[next(iter(self._full_at))]
@@ -295,5 +295,6 @@ class RateLimiter:
 def _refused(rate: float, wait: float) -> TooManyRequests:
     retry_after_ms = max(1, math.ceil(wait * 1000))
     return TooManyRequests(
-        f"the API key may make {rate:g} requests a second; try again in {retry_after_ms} ms", retry_after_ms
+        f"rate limit exceeded: the API key allows {rate:g} requests per second; retry in {retry_after_ms} ms",
+        retry_after_ms,
     )

@@ -1,4 +1,4 @@
-"""The caller, and what its key allows: permissions, and the tenants that it is bound to (G13)."""
+"""The caller and what its key allows: permissions, and the tenants it is restricted to (G13)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GRANTED_BY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of a key. No tenants means all of them."""
+    """The holder of a key. An empty `tenants` means all tenants."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class Principal:
     rate_per_second: float | None = None
 
     def allows(self, permission: Permission) -> bool:
-        """Whether the key has a permission, directly or through a larger one."""
+        """Whether the key has a permission, directly or through one that includes it."""
         return not self.permissions.isdisjoint(_GRANTED_BY[permission])
 
     def require(self, permission: Permission) -> None:
@@ -53,17 +53,19 @@ class Principal:
             raise PermissionDenied(f"key '{self.name}' lacks the permission {needed}")
 
     def require_tenant(self, tenant: str) -> None:
-        """Refuse a caller that is bound to other tenants."""
+        """Refuse a caller whose key is restricted to other tenants."""
         if self.tenants and tenant not in self.tenants:
             raise PermissionDenied(f"key '{self.name}' is not allowed to act for tenant {checks.shown(tenant)}")
 
     def require_unbound(self) -> None:
-        """Refuse keys that are bound to tenants: the call concerns all of them."""
+        """Refuse keys that are restricted to tenants: the call affects all tenants."""
         if self.tenants:
-            raise PermissionDenied(f"key '{self.name}' is bound to tenants, and this concerns all of them")
+            raise PermissionDenied(
+                f"key '{self.name}' is restricted to certain tenants, but this call affects all tenants"
+            )
 
     def tenant_for_create(self, requested: str | None) -> str:
-        """The tenant of a new job: as requested, else the default one, else the only one of the key."""
+        """The tenant of a new job: the requested one, else the default, else the key's only tenant."""
         if requested:
             self.require_tenant(requested)
             return requested
@@ -74,11 +76,11 @@ class Principal:
         raise InvalidInput("tenant", f"must be given: key '{self.name}' has {len(self.tenants)} tenants")
 
     def tenants_for(self, requested: Sequence[str] = ()) -> tuple[str, ...]:
-        """The tenants that a search or a demand is restricted to; empty means all."""
+        """The tenants that a search or an activation is restricted to; empty means all."""
         for tenant in requested:
             self.require_tenant(tenant)
         return tuple(requested) or self.tenants
 
 
 ANYBODY: Final = Principal("anybody", "anybody", frozenset([Permission.ALL]))
-"""Callers of a server without authentication, and those that use the engine directly."""
+"""Callers of a server without authentication, and programs that use the engine directly."""

@@ -21,7 +21,7 @@ LINK: Final = "login-link"
 TOKEN_BYTES: Final = 32
 TOKEN_CHARS_MAX: Final = 100
 OPERATOR: Final = Principal("login-link", "login link", frozenset([Permission.ALL]))
-"""A user that logged in by a link that was printed on the server's own terminal."""
+"""A user who logged in with a link printed on the server's own terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Sessions:
         self._engine = engine
 
     async def begin(self, badge: str) -> Session:
-        """Start a session for the holder of a key; it expires, or ends with the key."""
+        """Start a session for the holder of a key; it ends when it expires or the key becomes invalid."""
         session = Session(secrets.token_urlsafe(TOKEN_BYTES), badge)
         body = orjson.dumps(asdict(replace(session, token=""))).decode()
         await self._engine.register(SESSION, _name(session.token), body, SESSION_MS)
         return session
 
     async def find(self, token: str) -> Session | None:
-        """The session of a token; None if there is none or it has expired."""
+        """The session of a token; None if it does not exist or has expired."""
         if not token or len(token) > TOKEN_CHARS_MAX:
             return None
         name = _name(token)
@@ -65,23 +65,23 @@ class Sessions:
         await self._engine.unregister(SESSION, _name(session.token))
 
     async def new_link(self) -> str:
-        """The token of a short-lived link that logs its first user in as an operator."""
+        """The token of a short-lived link that logs in its first user as an operator."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         await self._engine.register(LINK, _name(token), "{}", LOGIN_LINK_MS)
         return token
 
     async def follow(self, token: str) -> Session:
-        """Start a session with the token of a link, which is used up."""
+        """Start a session with the token of a link, which works only once."""
         if len(token) > TOKEN_CHARS_MAX or not await self._engine.unregister(LINK, _name(token)):
-            raise Unauthenticated("this link was used already, or is too old; make another with: everwork login")
+            raise Unauthenticated("this link was already used or has expired; create a new one with: everwork login")
         return await self.begin(OPERATOR.id)
 
 
 def holder_of(session: Session, keys: KeyRing) -> Principal | None:
-    """The principal of a session; None if the key that it began with is no longer valid."""
+    """The principal of a session; None if the key that started it is no longer valid."""
     return OPERATOR if session.badge == OPERATOR.id else keys.holder(session.badge)
 
 
 def _name(token: str) -> str:
-    """The hash under which a token is stored: reading the store does not help to log in."""
+    """The hash under which a token is stored, so that read access to the store is not enough to log in."""
     return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

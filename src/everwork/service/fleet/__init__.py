@@ -1,1 +1,1 @@
-"""Who works on a store: workers, triggers, processes."""
+"""The workers, triggers and processes of a store."""

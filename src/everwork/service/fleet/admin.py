@@ -28,12 +28,12 @@ from everwork.service.verb import ITSELF, UNBOUND, Caller, ForCaller, verb
 
 FIRES_DEFAULT: Final = 5
 LOOK: Final = (Permission.JOBS_READ, Permission.ADMIN)
-"""Either permission will do."""
+"""Either permission is enough."""
 ADMIN: Final = Permission.ADMIN
 
 
 class WorkerSwitch(NamedTuple):
-    """A worker that was switched on or off; `is_changed` is False if it was already."""
+    """A worker that was enabled or disabled; `is_changed` is False if it already was."""
 
     entry: WorkerEntry
     is_on: bool
@@ -41,7 +41,7 @@ class WorkerSwitch(NamedTuple):
 
 
 class TriggerSwitch(NamedTuple):
-    """A trigger that was switched on or off, likewise."""
+    """A trigger that was enabled or disabled, likewise."""
 
     entry: TriggerEntry
     is_on: bool
@@ -49,7 +49,7 @@ class TriggerSwitch(NamedTuple):
 
 
 class FleetAdmin(ForCaller):
-    """What a caller may do to workers, triggers and processes."""
+    """Operations on workers, triggers and processes that a caller may use."""
 
     __slots__ = ("_audit", "_engine", "_fleet")
     _audit: Audit
@@ -82,12 +82,12 @@ class FleetAdmin(ForCaller):
 
     @verb(*LOOK, tenants=UNBOUND)
     async def left_out(self) -> int:
-        """At least how many streams and pollers are not listed, because their servers have too many."""
+        """How many streams and pollers, at least, are not listed because their servers have too many."""
         return await self._fleet.left_out()
 
     @verb(*LOOK, tenants=UNBOUND)
     async def running(self, limit: int = RUNNING_JOBS_MAX) -> RunningJobs:
-        """The jobs that are leased now, with their worker and start."""
+        """The jobs that are leased now, with worker and start time."""
         checks.whole_number("limit", limit, 1, RUNNING_JOBS_MAX)
         return await running_jobs(self._engine, by_lease_name(await self._fleet.processes()), limit)
 
@@ -108,12 +108,12 @@ class FleetAdmin(ForCaller):
 
     @verb(*LOOK, tenants=UNBOUND)
     async def fires_of_many(self, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
-        """The latest jobs of several triggers, by name, as far as a time limit allows."""
+        """The latest jobs of several triggers, by name; triggers beyond the time limit are missing."""
         return await self._fleet.fires_of_many(entries, limit)
 
     @verb(ADMIN, tenants=UNBOUND, audit="processes.restart", audited=ITSELF)
     async def restart_process(self, name: str) -> ProcessEntry:
-        """Request that a process is replaced; it may finish what it runs."""
+        """Request that a process is replaced; its running jobs are finished first."""
         entry = await self._fleet.process(checks.name("process", name))
         return await self._audited(
             "processes.restart", name, lambda: self._fleet.restart(name), {"manager": entry.manager}
@@ -121,7 +121,7 @@ class FleetAdmin(ForCaller):
 
     @verb(ADMIN, tenants=UNBOUND, audit=("workers.on", "workers.off"), audited=ITSELF)
     async def switch_worker(self, worker: str, is_on: bool) -> WorkerSwitch:
-        """Switch a worker, by id or title, on or off; running jobs are not affected."""
+        """Enable or disable a worker, by id or title; running jobs are not affected."""
         entry = await self._fleet.worker(checks.text("worker", worker, TITLE_CHARS_MAX))
         action = "workers.on" if is_on else "workers.off"
         is_changed = await self._audited(
@@ -131,14 +131,14 @@ class FleetAdmin(ForCaller):
 
     @verb(ADMIN, tenants=UNBOUND, audit="workers.forget", audited=ITSELF)
     async def forget_worker(self, worker: str) -> tuple[WorkerEntry, int]:
-        """Forget a worker that no process runs, with its triggers; returns how many pending jobs were cancelled."""
+        """Delete a worker that no process runs, with its triggers; returns how many pending jobs were cancelled."""
         entry = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
         forget = self._audited("workers.forget", entry.id, lambda: self._fleet.forget_worker(entry.id), _title(entry))
         return entry, await forget
 
     @verb(ADMIN, tenants=UNBOUND, audit=("triggers.on", "triggers.off"), audited=ITSELF)
     async def switch_trigger(self, trigger: str, is_on: bool) -> TriggerSwitch:
-        """Switch a trigger, by name or title, on or off."""
+        """Enable or disable a trigger, by name or title."""
         entry = await self._trigger(trigger)
         action = "triggers.on" if is_on else "triggers.off"
         switch = self._audited(action, entry.name, lambda: self._fleet.switch_trigger(entry.name, is_on), _title(entry))

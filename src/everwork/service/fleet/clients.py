@@ -1,6 +1,6 @@
 """The streams and pollers that work through this process: kept in memory, and written to the registry in one entry.
 
-A poll costs no write. A caller that polls under many names gets no more than its share of a bounded list.
+A poll costs no write. The list is bounded, and a caller that polls under many names gets only its share of it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ PollerKey = tuple[str, str]
 
 
 class LiveStream(Protocol):
-    """A stream whose worker is known, as far as it is listed."""
+    """A stream as it is listed, once its worker is known."""
 
     @property
     def poller_key(self) -> PollerKey:
-        """The id of its API key, and the worker's name."""
+        """The id of the API key, and the worker's name."""
 
     @property
     def types(self) -> Iterable[str]:
-        """The types that it asks for."""
+        """The types it polls for."""
 
     @property
     def running(self) -> int:
-        """How many jobs it holds."""
+        """How many jobs are leased to it."""
 
     @property
     def ended_jobs(self) -> int:
-        """How many it has reported."""
+        """How many outcomes it has reported."""
 
 
 class _Poller:
@@ -72,7 +72,7 @@ class ClientWorkers:
         self._pollers: dict[PollerKey, _Poller] = {}
         self._of_caller: Counter[str] = Counter()
         self._refused: dict[str, float] = {}
-        """Callers with more pollers than are listed, each with the time of its last refused one."""
+        """Callers with more pollers than are listed, each with the time of its last poller that was left out."""
         self._loop: BackgroundLoop | None = None
         self._is_changed = False
         self._is_written = False
@@ -85,15 +85,15 @@ class ClientWorkers:
         self.note_change()
 
     def remove(self, stream: LiveStream) -> None:
-        """List a stream no longer, if it was."""
+        """Remove a stream from the list."""
         if self._streams.pop(stream, None) is not None:
             self._stream_keys[stream.poller_key] -= 1
-            self._stream_keys += Counter()  # Without those that are zero.
+            self._stream_keys += Counter()  # Drop zero counts.
             self.note_change()
 
     @contextmanager
     def polling(self, caller: str, demand: Demand) -> Iterator[None]:
-        """List a poller, inside this context and for a while after it; the feeds of streams are not polls."""
+        """List a poller, inside this context and for a while after it; feeds of streams do not count as polls."""
         poller = self._poller(caller, demand.worker)
         if poller is None:
             yield
@@ -109,7 +109,7 @@ class ClientWorkers:
             poller.heard_at = self._clock()
 
     async def close(self) -> None:
-        """Write no more, and remove the list; if the store is unavailable, it expires."""
+        """Stop writing and remove the list; if the store is unavailable, the list expires."""
         if self._loop is not None:
             await self._loop.abort()
             self._loop = None
@@ -120,7 +120,7 @@ class ClientWorkers:
     # Pollers ------------------------------------------------------------------------------------
 
     def _poller(self, caller: str, worker: str) -> _Poller | None:
-        """The entry of a poller; None if it is a stream's feed, or its caller has its share of the list."""
+        """The entry of a poller; None for a stream's feed, or if its caller has used up its share of the list."""
         key = caller, worker
         found = self._pollers.get(key)
         if found is not None:
@@ -136,7 +136,7 @@ class ClientWorkers:
         return poller
 
     def _make_room(self, caller: str) -> bool:
-        """Drop a poller of the caller that has most, unless this one has its share already."""
+        """Drop a poller of the caller that has the most, unless this caller has used up its share."""
         share = CLIENTS_MAX // len({*self._of_caller, caller})
         if self._of_caller[caller] >= share:
             return False
@@ -165,14 +165,14 @@ class ClientWorkers:
     # The registry -------------------------------------------------------------------------------
 
     def note_change(self) -> None:
-        """Write the list soon: a stream or poller has come or gone, or asks for another type."""
+        """Write the list soon: a stream or poller has connected or left, or polls for another type."""
         self._is_changed = True
         if self._loop is None:
             self._loop = BackgroundLoop("everwork-clients", self.write, WRITE_SECONDS)
             self._loop.start()
 
     async def write(self) -> bool:
-        """Write what has changed, or a heartbeat if one is due."""
+        """Write changes, or a heartbeat if one is due."""
         now = self._clock()
         self._drop_silent(now)
         if not self._is_changed and now - self._written_at < BEAT_SECONDS:
@@ -216,7 +216,7 @@ class ClientWorkers:
 
 
 def type_name(type: str, group: str) -> str:
-    """A type in the list; with its group, if that is not the default one."""
+    """A type as listed, with its group unless that is the default."""
     return f"{type} (group {group})" if group else type
 
 

@@ -17,16 +17,16 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 PROBLEM_CHARS_MAX: Final = 2_000
-"""Of the reason why a worker does not start: it is written to the registry with every heartbeat."""
+"""How much of a worker's startup error is stored: it is written to the registry with every heartbeat."""
 
 MANAGED: Final = "manager"
 """A process of a manager."""
 APPLICATION: Final = "application"
 """A process that runs the functions of an application."""
 STREAM: Final = "stream"
-"""A program that works over a stream."""
+"""A program that receives jobs over a stream."""
 POLLER: Final = "poller"
-"""A program that polls for jobs, by REST or gRPC."""
+"""A program that polls for jobs over REST or gRPC."""
 CLIENTS_MAX: Final = 200
 """How many streams, and how many pollers, one server lists."""
 CLIENT_TYPES_MAX: Final = 20
@@ -36,7 +36,7 @@ CLIENTS_BYTES_MAX: Final = 128 * 1024
 READ_MAX: Final = 4_096
 """How many parsed entries are cached: a page reads all of them several times, and parsing takes most of the time."""
 
-# Every field that was added after the first version needs a default: entries of other versions are read, too.
+# Every field added after the first version needs a default: entries written by other versions are read, too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +53,15 @@ class WorkerEntry:
 
     @property
     def types(self) -> frozenset[str]:
-        """The job types that it takes: its sources, and its own one."""
+        """The job types it takes: its declared sources and its own source."""
         return frozenset((*self.sources, own_source(self.id)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerEntry:
-    """A trigger: when it fires (`schedule`, for people) and what (a job of `type` with `variables`, a JSON text).
+    """A trigger: when it fires (`schedule`, for display) and what (a job of `type` with `variables`, a JSON text).
 
-    `interval_ms`, or `cron` with `timezone`, are for programs; `is_foreign`: only its own program knows the schedule.
+    `interval_ms`, or `cron` with `timezone`, are for programs; `is_foreign`: only its own program can compute them.
     """
 
     worker_id: str
@@ -86,7 +86,7 @@ class TriggerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerEntry:
-    """A running manager. `workers` are the ids of its workers, also while their processes are down."""
+    """A running manager. `workers` are the ids of its workers, even while their processes are down."""
 
     name: str
     uuid: str = ""
@@ -129,12 +129,12 @@ class ProcessEntry:
 
     @property
     def lease_name(self) -> str:
-        """The name under which it leases jobs."""
+        """The name under which the process leases jobs."""
         return self.worker or self.name
 
 
 class ClientsEntry(NamedTuple):
-    """The streams and pollers of a server, or of a client in process; `left_out`: how many more it has."""
+    """The streams and pollers of a server or an in-process client; `left_out`: how many more it has."""
 
     workers: tuple[ProcessEntry, ...]
     left_out: int
@@ -158,14 +158,14 @@ class WorkerView(NamedTuple):
 
     @property
     def status(self) -> str:
-        """On or off, for people."""
+        """ "on" or "off", for display."""
         return "on" if self.is_on else "off"
 
 
 class TriggerView(NamedTuple):
-    """A trigger: since when it is known, and its last time point that has passed; None: none yet.
+    """A trigger: since when it is known, and its last scheduled time that has passed; None: none yet.
 
-    `next_ms` is the next time point; None if there is none or it is unknown here, as `next_unknown` explains. If it is
+    `next_ms` is the next scheduled time; None if there is none or it is unknown, as `next_unknown` explains. If it is
     not served, no running manager or application would fire it.
     """
 
@@ -179,12 +179,12 @@ class TriggerView(NamedTuple):
 
     @property
     def status(self) -> str:
-        """On or off, for people."""
+        """ "on" or "off", for display."""
         return "on" if self.is_on else "off"
 
 
 class Off(NamedTuple):
-    """What is switched off: workers by id, triggers by name."""
+    """What is disabled: workers by id, triggers by name."""
 
     workers: frozenset[str]
     triggers: frozenset[str]
@@ -195,17 +195,17 @@ E = TypeVar("E", WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 
 
 def own_source(worker_id: str) -> str:
-    """The source that every worker has, in addition to its declared ones."""
+    """The source that every worker has in addition to its declared sources."""
     return f"worker:{worker_id}:source"
 
 
 def entry_body(entry: Entry) -> str:
-    """The body in the registry, whatever characters its texts contain."""
+    """The body in the registry; texts may contain any characters."""
     return orjson.dumps({name: _storable(value) for name, value in asdict(entry).items()}).decode()
 
 
 def clients_body(workers: Sequence[ProcessEntry], left_out: int) -> str:
-    """The body of a list of streams and pollers: as many as fit, those with short names and few types first."""
+    """The body of a list of streams and pollers: as many as fit, starting with short names and few types."""
     bodies: list[bytes] = []
     size = 0
     for body in sorted(map(_brief, workers), key=len):
@@ -223,7 +223,7 @@ def _brief(worker: ProcessEntry) -> bytes:
 
 
 def read_clients(entry: Registered) -> ClientsEntry:
-    """Such a list; what cannot be read is left out."""
+    """A list of streams and pollers; unreadable entries are left out."""
     try:
         stored = _object(orjson.loads(entry.body))
         bodies = [orjson.dumps(one).decode() for one in stored["workers"]]
@@ -231,12 +231,12 @@ def read_clients(entry: Registered) -> ClientsEntry:
         workers = tuple(one for one in found if isinstance(one, ProcessEntry))
         return ClientsEntry(workers, _number("left_out", stored["left_out"]))
     except (ValueError, TypeError, KeyError) as error:
-        log.error("an entry of the registry cannot be read", kind="clients", name=entry.name, error=str(error))
+        log.error("a registry entry cannot be read", kind="clients", name=entry.name, error=str(error))
         return ClientsEntry((), 0)
 
 
 def _storable(value: Any) -> Any:
-    """File names and users' errors may have characters that JSON does not allow."""
+    """File names and users' errors can contain characters that JSON does not allow."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -245,7 +245,7 @@ def _storable(value: Any) -> Any:
 
 
 def read_entries(kind: type[E], entries: list[Registered]) -> list[E]:
-    """The entries as values; those that cannot be read are left out."""
+    """The parsed entries; unreadable ones are left out."""
     found = [_read(kind.__name__, entry.name, entry.body) for entry in entries]
     return [one for one in found if isinstance(one, kind)]
 
@@ -255,7 +255,7 @@ def trigger_names(entry: Registered) -> tuple[str, ...]:
     try:
         return _texts("triggers", orjson.loads(entry.body))
     except ValueError as error:
-        log.error("an entry of the registry cannot be read", kind="firing", name=entry.name, error=str(error))
+        log.error("a registry entry cannot be read", kind="firing", name=entry.name, error=str(error))
         return ()
 
 
@@ -267,7 +267,7 @@ def _read(kind: str, name: str, body: str) -> Entry | None:
         known = {one.name: one.type for one in fields(_KINDS[kind])}
         return _KINDS[kind](**{key: _READERS[known[key]](key, value) for key, value in stored.items() if key in known})
     except (ValueError, TypeError) as error:
-        log.error("an entry of the registry cannot be read", kind=kind, name=name, error=str(error))
+        log.error("a registry entry cannot be read", kind=kind, name=name, error=str(error))
         return None
 
 
@@ -279,7 +279,7 @@ def _object(value: object) -> dict[str, Any]:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidInput(name, f"must be a text, not {checks.shown(value)}")
+        raise InvalidInput(name, f"must be a string, not {checks.shown(value)}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The fleet of a store: its workers and triggers, running processes, and what is switched off."""
+"""The fleet of a store: its workers and triggers, running processes, and what is disabled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from everwork.service.fleet.live import FIRING, RESTART, LiveFleet
 from everwork.service.triggers.fires import TriggerFire, by_hand, fire_key, fires_of_many, last_fires
 
 RESTART_TTL_MS: Final = 60_000
-"""How long a restart request waits for its manager."""
+"""How long a restart request waits for the process's manager."""
 
 WORKER: Final = "worker"
 TRIGGER: Final = "trigger"
@@ -43,7 +43,7 @@ TRIGGER_OFF: Final = "trigger-off"
 OWNER: Final = "owner"
 TRIGGER_MARK: Final = "trigger-mark"
 _KINDS_OF_A_WORKER: Final = (OWNER, TRIGGER_MARK, TRIGGER_OFF, TRIGGER, WORKER_OFF, WORKER)
-"""All that is stored of a worker. Its own entry is last: an interrupted call can be repeated as long as it exists."""
+"""Everything stored about a worker. Its own entry is last: while it exists, an interrupted call can be repeated."""
 
 log = get_logger("everwork")
 
@@ -51,7 +51,7 @@ E = TypeVar("E", WorkerEntry, TriggerEntry)
 
 
 class Fleet(LiveFleet):
-    """Workers, triggers, managers and processes in the registry. Stateless: every answer is the store's."""
+    """Workers, triggers, managers and processes in the registry. Stateless: every answer comes from the store."""
 
     # For managers -------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ class Fleet(LiveFleet):
         Triggers that they no longer have are unregistered; their marks stay, in case a version is rolled back.
         """
         stored = {entry[:2]: entry.body for kind in (WORKER, TRIGGER) for entry in await self._entries(kind)}
-        # Before the entries are written: if this is interrupted, the next call finds the same to do.
+        # Before the entries are written: if this is interrupted, the next call repeats it.
         await self._restart_changed(triggers)
         bodies: dict[tuple[str, str], str] = {(WORKER, one.id): entry_body(one) for one in workers}
         bodies |= {(TRIGGER, one.name): entry_body(one) for one in triggers}
@@ -113,19 +113,19 @@ class Fleet(LiveFleet):
         return await last_fires(self._engine, await self.trigger(reference), limit)
 
     async def fires_of_many(self, triggers: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
-        """The latest jobs of several triggers, by name, as far as a time limit allows."""
+        """The latest jobs of several triggers, by name, up to a time limit."""
         return await fires_of_many(self._engine, triggers, limit)
 
     async def lacks(self, worker_ids: Iterable[str]) -> bool:
-        """Whether any of these workers is not registered, or no longer."""
+        """Whether any of these workers is not registered."""
         return not frozenset(worker_ids) <= await self._names(WORKER)
 
     async def off(self) -> Off:
-        """What is switched off."""
+        """What is disabled."""
         return Off(*await asyncio.gather(self._names(WORKER_OFF), self._names(TRIGGER_OFF)))
 
     async def triggers_off(self) -> frozenset[str]:
-        """Which triggers are switched off, by name."""
+        """Which triggers are disabled, by name."""
         return (await self.off()).triggers
 
     async def workers_for(self, type: str, group: str = DEFAULT_GROUP) -> list[WorkerView]:
@@ -152,23 +152,23 @@ class Fleet(LiveFleet):
     # Changes ------------------------------------------------------------------------------------
 
     async def switch_worker(self, reference: str, is_on: bool) -> bool:
-        """Switch a worker, by id or title, on or off; returns whether that is a change."""
+        """Enable or disable a worker, by id or title; returns whether this changed anything."""
         worker = await self.worker(reference)
         if is_on:
             return await self._engine.unregister(WORKER_OFF, worker.id)
         return await self._switch_off(WORKER_OFF, worker.id)
 
     async def switch_trigger(self, reference: str, is_on: bool) -> bool:
-        """Switch a trigger, by name or title, on or off; returns whether that is a change.
+        """Enable or disable a trigger, by name or title; returns whether this changed anything.
 
-        What it missed while off is not caught up.
+        Scheduled times missed while it was disabled are not caught up.
         """
         name = (await self.trigger(reference)).name
         if not is_on:
             return await self._switch_off(TRIGGER_OFF, name)
         if name not in await self._names(TRIGGER_OFF):
             return False
-        # While it is still off: a manager must not catch up with the time points that it missed.
+        # While it is still disabled: a manager must not catch up with the scheduled times it missed.
         now_ms = (await self._engine.trigger_marks([name])).now_ms
         await self._engine.fire([Fire(name, now_ms, None)])
         return await self._engine.unregister(TRIGGER_OFF, name)
@@ -181,20 +181,20 @@ class Fleet(LiveFleet):
         return created.key
 
     async def restart(self, name: str) -> ProcessEntry:
-        """Request that a process is replaced; it may finish what it runs."""
+        """Request that a process is replaced; its running jobs are finished first."""
         process = await self.process(name)
         if process.kind != MANAGED:
-            problem = f"{shown(name)} is not a process of a manager; restart its program where it runs"
+            problem = f"{shown(name)} is not started by a manager; restart its program on its own host"
             raise InvalidInput("process", problem)
         if process.state == "stopping":
-            raise InvalidInput("process", f"{shown(name)} is on its way out already")
+            raise InvalidInput("process", f"{shown(name)} is already shutting down")
         await self._engine.register(RESTART, name, "{}", RESTART_TTL_MS)
         return process
 
     async def forget_worker(self, reference: str) -> int:
-        """Forget a worker that no process runs, its triggers and groups; returns how many pending jobs were cancelled.
+        """Delete a worker that no process runs, its triggers and groups; returns how many pending jobs were cancelled.
 
-        Those of its own source are among them: no other worker would take them.
+        This includes jobs from the worker's own source, which no other worker would take.
         """
         worker = await self.forgettable(reference)
         await self._require_idle(worker)
@@ -226,10 +226,10 @@ class Fleet(LiveFleet):
     # Inside -------------------------------------------------------------------------------------
 
     async def _restart_changed(self, triggers: Sequence[TriggerEntry]) -> None:
-        """Let a schedule that has changed, or is back, start now: it has missed no time points.
+        """Start a changed or restored schedule now, so that it has missed no scheduled times.
 
-        Done once, by the caller that changes the entry: managers of two versions do not fight. Points that are just due
-        are left to the running trigger loops.
+        Done once, by the caller that changes the entry, so that managers of two versions do not conflict. Times that
+        are just due are left to the running trigger loops.
         """
         known = {one.name: one.schedule for one in await self._triggers()}
         changed = {one.name for one in triggers if known.get(one.name) != one.schedule}
@@ -240,7 +240,7 @@ class Fleet(LiveFleet):
             await self._engine.fire([Fire(name, now_ms - GRACE_MS, None) for name in names])
 
     async def _require_idle(self, worker: WorkerEntry) -> None:
-        """Managers count, too: one whose processes are just restarting would go on with a forgotten worker."""
+        """Managers count, too: one whose processes are restarting would continue with a deleted worker."""
         running = [one.name for one in await self.processes() if worker.id in one.workers]
         if running:
             raise InvalidInput("worker", f"{worker.title!r} runs in process {', '.join(running[:3])}; stop it first")
@@ -278,7 +278,7 @@ class Fleet(LiveFleet):
 
 
 def types_taken(processes: Iterable[ProcessEntry], workers: Iterable[WorkerView]) -> frozenset[str]:
-    """The types that these processes take, and these workers, if they are on and running."""
+    """The types taken by these processes, and by these workers if they are enabled and running."""
     types = {type for one in processes for type in one.types}
     return frozenset(types.union(*(view.entry.types for view in workers if view.is_on and view.processes)))
 
@@ -295,7 +295,7 @@ def _resolve(reference: str, what: str, entries: dict[str, E]) -> E:
     if not names:
         raise NotFound(what, reference)
     if len(names) > 1:
-        raise InvalidInput(what, f"{shown(reference)} is the title of several; name one of {', '.join(names)}")
+        raise InvalidInput(what, f"{shown(reference)} is the title of several entries; use one of {', '.join(names)}")
     return entries[names[0]]
 
 
@@ -314,6 +314,6 @@ def _mark(entry: Registered) -> TriggerMark | None:
     try:
         began, last = map(int, entry.body.split())
     except ValueError:
-        log.error("the last time point of a trigger cannot be read", trigger=entry.name, body=shown(entry.body))
+        log.error("the last scheduled time of a trigger cannot be read", trigger=entry.name, body=shown(entry.body))
         return None
     return TriggerMark(began, last)

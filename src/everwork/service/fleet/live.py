@@ -1,4 +1,4 @@
-"""Who works on a store now, kept in the registry by heartbeats: managers, worker processes, streams, pollers."""
+"""The managers, worker processes, streams and pollers running on a store, kept in the registry by heartbeats."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PROCESS: Final = "process"
 CLIENTS: Final = "clients"
 """The streams and pollers of one server, in one entry."""
 FIRING: Final = "firing"
-"""Applications that fire triggers, without a manager."""
+"""Applications that fire triggers without a manager."""
 RESTART: Final = "restart"
-"""Requests to replace the process of this name."""
+"""Requests to replace the process with this name."""
 
 
 class LiveFleet:
-    """The managers, processes, streams and pollers that run. Stateless: every answer is the store's."""
+    """The running managers, processes, streams and pollers. Stateless: every answer comes from the store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -49,7 +49,7 @@ class LiveFleet:
     # Heartbeats ---------------------------------------------------------------------------------
 
     async def beat(self, manager: ManagerEntry | None, processes: Sequence[ProcessEntry]) -> None:
-        """Register a manager, if they have one, and processes as running, with their state."""
+        """Register processes, and their manager if they have one, as running, with their state."""
         bodies = [] if manager is None else [(MANAGER, manager.name, entry_body(manager))]
         bodies += [(PROCESS, one.name, entry_body(one)) for one in processes]
         await asyncio.gather(*(self._engine.register(*entry, FLEET_TTL_MS) for entry in bodies))
@@ -85,13 +85,13 @@ class LiveFleet:
         return await self._names(RESTART)
 
     async def take_restart(self, name: str) -> bool:
-        """Claim a restart request; False if it is gone."""
+        """Claim a restart request; False if it no longer exists."""
         return await self._engine.unregister(RESTART, name)
 
     # Queries ------------------------------------------------------------------------------------
 
     async def processes(self) -> list[ProcessEntry]:
-        """Every running process, stream and poller, by name; first those that are processes."""
+        """Every running process, stream and poller, by name; processes first."""
         return [view.entry for view in await self._live()]
 
     async def process(self, name: str) -> ProcessEntry:
@@ -146,7 +146,7 @@ def _view(entry: Registered, process: ProcessEntry) -> ProcessView:
 async def heartbeat(
     loop_name: str, beat: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[BackgroundLoop]:
-    """Keep an entry in the registry inside this context; it ends with it, or expires if the store is unavailable."""
+    """Keep an entry in the registry inside this context; then it is deleted, or expires if the store is unavailable."""
 
     async def tick() -> bool:
         await beat()
@@ -163,7 +163,7 @@ async def heartbeat(
 
 
 def memory_bytes(pid: int | None = None) -> int | None:
-    """How much memory a process, or this one, uses now; None if that cannot be read."""
+    """The memory in use by a process, by default this one; None if it cannot be read."""
     try:
         return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

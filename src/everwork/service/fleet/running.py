@@ -1,4 +1,4 @@
-"""The jobs that are leased now, with worker and start; and which of these workers are registered."""
+"""The jobs that are leased now, with worker and start time, and which of these workers are registered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunningJob(NamedTuple):
     """A leased job.
 
     `process` is the registered process, stream or poller that leases under the worker's name, and `kind` its kind; None
-    if it has just died, if it is a poller that has not polled for a while, or if several share the name.
+    if it has just died, is a poller that has not polled for a while, or shares the name with others.
     """
 
     key: int
@@ -34,19 +34,19 @@ class RunningJob(NamedTuple):
 
 
 class RunningJobs(NamedTuple):
-    """Leased jobs, the longest running first; `is_cut`: there are more, with lower keys."""
+    """Leased jobs, longest running first; `is_cut`: there are more, with lower keys."""
 
     jobs: list[RunningJob]
     is_cut: bool
 
     @property
     def others(self) -> dict[str, int]:
-        """How many of these jobs are leased by workers that are not registered, by name."""
+        """How many of these jobs are leased by unregistered workers, by worker name."""
         return dict(sorted(Counter(job.worker for job in self.jobs if job.process is None).items()))
 
 
 def by_lease_name(processes: Iterable[ProcessEntry]) -> dict[str, ProcessEntry]:
-    """Processes by the name under which each leases, as far as it is the only one."""
+    """Processes by the name under which they lease, if that name is unique."""
     found: dict[str, ProcessEntry] = {}
     shared: set[str] = set()
     for one in processes:

@@ -1,1 +1,1 @@
-"""How work flows: metrics samples, and their history by minute."""
+"""Throughput: metrics samples and their history by minute."""

@@ -17,7 +17,7 @@ from everwork.core.queries import Measure, Stats
 
 MINUTE_MS: Final = 60_000
 MINUTE_TYPES_MAX: Final = 200
-"""The maximum number of types in a minute, those with the most work."""
+"""The maximum number of types in a minute: those with the most work."""
 OTHER_TYPES: Final = "(other)"
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -40,13 +40,13 @@ class Work(NamedTuple):
 
 
 def work_of(counts: Mapping[str, int]) -> Work:
-    """The work in the counts of one type."""
+    """The work counted for one type."""
     return Work(*(counts.get(name, 0) for name in Work._fields))
 
 
 @dataclass(frozen=True)
 class Minute:
-    """One minute since the epoch. The types with the least work may be summed up as OTHER_TYPES."""
+    """One minute since the epoch. The types with the least work can be summed up as OTHER_TYPES."""
 
     minute: int
     counts: Counts
@@ -69,14 +69,14 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Finished attempts of some seconds, of one type or of all."""
+    """Finished attempts of a period in seconds, of one type or of all."""
 
     seconds: float
     work: Work
     measured: Measured
 
     def execution_ms(self, share: float) -> float | None:
-        """A percentile of run times: a share of 0.95 leaves the longest twentieth out."""
+        """A percentile of run times: a share of 0.95 is the 95th percentile."""
         return percentile_ms(self.measured.execution, share, self.work.execution_ms)
 
     def wait_ms(self, share: float) -> float | None:
@@ -120,16 +120,16 @@ class Growth:
         self._until_hour = 0
 
     def hours(self, at_ms: int | None) -> int:
-        """How many hours must be read at an instant; None if the time is not known yet."""
+        """How many hours must be read at a given time; None if the time is not known yet."""
         if self._from_hour is None or at_ms is None:
             return 2
-        # A step that began before the hour's end may commit after it, so the last hour is read for another minute. What
-        # a caller's own transaction commits still later is in the hours, and in no minute.
+        # A step started before the hour's end can commit after it, so the last hour is read for one more minute. What
+        # a caller's own transaction commits even later is counted in the hours, but in no minute.
         first = min(self._until_hour, (at_ms - MINUTE_MS) // HOUR_MS)
         return min(max(at_ms // HOUR_MS - first + 1, 1), HOURS_MAX)
 
     def step(self, stats: Stats, measures: Iterable[Measure], hours: int) -> dict[str, Counter[str]]:
-        """What was added, by type; nothing the first time. Measures may have been read a little later."""
+        """What was added, by type; nothing the first time. Measures may be a little newer."""
         hour = stats.generated_at_ms // HOUR_MS
         is_first, first = self._from_hour is None, hour - hours + 1
         known = first if self._from_hour is None else self._from_hour
@@ -142,14 +142,14 @@ class Growth:
             known = self._until_hour = first
         self._until_hour = max(self._until_hour, hour)
         self._from_hour = max(known, self._until_hour - 1)
-        # Counts may shrink, or end: a lapse was undone. What is counted there next is new again.
+        # Counts can shrink or disappear when a lease expiry is undone. Later counts there are new again.
         unread = {key: jobs for key, jobs in self._before.items() if self._from_hour <= key[0] < first}
         self._before = unread | {key: jobs for key, jobs in now.items() if key[0] >= self._from_hour}
         return grown
 
 
 HOURS_MAX: Final = 24
-"""The maximum number of hours that are caught up after an outage."""
+"""The maximum number of hours to catch up after an outage."""
 
 
 def _flat(stats: Stats, measures: Iterable[Measure]) -> dict[tuple[int, str, str], int]:
@@ -180,7 +180,7 @@ def minute_body(minute: Minute) -> str:
 
 
 def minute_from(name: str, body: str) -> Minute | None:
-    """A stored minute; None if another version has written it in another format."""
+    """A stored minute; None if another version wrote it in another format."""
     try:
         stored = orjson.loads(body)
         counts = {str(type): {str(what): int(jobs) for what, jobs in some.items()} for type, some in stored.items()}

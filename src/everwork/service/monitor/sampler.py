@@ -1,4 +1,4 @@
-"""Samples a store's metrics every two seconds, and keeps them by the minute."""
+"""Samples a store's metrics every two seconds, and stores them by minute."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from everwork.service.monitor.minutes import (
 
 READ_SECONDS: Final = 2.0
 SLOW_SECONDS: Final = 0.02
-"""A sample that takes longer, because of very many types, is reused for a while."""
+"""A sample that takes longer than this, because of very many types, is reused for a while."""
 READ_SHARE: Final = 0.02
 """The share of time that slow samples may take."""
 RECENT_SECONDS_MAX: Final = 10.0
@@ -43,7 +43,7 @@ FAREWELL_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The store at one instant of its own clock. Numbers increase with each sample."""
+    """The store at one time, by its own clock. `number` increases with each sample."""
 
     number: int
     at_ms: int
@@ -56,7 +56,7 @@ class MetricsSampler:
     """The latest sample, and the finished attempts of the last three hours by minute. Bound to one event loop.
 
     Minutes come from the engine's counts for the whole fleet. One server at a time writes them to the registry, where
-    a server that starts finds them.
+    a starting server finds them.
     """
 
     def __init__(self, engine: Engine, holder: str) -> None:
@@ -79,7 +79,7 @@ class MetricsSampler:
 
     async def open(self) -> None:
         """Load the stored minutes, take the first sample, and start the loop."""
-        with suppress(EngineError):  # The loop tries again, and logs it.
+        with suppress(EngineError):  # The loop retries, and logs it.
             await self._load()
             await self.fresh()
         self._loop.start()
@@ -98,7 +98,7 @@ class MetricsSampler:
 
     @property
     def minutes(self) -> Sequence[Minute]:
-        """The last minutes, oldest first, the running one last; minutes without a sample are missing."""
+        """The last minutes, oldest first, ending with the running minute; minutes without a sample are missing."""
         return self._past_and_running
 
     def span(self, minutes: int, type: str | None = None) -> Span:
@@ -113,7 +113,7 @@ class MetricsSampler:
         return span_of(chosen, max(seen_ms, 0) / 1000, type)
 
     async def fresh(self) -> Sample:
-        """Read now. Callers share a sample that has not begun yet, so none gets one from before its call."""
+        """Read now. Callers share a sample that has not started yet, so none gets a sample from before its call."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-pulse-reading")
             self._next.add_done_callback(_consume_error)
@@ -147,7 +147,7 @@ class MetricsSampler:
 
     async def _read_in_turn(self) -> Sample:
         async with self._sampling_in_turn:
-            self._next = None  # Callers from now on need a later sample.
+            self._next = None  # Later callers need a newer sample.
             began = time.monotonic()
             stats, hours = await self._stats()
             measures = await self._engine.measures(hours)
@@ -163,7 +163,7 @@ class MetricsSampler:
             return self.latest
 
     async def _stats(self) -> tuple[Stats, int]:
-        """The hours that can have changed: nearly always the running one only."""
+        """The hours that may have changed: nearly always only the current one."""
         hours = self._growth.hours(None if self.latest is None else self.latest.at_ms)
         stats = await self._engine.stats(hours)
         if (needed := self._growth.hours(stats.generated_at_ms)) > hours:
@@ -171,7 +171,7 @@ class MetricsSampler:
         return stats, hours
 
     def _roll(self, at_ms: int) -> None:
-        """Close the running minute if it is over."""
+        """Close the running minute if it has ended."""
         before, number = self.latest, at_ms // MINUTE_MS
         if before is None or number < before.at_ms // MINUTE_MS:
             self._begin(at_ms, [] if before is None else [self._running_minute(before)])
@@ -181,7 +181,7 @@ class MetricsSampler:
             self._running = defaultdict(Counter)
 
     def _begin(self, at_ms: int, running: Sequence[Minute]) -> None:
-        """Continue a stored minute, or one to which the clock was set back; later ones are dropped."""
+        """Continue a stored minute, or one that the clock was set back to; later ones are dropped."""
         number = at_ms // MINUTE_MS
         same = [minute for minute in self._past if minute.minute == number]
         self._began_ms = None if same else at_ms
@@ -209,7 +209,7 @@ class MetricsSampler:
     # Storage ------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        """Load the minutes that other servers stored; older than three hours they expire in the registry."""
+        """Load the minutes that other servers stored; the registry drops them after three hours."""
         entries = await self._engine.last_registered(MINUTE_KIND, MINUTES_KEPT)
         own = {minute.minute for minute in self.minutes}
         found = [minute for one in entries if (minute := minute_from(one.name, one.body)) and minute.minute not in own]
@@ -228,7 +228,7 @@ class MetricsSampler:
     async def _adopt(self) -> None:
         """Another server writes: its minutes replace ours, which may be partial.
 
-        Minutes that it skipped, because it hung or was away, are written here.
+        Minutes that it skipped, because it hung or was down, are written here.
         """
         missing = self._past[-1].minute - self._unsaved[0].minute + 2
         entries = await self._engine.last_registered(MINUTE_KIND, min(missing, MINUTES_KEPT))
@@ -244,6 +244,6 @@ class MetricsSampler:
 
 
 def _consume_error(task: asyncio.Task[Sample]) -> None:
-    """The callers may be gone; asyncio would warn of an exception that was never retrieved."""
+    """The callers may be gone, and asyncio would warn about an exception that was never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,1 +1,1 @@
-"""Jobs by the clock."""
+"""Triggers: jobs created on a schedule."""

@@ -1,4 +1,4 @@
-"""The instants at which a cron expression matches in a time zone, across clock changes."""
+"""The times at which a cron expression matches in a time zone, across clock changes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _WEEK: Final = timedelta(weeks=1)
 
 
 def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
-    """The instants after one at which an expression matches in a zone, in order."""
+    """The times after a given one at which an expression matches in a zone, in order."""
     walk = CronSim(expression, at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone))
     return _in_real_time(expression, zone, after_ms) if walk.fixup_tz is None else _as_debian_does(walk, after_ms)
 
 
 def in_words(expression: str) -> str | None:
-    """An expression in words, for people; None if it is invalid."""
+    """An expression in words, for display; None if it is invalid."""
     try:
         return str(CronSim(expression, EPOCH).explain())
     except CronSimError:
@@ -30,19 +30,19 @@ def in_words(expression: str) -> str | None:
 
 
 def _as_debian_does(walk: CronSim, after_ms: int) -> Iterator[int]:
-    """Fixed times match once a day, whatever the clocks do."""
+    """Fixed times match once per day, even if the clocks change."""
     last_ms = after_ms
     for found in walk:
-        # Started inside an hour that comes twice, CronSim yields the first of both again.
+        # Started inside a repeated hour, CronSim yields the first occurrence again.
         if (point_ms := ms_of(found)) > last_ms:
             last_ms = point_ms
             yield point_ms
 
 
 def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
-    """Whenever the clock shows it. Between two changes, a zone has a fixed offset.
+    """Matches whenever the local clock does. Between two changes, a zone has a fixed offset.
 
-    CronSim itself skips points after a change that is not a whole hour.
+    CronSim itself skips times after a change that is not a whole hour.
     """
     after = begin = at(after_ms)
     while True:
@@ -59,7 +59,7 @@ def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]
 
 
 def _change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
-    """The first second after `begin`, up to `end`, at which clocks have changed; None if they do not."""
+    """The first second after `begin`, up to `end`, at which the clocks have changed; None if they do not."""
     offset, early, late = _offset(zone, begin), begin.replace(microsecond=0), begin
     while late < end and _offset(zone, late) == offset:
         early, late = late.replace(microsecond=0), min(late + _WEEK, end)
@@ -76,10 +76,10 @@ def _offset(zone: tzinfo, instant: datetime) -> timedelta:
 
 
 def ms_of(instant: datetime) -> int:
-    """An instant in milliseconds."""
+    """A datetime as milliseconds."""
     return (instant - EPOCH) // MILLISECOND
 
 
 def at(instant_ms: int) -> datetime:
-    """The instant of milliseconds."""
+    """Milliseconds as a datetime."""
     return EPOCH + instant_ms * MILLISECOND

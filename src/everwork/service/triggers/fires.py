@@ -1,4 +1,4 @@
-"""The jobs that triggers have created, recognised by their dedupe keys."""
+"""The jobs that triggers have created, recognized by their dedupe keys."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import TriggerEntry
 
 FIRES_MAX: Final = 100
-"""A trigger's jobs are searched among this many of its type."""
+"""A trigger's jobs are searched among this many jobs of its type."""
 SEARCH_SECONDS_MAX: Final = 0.1
 """Time limit for the jobs of many triggers: a store without an index by type reads very many for each."""
 
 
 class TriggerFire(NamedTuple):
-    """A job of a trigger, and its time point; None if it was fired by hand."""
+    """A job of a trigger, and its scheduled time; None if it was fired manually."""
 
     key: int
     state: State
@@ -30,12 +30,12 @@ class TriggerFire(NamedTuple):
 
 
 def fire_key(worker_id: str, trigger_id: str, occasion: int | str) -> str:
-    """The dedupe key of a trigger's job for an occasion, mostly a time point."""
+    """The dedupe key of a trigger's job for an occasion, usually a scheduled time."""
     return f"trigger:{worker_id}:{trigger_id}:{occasion}"
 
 
 def by_hand() -> str:
-    """A unique occasion that is no time point."""
+    """A unique occasion other than a scheduled time."""
     return f"by-hand-{token_hex(8)}"
 
 

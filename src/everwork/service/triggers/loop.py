@@ -1,4 +1,4 @@
-"""Triggers: scheduled jobs. Every program with a trigger tries to fire it; the store accepts each time point once."""
+"""Triggers: scheduled jobs. Every program with a trigger tries to fire it; the store accepts each time once."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from everwork.service.triggers.schedule_call import ANSWER_SECONDS_MAX, Schedule
 log = get_logger("everwork")
 
 CHECK_MS: Final = 5_000
-"""How often all triggers are checked, even if none is due: clocks may be set, marks may be moved."""
+"""How often all triggers are checked, even if none is due: clocks can be adjusted and marks can move."""
 PENDING_MS: Final = 1_000
-"""How often a trigger is checked whose schedule has not answered yet."""
+"""How often a trigger is checked while its schedule has not answered yet."""
 LONG_MS: Final = 3_600_000
-"""The time points of a longer absence are computed in a thread: there may be many."""
+"""The scheduled times of a longer absence are computed in a thread: there can be many."""
 CALL_WAIT_SECONDS: Final = 1.0
 """How long all triggers wait for users' schedules to answer; later answers are processed later."""
 BROKEN_MS_MIN: Final = 1_000
 BROKEN_MS_MAX: Final = 60_000
 
 Off = Callable[[], Awaitable[frozenset[str]]]
-"""Which triggers are switched off, by name."""
+"""Which triggers are disabled, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """A trigger in the loop: when it fires, and the job that each of its time points creates.
+    """A trigger in the loop: when it fires, and the job that each scheduled time creates.
 
-    `cache_ms`: how long the status "on" is cached (None: it is not); `check_every_ms`: how often one that is switched
-    off is checked.
+    `cache_ms`: how long the status "on" is cached (None: it is not); `check_every_ms`: how often a disabled one
+    is checked.
     """
 
     worker_id: str
@@ -60,7 +60,7 @@ class Scheduled:
         return f"{self.worker_id}/{self.trigger_id}"
 
     def fire(self, point_ms: int) -> Fire:
-        """A time point with its job."""
+        """A scheduled time with its job."""
         job = NewJob(
             type=self.type,
             variables=self.variables,
@@ -71,7 +71,7 @@ class Scheduled:
 
 
 class TriggerLoop(BackgroundLoop):
-    """Fires triggers at their time points, by the engine's clock, until it is stopped."""
+    """Fires triggers at their scheduled times, by the engine's clock, until it is stopped."""
 
     def __init__(self, engine: Engine, triggers: Iterable[Scheduled], off: Off) -> None:
         super().__init__("triggers", self._step, CHECK_MS / 1000)
@@ -84,7 +84,7 @@ class TriggerLoop(BackgroundLoop):
         self.fired = 0
 
     def start(self) -> None:
-        """Start to fire, if there are triggers."""
+        """Start firing, if there are triggers."""
         if self._states:
             super().start()
 
@@ -93,7 +93,7 @@ class TriggerLoop(BackgroundLoop):
         await self._run()
 
     async def tick(self) -> float:
-        """Fire what is due; returns the seconds until the next time point or check, at most a few."""
+        """Fire due triggers; returns the seconds until the next scheduled time or check, at most a few."""
         now_ms = await self._read_marks()
         due = [one for one in self._states.values() if one.check_ms <= now_ms]
         for one in due:
@@ -110,7 +110,7 @@ class TriggerLoop(BackgroundLoop):
         return self._until_next(now_ms)
 
     async def catch_up(self, steps_max: int) -> None:
-        """Fire until nothing is due, in at most `steps_max` steps; for callers that do not run the loop."""
+        """Fire until no trigger is due, in at most `steps_max` steps; for callers that do not run the loop."""
         for _ in range(steps_max):
             if await self.tick() > 0:
                 return
@@ -120,7 +120,7 @@ class TriggerLoop(BackgroundLoop):
         answer = await self._engine.trigger_marks(self._expected)
         if answer.now_ms < self._now_ms:
             for one in self._states.values():
-                one.reset()  # The clock was set back: what was planned by it does not hold.
+                one.reset()  # The clock was set back: plans based on it are void.
         self._now_ms = answer.now_ms
         for name, mark in zip(self._expected, answer.marks, strict=True):
             self._states[name].adopt(mark)
@@ -159,7 +159,7 @@ class TriggerLoop(BackgroundLoop):
         return seconds == 0
 
     async def _sleep(self, seconds: float) -> None:
-        """Until the next time point, not earlier and hardly later; after an error, as in any loop."""
+        """Until the next scheduled time, not earlier and hardly later; after an error, as in any loop."""
         if self._seconds_left is None:
             await super()._sleep(seconds)
             return
@@ -173,30 +173,30 @@ class _TriggerState:
     def __init__(self, scheduled: Scheduled, wake: Callable[[], None]) -> None:
         self.check_ms = 0
         self.call: ScheduleCall | None = None
-        """The running call of its schedule, in a thread of its own."""
+        """The running call of its schedule, in its own thread."""
         self._wake = wake
         self._next_ms: int | None = None
         self._scheduled = scheduled
         self._mark = TriggerMark(0, 0)
         self._points: deque[int] = deque()
         self._pass_ms: int | None = None
-        """Time points up to here pass without a job."""
+        """Scheduled times up to here pass without a job."""
         self._is_off = False
         self._status_ms: int | None = None
         self._off_at_ms: int | None = None
-        """Up to where time points had passed when it was last seen switched off; None: it was on."""
+        """The last scheduled time that had passed when it was last seen disabled; None: it was enabled."""
         self._broken_until_ms = 0
         self._broken_ms = BROKEN_MS_MIN
         self._failure = Outage(
             log,
-            "trigger failed, trying again later",
+            "trigger failed, retrying later",
             "trigger works again",
             trigger=scheduled.name,
             type=scheduled.type,
         )
 
     def adopt(self, mark: TriggerMark) -> None:
-        """Take over the store's mark: time points that have passed are not fired here."""
+        """Take over the store's mark: scheduled times that have passed are not fired here."""
         self._mark = mark
         if self._pass_ms is not None and self._pass_ms <= mark.last_ms:
             self._pass_ms = None
@@ -208,7 +208,7 @@ class _TriggerState:
         self.check_ms = self._broken_until_ms = 0
 
     async def find_points(self, now_ms: int) -> None:
-        """Compute what is due, or start a call for it."""
+        """Compute the due times, or start a call for it."""
         self._drop_old(now_ms)
         if self._is_off or self._points or self.call or now_ms < self._broken_until_ms:
             return
@@ -251,7 +251,7 @@ class _TriggerState:
 
     def _log_skipped(self, due: Due) -> None:
         log.warning(
-            "a trigger has missed more time points than it catches up with, the oldest are skipped",
+            "a trigger missed more scheduled times than its catch-up limit; the oldest are skipped",
             trigger=self._scheduled.name,
             skipped=f"at least {due.skipped}" if due.is_more else due.skipped,
             catches_up_with=len(due.points),
@@ -264,7 +264,7 @@ class _TriggerState:
             self._wake()
 
     def _drop_old(self, now_ms: int) -> None:
-        """Without catch-up, what could not be fired in time is skipped."""
+        """Without catch-up, scheduled times that could not be fired in time are skipped."""
         while not self._scheduled.plan.is_catchup and self._points and self._points[0] < now_ms - GRACE_MS:
             self._points.popleft()
 
@@ -274,7 +274,7 @@ class _TriggerState:
             self.call.is_stale = True
 
     def _switched_on(self, now_ms: int) -> None:
-        """Switched on again: what was missed while it was off is not caught up.
+        """Enabled again: scheduled times missed while it was disabled are not caught up.
 
         If the mark has moved, another process has done this, and may have fired since.
         """
@@ -298,7 +298,7 @@ class _TriggerState:
         return holds_ms is None or now_ms - self._status_ms >= holds_ms
 
     def set_status(self, now_ms: int, *, is_off: bool) -> None:
-        """Set the status that the registry has now."""
+        """Apply the status from the registry."""
         self._status_ms = now_ms
         if is_off != self._is_off:
             self._is_off = is_off
@@ -308,7 +308,7 @@ class _TriggerState:
             self._forget_points()
 
     def next_fires(self, most: int) -> list[Fire]:
-        """What is to be fired now, the oldest time point first."""
+        """What to fire now, the oldest scheduled time first."""
         fires = [] if self._pass_ms is None else [Fire(self._scheduled.name, self._pass_ms, None)]
         return fires + [self._scheduled.fire(point_ms) for point_ms in islice(self._points, most)]
 
@@ -317,7 +317,7 @@ class _TriggerState:
         if self._is_off:
             self.check_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
         elif self.call is not None and self.call.answer.done():
-            self.check_ms = now_ms  # The answer arrived while others were fired.
+            self.check_ms = now_ms  # The answer arrived while other triggers were fired.
         elif now_ms < self._broken_until_ms:
             self.check_ms = self._broken_until_ms
         elif self.call is not None:
@@ -329,7 +329,7 @@ class _TriggerState:
             self.check_ms = now_ms + CHECK_MS if self._next_ms is None else self._next_ms
 
     def _fail(self, now_ms: int, error: Exception) -> None:
-        """It is broken: it waits, with exponential backoff."""
+        """The trigger is broken: retry with exponential backoff."""
         self._failure.report(error)
         self._points.clear()
         self.check_ms = self._broken_until_ms = now_ms + self._broken_ms

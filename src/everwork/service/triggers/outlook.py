@@ -1,4 +1,4 @@
-"""When triggers fire next, computed from their entries: the same time points as in the trigger loop."""
+"""When triggers fire next, computed from their entries: the same scheduled times as in the trigger loop."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from everwork.service.triggers.cron import matches
 
 
 class NextFire(NamedTuple):
-    """The next time point; if there is none, why."""
+    """The next scheduled time or, if there is none, the reason."""
 
     point_ms: int | None
     why: str | None
 
 
-OFF: Final = NextFire(None, "it is switched off")
-FOREIGN: Final = NextFire(None, "only the cron class of its own program knows")
-NOT_BEGUN: Final = NextFire(None, "it begins when a program with it first runs")
-OVER: Final = NextFire(None, "its lifetime is over")
-NEVER: Final = NextFire(None, "no time is left that its schedule matches")
-UNKNOWN: Final = NextFire(None, "it was declared by a program that does not tell its schedule")
+OFF: Final = NextFire(None, "it is disabled")
+FOREIGN: Final = NextFire(None, "only its own program can compute its schedule")
+NOT_BEGUN: Final = NextFire(None, "it starts when a program that declares it first runs")
+OVER: Final = NextFire(None, "its lifetime has ended")
+NEVER: Final = NextFire(None, "its schedule has no further times")
+UNKNOWN: Final = NextFire(None, "its program did not register its schedule")
 
 
 def trigger_view(
@@ -44,7 +44,7 @@ def trigger_view(
 
 
 def next_fire(entry: TriggerEntry, mark: TriggerMark | None, now_ms: int) -> NextFire:
-    """When a trigger fires next, or would if it were served."""
+    """When a trigger fires next, or would fire if it were served."""
     if entry.is_foreign:
         return FOREIGN
     if entry.interval_ms is None and not entry.cron:
@@ -53,7 +53,7 @@ def next_fire(entry: TriggerEntry, mark: TriggerMark | None, now_ms: int) -> Nex
 
 
 def upcoming(view: TriggerView, count: int) -> list[int]:
-    """Its next time points, up to `count`, as far as they are known."""
+    """The next scheduled times, up to `count`, as far as they are known."""
     points: list[int] = []
     point_ms = view.next_ms
     while point_ms is not None and len(points) < count:
@@ -67,7 +67,7 @@ def _next(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
     try:
         point_ms = next_point(plan_of(entry), mark.began_ms, mark.last_ms, now_ms)
     except (ValueError, KeyError, OSError, ArithmeticError, CronSimError) as error:
-        # A zone that this machine does not have, or an invalid entry.
+        # A time zone that this machine does not have, or an invalid entry.
         return NextFire(None, f"its schedule cannot be read here: {shown(str(error))}")
     if point_ms is None:
         return NEVER if entry.lifetime_ms is None else OVER

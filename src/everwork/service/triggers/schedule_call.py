@@ -1,4 +1,4 @@
-"""User code that may block: runs in its own thread, so that it delays neither the event loop nor the exit."""
+"""User code that may block: it runs in its own thread, so that it delays neither the event loop nor the exit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Final
 from everwork.core.schedule import Every, Outlook, Plan, Schedule, outlook
 
 ANSWER_SECONDS_MAX: Final = 5.0
-"""How long a schedule may take to compute one time point."""
+"""How long a schedule may take to compute one time."""
 
 
 class ScheduleCall:
-    """Computes the time points of a user's schedule in a thread; `on_answer` is called when it is done.
+    """Computes the times of a user's schedule in a thread; `on_answer` is called when it is done.
 
-    The time limit holds for one point: catching up with many may take longer.
+    The time limit applies to each time: catching up with many can take longer.
     """
 
     def __init__(self, plan: Plan, instants: tuple[int, int, int], on_answer: Callable[[], None]) -> None:
         self.is_stale = False
-        """The question is outdated: its answer must not be used."""
+        """Whether the call is outdated and its answer must not be used."""
         self.is_awaited = False
-        """A caller has already waited for the answer once, which is enough."""
+        """Whether a caller has already waited for the answer once, which is enough."""
         self.answer: asyncio.Future[Outlook | Exception] = asyncio.get_running_loop().create_future()
         self.answer.add_done_callback(lambda _: on_answer())
         self._point_started_at = time.monotonic()
@@ -37,11 +37,11 @@ class ScheduleCall:
 
     @property
     def is_late(self) -> bool:
-        """Whether the current point takes too long."""
+        """Whether the current computation takes too long."""
         return not self.answer.done() and time.monotonic() - self._point_started_at > ANSWER_SECONDS_MAX
 
     def _timed(self, schedule: Schedule) -> Schedule:
-        """The same schedule, which notes when each point was started."""
+        """The same schedule, noting when each computation started."""
         if isinstance(schedule, Every):
             return schedule
         next_after = schedule.next_after
@@ -59,7 +59,7 @@ class ScheduleCall:
             answer = error
         except BaseException as error:  # noqa: BLE001 - nothing else handles errors of this thread; SystemExit must not exit
             answer = RuntimeError(f"{type(error).__name__}: {error}")
-        with suppress(RuntimeError):  # The loop is closed: there is no one left to answer.
+        with suppress(RuntimeError):  # The loop is closed: no caller is left to answer.
             loop.call_soon_threadsafe(self._set_answer, answer)
 
     def _set_answer(self, answer: Outlook | Exception) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
 
-UNTRIED = "it cannot be requeued, because it has used no attempts; run it now instead"
+UNTRIED = "it cannot be requeued because it has used no attempts; run it now instead"
 LATER = "2099-01-01T00:00:00Z"
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in send\nOSError: s3cret-s3cret refused'
 

@@ -31,7 +31,12 @@ async def test_the_settings_in_force_are_shown_without_secrets(tmp_path: Path) -
 async def test_the_page_says_what_an_examination_finds_and_what_to_do(visitor: Visitor) -> None:
     await visitor.rest.dead_letter()
     page = await visitor.page("/ui/settings")
-    for told in ("All good; 1 thing worth knowing", "1 failed job: dead letters", "survives a power cut", "1 failed"):
+    for told in (
+        "All good; 1 thing worth knowing",
+        "1 failed job: dead letters",
+        "survive a power failure",
+        "1 failed",
+    ):
         assert told in page, told
     assert "sqlite" in page
     assert '<a href="/ui/dead">Dead letters</a>' in page
@@ -44,8 +49,8 @@ async def test_what_needs_somebody_stands_first(visitor: Visitor) -> None:
     page = await visitor.page("/ui/settings")
     problem, note = page.index("type 'orphan'"), page.index("dead letters")
     assert problem < note
-    assert "What to do: start a worker for it" in page
-    assert 'the first since <time datetime="' in page
+    assert "What to do: start a worker for this type" in page
+    assert 'the oldest since <time datetime="' in page
     assert "All good" not in page
 
 

@@ -25,7 +25,7 @@ async def test_a_trigger_is_shown_with_its_points_and_without_its_secrets(visito
     await a_trigger(visitor.rest.engine, description="The report", interval_ms=HOUR_MS, variables=variables)
     listed = await visitor.page("/ui/triggers")
     assert "nobody runs it" in listed
-    assert "begins when a program with it first runs" in listed
+    assert "starts when a program that declares it first runs" in listed
     await visitor.rest.engine.trigger_marks([NAME])
     await a_process(visitor.rest.engine)
     listed = await visitor.page("/ui/triggers")
@@ -65,7 +65,7 @@ async def test_a_trigger_is_switched_off_and_on(visitor: Visitor) -> None:
     assert said["text"].startswith("nightly-report is off: it does not fire")
     assert await Fleet(visitor.rest.engine).triggers_off() == {NAME}
     page = await visitor.page("/ui/trigger", name=NAME)
-    assert ("it is switched off" in page, "Switch on" in page) == (True, True)
+    assert ("it is disabled" in page, "Switch on" in page) == (True, True)
     assert (await visitor.done("/ui/triggers/switch", trigger=NAME, on="yes"))["text"] == "nightly-report is on."
     assert [action for action, _, _ in await visitor.audit()] == ["triggers.on", "triggers.off"]
 

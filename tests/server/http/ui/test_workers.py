@@ -102,7 +102,7 @@ async def test_workers_that_no_manager_runs_are_shown_while_idle_and_not_offered
     ]
     assert listed["left_out"] == 3
     refused = await rest.refused(422, "POST", "/api/v1/processes/h-1-ab/restart")
-    assert "is not a process of a manager; restart its program where it runs" in refused["detail"]
+    assert "is not started by a manager; restart its program on its own host" in refused["detail"]
 
 
 async def test_who_does_not_live_is_told_in_words(visitor: Visitor) -> None:

@@ -1,4 +1,4 @@
-"""Request bodies: bounded in size and time, and JSON without duplicate names or numbers that lose digits."""
+"""Request bodies: bounded in size and time; JSON without duplicate names or numbers that lose digits."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BULK_BYTES_MAX: Final = 32 * 1_048_576
 CHUNK_SECONDS: Final = 30.0
 JSON_TYPE: Final = "application/json"
 DIAGNOSE_BYTES_MAX: Final = 262_144
-"""A body up to this size is parsed again, slowly, to find the name that is duplicated."""
+"""A body up to this size is parsed again, slowly, to find the duplicate name."""
 
 
 async def read_json(request: Request, bytes_max: int, *, is_required: bool = False) -> Any:
     """Return the JSON value of the body; an empty body is `{}` unless one is required."""
     raw = await read_body(request, bytes_max)
     if not raw and is_required:
-        raise InvalidInput("body", "must be sent; {} is an object that says nothing")
+        raise InvalidInput("body", "is required; send {} for an empty object")
     if not raw:
         return {}
     _require_json(request)
@@ -56,12 +56,12 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
 
 
 async def _next_chunk(request: Request) -> Message:
-    """Receive the next message; a client that pauses for too long would only hold its connection."""
+    """Receive the next message; a client that pauses for too long only occupies a connection."""
     try:
         async with asyncio.timeout(CHUNK_SECONDS):
             return await request.receive()
     except TimeoutError:
-        detail = f"the body must come without pauses of {CHUNK_SECONDS:g} s"
+        detail = f"the body must arrive without pauses longer than {CHUNK_SECONDS:g} s"
         raise Refusal(408, "body_timeout", detail, {"Connection": "close"}) from None
 
 
@@ -73,14 +73,14 @@ async def parse_json(raw: bytes) -> Any:
         await asyncio.sleep(0)
         parsed = await scan_json(orjson.dumps(value))
     except orjson.JSONDecodeError as error:
-        raise Refusal(400, "invalid_json", f"the body is no JSON: {error}") from None
+        raise Refusal(400, "invalid_json", f"the body is not valid JSON: {error}") from None
     except (orjson.JSONEncodeError, RecursionError):
         raise Refusal(400, "invalid_json", "the body is nested too deeply") from None
-    # orjson takes the last of two equal names, and rounds long numbers, silently.
+    # orjson silently takes the last of two equal names, and rounds long numbers.
     if sent.names != parsed.names:
         raise _duplicate_name(raw)
     if sent.long_number is not None:
-        raise InvalidInput("body", f"must not contain whole numbers over 64 bits, like {sent.long_number}")
+        raise InvalidInput("body", f"must not contain integers over 64 bits, such as {sent.long_number}")
     return value
 
 
@@ -91,7 +91,7 @@ def _require_json(request: Request) -> None:
         raise Refusal(415, "unsupported_media_type", f"Content-Type must be {JSON_TYPE}, not {shown}")
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
-        detail = f"Content-Encoding must be absent: bodies are taken as they are, not {checks.shown(encoding)}"
+        detail = f"Content-Encoding is not supported: send the body unencoded, not as {checks.shown(encoding)}"
         raise Refusal(415, "unsupported_media_type", detail)
 
 
@@ -107,17 +107,17 @@ def _duplicate_name(raw: bytes) -> InvalidInput:
             json.loads(raw, object_pairs_hook=_refuse_duplicates)
     except InvalidInput as error:
         return error
-    return InvalidInput("body", "must not have a name twice in one object")
+    return InvalidInput("body", "must not have duplicate names in one object")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
     name, count = Counter(name for name, _ in pairs).most_common(1)[0] if pairs else ("", 0)
     if count > 1:
-        raise InvalidInput(name[:80], "must not be given twice in one object")
+        raise InvalidInput(name[:80], "must not appear twice in one object")
 
 
 VALUES_MAX: Final = 1_000_000
-"""Per body: parsing this many takes about a tenth of a second, which blocks the event loop."""
+"""Per body: parsing this many blocks the event loop for about a tenth of a second."""
 CHUNK_BYTES: Final = 1_048_576
 """Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
@@ -159,7 +159,7 @@ def _without_escapes(chunk: bytes) -> bytes:
 
 
 def _check_size(values: int, quotes: int) -> None:
-    """Every string has two quotes, and a name with its value may count as one."""
+    """Every string has two quotes, and a name with its value can count as one."""
     if values > VALUES_MAX or quotes > 4 * VALUES_MAX:
         raise InvalidInput("body", f"must have at most {VALUES_MAX:,} values; send them in several calls")
 

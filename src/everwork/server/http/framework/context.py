@@ -56,7 +56,7 @@ class AuthorisedRequest:
 API: Final = "rest"
 """The label of this API in metrics."""
 PRINCIPAL: Final = "everwork.principal"
-"""The key in the scope of a request whose caller the surrounding application has checked; if it is None: no access."""
+"""The key in the scope of a request whose caller the surrounding application has checked; None means no access."""
 
 
 @dataclass(frozen=True, slots=True)

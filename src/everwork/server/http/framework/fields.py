@@ -53,7 +53,7 @@ class Integer:
         return checks.whole_number(name, value, self.low, self.high)
 
     def parse(self, name: str, text: str) -> int:
-        """The number, from decimal digits."""
+        """The number, parsed from decimal digits."""
         digits = text.removeprefix("-")
         is_number = digits.isascii() and digits.isdigit() and len(digits) <= 20
         return checks.whole_number(name, int(text) if is_number else text, self.low, self.high)
@@ -76,7 +76,7 @@ class Number:
         return checks.number(name, value, self.low, self.high)
 
     def parse(self, name: str, text: str) -> float:
-        """The number, from decimal digits."""
+        """The number, parsed from decimal digits."""
         try:
             return self.read(name, float(text))
         except ValueError:
@@ -133,14 +133,14 @@ class SearchText:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An error message: of any length, because a failure must not be rejected for its message."""
+    """An error message of any length: a failure must not be refused because of its message."""
 
     schema: Schema = field(default_factory=lambda: {"type": "string"})
 
     def read(self, name: str, value: object) -> str:
-        """The part of the message that is kept."""
+        """The part of the message that is stored."""
         if not isinstance(value, str):
-            raise InvalidInput(name, f"must be a text, not {checks.shown(value)}")
+            raise InvalidInput(name, f"must be a string, not {checks.shown(value)}")
         return error_text(value)
 
     parse = read
@@ -148,14 +148,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Traceback:
-    """The traceback of a failure: of any length, too."""
+    """The traceback of a failure, of any length, too."""
 
     schema: Schema = field(default_factory=lambda: {"type": "string"})
 
     def read(self, name: str, value: object) -> str | None:
-        """The part of the traceback that is kept; None if there is none."""
+        """The part of the traceback that is stored; None if there is none."""
         if not isinstance(value, str):
-            raise InvalidInput(name, f"must be a text, not {checks.shown(value)}")
+            raise InvalidInput(name, f"must be a string, not {checks.shown(value)}")
         return traceback_text(value) or None
 
     parse = read
@@ -174,7 +174,7 @@ class Flag:
         return value
 
     def parse(self, name: str, text: str) -> bool:
-        """The boolean, from `true` or `false`."""
+        """The boolean, parsed from `true` or `false`."""
         return self.read(name, {"true": True, "false": False}.get(text, text))
 
 
@@ -203,7 +203,7 @@ class JsonObject:
         return {"type": "object", "additionalProperties": True}
 
     def read(self, name: str, value: object) -> Mapping[str, Any]:
-        """The object, known to be storable."""
+        """The object, checked to be storable."""
         encode_object(name, value, self.bytes_max)
         return require_object(name, value)
 
@@ -214,7 +214,7 @@ class JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a set of words, in either case."""
+    """One of a set of words, in upper or lower case."""
 
     words: tuple[str, ...]
 
@@ -224,7 +224,7 @@ class OneOf:
         return {"type": "string", "enum": sorted({*self.words, *(word.upper() for word in self.words)})}
 
     def read(self, name: str, value: object) -> str:
-        """The word as it is listed."""
+        """The word as listed."""
         found = next((word for word in self.words if isinstance(value, str) and value.lower() == word), None)
         if found is None:
             raise InvalidInput(name, f"must be one of {', '.join(self.words)}, not {checks.shown(value)}")

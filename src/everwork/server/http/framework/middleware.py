@@ -37,7 +37,7 @@ class _OwnHostOnly:
         if is_own_host(scope, self._host):
             await self._app(scope, receive, send)
         else:
-            detail = "a server without authentication answers only to names of its own host"
+            detail = "a server without authentication accepts only requests addressed to its own host"
             await problem(403, "permission_denied", detail)(scope, receive, send)
 
 
@@ -69,14 +69,14 @@ class ResponseMiddleware:
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:
-            # Requests are cancelled only by a server that stops and whose grace period is over.
+            # Requests are cancelled only when the server stops and its grace period has ended.
             if status == GONE:
                 await problem(503, "stopping", "the server is stopping")(scope, receive, send_with_headers)
-        except Exception as error:  # the last resort: a bug must not become a traceback on the wire
+        except Exception as error:  # the last resort: a bug must not be sent as a traceback
             log.error("internal error in a request", path=scope["path"], error=type(error).__name__, exc_info=error)
             if status != GONE:
                 raise
-            await problem(500, "internal_error", "the server met a defect; its log says more")(
+            await problem(500, "internal_error", "internal error; see the server log")(
                 scope, receive, send_with_headers
             )
         finally:

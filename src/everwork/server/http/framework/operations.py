@@ -29,7 +29,7 @@ BODY: Final = "body"
 
 
 class Field(NamedTuple):
-    """One parameter of a query or field of a body."""
+    """One query parameter or one field of a body."""
 
     name: str
     type: FieldType
@@ -143,7 +143,7 @@ class Operation:
 
     @property
     def is_unbound(self) -> bool:
-        """Whether keys that are bound to tenants are refused."""
+        """Whether keys restricted to tenants are refused."""
         return self.rule is not None and self.rule.tenants is UNBOUND
 
     async def run(self, context: AppContext, request: Request) -> Response:
@@ -159,7 +159,7 @@ class Operation:
 
 
 def caller_of(context: AppContext, scope: Scope) -> Principal:
-    """The caller that the surrounding application has checked or, if it checks none, the holder of the API key."""
+    """The caller checked by the surrounding application or, if it does not check, the holder of the API key."""
     if PRINCIPAL not in scope:
         return context.keys.admit(api_key_of(scope))
     checked: Principal | None = scope[PRINCIPAL]
@@ -167,7 +167,7 @@ def caller_of(context: AppContext, scope: Scope) -> Principal:
 
 
 def require_one_of(permissions: tuple[Permission, ...], principal: Principal) -> None:
-    """Refuse a principal that has none of these permissions; the error names all that would do."""
+    """Refuse a principal that has none of these permissions; the error lists all that would be enough."""
     if not any(map(principal.allows, permissions)):
         needed = " or ".join(sorted(repr(one.value) for one in {*permissions, Permission.ALL}))
         raise PermissionDenied(f"key '{principal.name}' lacks the permission {needed}")
@@ -191,7 +191,7 @@ class PathHandler:
         operation = self.operations.get("GET" if method == "HEAD" else method)
         try:
             if operation is None:
-                raise Refusal(405, "method_not_allowed", f"allowed here: {self._allowed}", {"Allow": self._allowed})
+                raise Refusal(405, "method_not_allowed", f"use one of {self._allowed}", {"Allow": self._allowed})
             scope["everwork.operation"] = operation.id
             response = await operation.run(self._context, Request(scope, receive))
         except (EverworkError, Refusal) as error:
@@ -209,7 +209,7 @@ def read_query(raw: bytes, fields: tuple[Field, ...]) -> dict[str, Any]:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX, errors="strict")
     except ValueError as error:
-        raise InvalidInput("query", f"is malformed: {error}") from None
+        raise InvalidInput("query", f"cannot be parsed: {error}") from None
     sent: dict[str, list[str]] = {}
     for name, text in pairs:
         sent.setdefault(name, []).append(text)
@@ -221,7 +221,7 @@ def refuse_unknown(sent: Mapping[str, Any], known: set[str] | frozenset[str]) ->
     """Refuse unknown names, so that nothing is silently ignored."""
     for name in sent:
         if name not in known:
-            allowed = f"allowed: {', '.join(sorted(known))}" if known else "no fields are allowed here"
+            allowed = f"allowed: {', '.join(sorted(known))}" if known else "no parameters are allowed here"
             raise InvalidInput(name[:80], f"is unknown; {allowed}")
 
 
@@ -231,7 +231,7 @@ def _parse(field: Field, texts: list[str] | None) -> Any:
     if isinstance(field.type, ListOf):
         return field.type.parse_all(field.name, texts)
     if len(texts) > 1:
-        raise InvalidInput(field.name, "must be given once")
+        raise InvalidInput(field.name, "must appear only once")
     return field.type.parse(field.name, texts[0])
 
 

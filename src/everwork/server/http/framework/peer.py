@@ -1,4 +1,4 @@
-"""The peer of a request: address (trusted proxies only are believed), API key, TLS, and the host it names."""
+"""The peer of a request: address (only trusted proxies can override it), API key, TLS, and Host header."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_tls(scope: Scope, trusted: Sequence[str]) -> bool:
 
 
 def host_port(scope: Scope) -> str:
-    """The port in the Host header; empty if it is the default one."""
+    """The port in the Host header; empty for the default port."""
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
     port = host.rpartition(":")[2]
     return port if port.isascii() and port.isdigit() and len(port) <= 5 else ""
@@ -92,7 +92,7 @@ def _is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address out of its IPv6 mapping, which servers that listen on both see."""
+    """An IPv4 address extracted from its IPv6 mapping, as seen by dual-stack servers."""
     if not address.lower().startswith("::ffff:") or not _is_address(address):
         return address
     wrapped = IPv6Address(address).ipv4_mapped

@@ -63,7 +63,7 @@ def problem_of(error: EverworkError | Refusal) -> Response:
 class DrainingResponse(Response):
     """The response to a body that is too large.
 
-    Many clients send the whole body before they read, and would see a reset connection instead of the response:
+    Many clients send the whole body before they read, and would see a reset connection instead of the response,
     so the rest of the body is read and discarded for a while.
     """
 
@@ -98,7 +98,7 @@ def _headers(error: EverworkError) -> dict[str, str]:
 
 
 def _dumped(body: dict[str, Any]) -> bytes:
-    """Encode a problem; it may quote lone surrogates from the request, which cannot be encoded."""
+    """Encode a problem; it can quote lone surrogates from the request, which cannot be encoded."""
     try:
         return orjson.dumps(body)
     except TypeError:

@@ -71,14 +71,14 @@ class HttpServer:
         while not self._server.started:
             if self._task.done():
                 await self._task
-                raise BadConfiguration("http: the server ended before it had begun")
+                raise BadConfiguration("http: the server stopped while starting")
             await asyncio.sleep(0.001)
         return int(listener.getsockname()[1])
 
     async def stop(self, grace: float) -> None:
         """Accept no more requests, end long polls, and wait up to `grace` seconds for requests in progress.
 
-        It may be called again meanwhile with less grace.
+        It can be called again meanwhile with less grace.
         """
         if (server := self._server) is None or (task := self._task) is None:
             return
@@ -118,7 +118,7 @@ class HttpServer:
 
     @property
     def _tls(self) -> tuple[str | None, str | None, str | None]:
-        """Certificate, key, and the authority that must have issued client certificates."""
+        """Certificate, key, and the CA that must have issued client certificates."""
         settings = self._settings
         certificate, key, authority = (
             None if path is None else str(path)
@@ -128,7 +128,7 @@ class HttpServer:
 
 
 async def _cancel_requests(server: uvicorn.Server) -> None:
-    """Cancel requests in progress, which respond with 503, and close all connections."""
+    """Cancel requests in progress with a 503 response, and close all connections."""
     tasks = list(server.server_state.tasks)
     for task in tasks:
         task.cancel()
