@@ -103,7 +103,7 @@ async def test_a_session_ends_with_its_key_and_a_form_that_comes_too_late_does_n
         assert (await somebody.get("/ui/jobs")).headers["location"] == "/ui/login?next=%2Fui%2Fjobs"
         late = await somebody.post(f"/ui/jobs/{job['key']}/cancel")
         assert late.status_code == 401
-        assert "nothing was done" in late.text
+        assert "nothing was changed" in late.text
         assert "/ui/login" in late.text
     assert (await local.ok("GET", f"/api/v1/jobs/{job['key']}"))["state"] == "pending"
 

@@ -23,15 +23,17 @@ STEPS: Final = 4
 ROUND_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 14_400_000, 86_400_000)
 """Possible grid lines of durations; shorter values are drawn on the lowest."""
 BAR_WIDTH_MAX: Final = 24.0
+POINTS_MIN: Final = 3
+"""Fewer points are no chart over time: their totals are drawn instead."""
 GAP_HEIGHT: Final = 5
 """The height of the strip that marks slots that were not counted."""
 NO_ATTEMPTS: Final = "No finished attempts in this time."
-FILLS: Final = "This chart fills in as soon as an attempt finishes."
+FILLS: Final = "Charts appear here as soon as an attempt finishes."
 UNKNOWN: Final = "not counted (no server was running)"
 
 
 class Series(NamedTuple):
-    """The values of one color: `name` is its CSS class, `whole` its total in the legend.
+    """The values of one color: `name` is its CSS class, `whole` its total in the legend, `amount` as a number.
 
     None among the values: not known for the slot.
     """
@@ -40,6 +42,7 @@ class Series(NamedTuple):
     label: str
     values: Sequence[float | None]
     whole: str = ""
+    amount: float = 0
 
 
 class Slot(NamedTuple):
@@ -96,7 +99,8 @@ def bars(
     frame = Frame(slots, about, CountScale(max(sums, default=0)), compact, format_, remarks or Remarks())
     counted = [at for at in range(len(slots)) if any(one.values[at] is not None for one in series)]
     gaps = [at for at in range(counted[0], len(slots)) if at not in counted] if counted else []
-    return _chart([bar for at in range(len(slots)) for bar in _bars(series, at, frame)], series, frame, gaps)
+    drawn = [bar for at in range(len(slots)) for bar in _bars(series, at, frame)]
+    return _totals(series, frame) if drawn and has_few_points(series) else _chart(drawn, series, frame, gaps)
 
 
 def lines(
@@ -106,16 +110,24 @@ def lines(
     known = [value for one in series for value in one.values if value is not None]
     scale = DurationScale(min(known, default=0), max(known, default=0))
     frame = Frame(slots, about, scale, format_, format_, remarks or Remarks())
+    if has_few_points(series):
+        return _totals(series, frame)
     return _chart([_line(one, frame) for one in series], series, frame, [])
 
 
-def share(part: float, whole: float) -> Markup:
-    """Draw a small bar of a share."""
+def has_few_points(series: Sequence[Series]) -> bool:
+    """Whether the totals of the series are drawn instead of a chart over time."""
+    points = sum(any(value is not None for value in values) for values in zip(*(s.values for s in series), strict=True))
+    return 0 < points < POINTS_MIN
+
+
+def share(part: float, whole: float, name: str = "") -> Markup:
+    """Draw a small bar of a share; `name` is the CSS class of its color."""
     width = 100 * min(max(part / whole, 0.0), 1.0) if whole else 0.0
     return Markup(
-        '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        '<svg class="share{}" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         '<rect width="{:.1f}" height="8"/></svg>'
-    ).format(width)
+    ).format(f" {name}" if name else "", width)
 
 
 def compact(value: float) -> str:
@@ -212,6 +224,16 @@ def _chart(drawn: Sequence[Markup], series: Sequence[Series], frame: Frame, gaps
     inside = [_grid(frame), *_gaps(gaps, frame), *drawn, _hits(series, frame), _marks(frame), Markup("</svg>")]
     rest = [_legend(series, frame, has_gaps=bool(gaps)), _table(series, frame)]
     return Markup("").join([head.format(WIDTH, HEIGHT, frame.about), *inside, *rest])
+
+
+def _totals(series: Sequence[Series], frame: Frame) -> Markup:
+    """A bar per series for all slots together, and a table of the slots."""
+    highest = max(one.amount for one in series)
+    row = Markup('<tr><th scope="row">{}</th><td>{}</td><td class="num">{}</td></tr>')
+    rows = [row.format(one.label, share(one.amount, highest, one.name), one.whole) for one in series]
+    table = Markup('<table class="causes totals" aria-label="{}"><tbody>{}</tbody></table>')
+    note = Markup('<p class="note">{}</p>').format(frame.remarks.note) if frame.remarks.note else Markup("")
+    return table.format(frame.about, Markup("").join(rows)) + note + _table(series, frame)
 
 
 def _empty(frame: Frame, gaps: Sequence[int]) -> Markup:

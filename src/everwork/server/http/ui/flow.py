@@ -15,7 +15,7 @@ from markupsafe import Markup
 from everwork.core.limits import HOUR_MS, STATISTICS_KEEP_HOURS
 from everwork.core.measures import Measured, measured, percentile_ms
 from everwork.core.queries import Measure, Stats
-from everwork.server.http.ui.chart import Remarks, Series, Slot, bars, lines
+from everwork.server.http.ui.chart import Remarks, Series, Slot, bars, has_few_points, lines
 from everwork.server.http.ui.render import duration, number, when
 from everwork.server.http.ui.visit import Visit
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES, Work, work_of
@@ -86,16 +86,21 @@ class Point(NamedTuple):
     is_known: bool = True
 
 
+class Chart(NamedTuple):
+    """A chart as HTML, and what its values are: `per minute`, or `in total`."""
+
+    html: Markup
+    unit: str
+
+
 class Charts(NamedTuple):
     """Charts of throughput, run time and queue wait, and their totals."""
 
-    throughput: Markup
-    execution: Markup
-    wait: Markup
+    throughput: Chart
+    execution: Chart
+    wait: Chart
     total: Work
     measured: Measured
-    step: str
-    """The slot of the percentiles."""
 
 
 class _CachedCharts(NamedTuple):
@@ -268,15 +273,23 @@ def _draw(range_: Range, points: Sequence[Point], steps: Sequence[Point], step: 
     whole, remarks = _merged(points), _remarks(range_, points)
     slots = _slots(range_, points, range_.marked)
     steps_slots = _slots(range_, steps, max(1, range_.marked * len(steps) // len(points)))
-    executions = [(step.measured.execution, step.work.execution_ms) for step in [*steps, whole]]
-    waits = [(step.measured.wait, step.work.wait_ms) for step in [*steps, whole]]
+
+    def percentiles(name: str, durations: Sequence[tuple[Sequence[int], int]]) -> Chart:
+        series = _percentiles(durations)
+        return Chart(
+            lines(series, steps_slots, _about(name, range_, series), duration, remarks=remarks), _unit(series, step)
+        )
+
+    counts = _counts(points)
     return Charts(
-        _throughput(f"Finished attempts in {range_.last}", points, slots, remarks),
-        _percentiles(f"Run time in {range_.last}", executions, steps_slots, remarks),
-        _percentiles(f"Queue wait in {range_.last}", waits, steps_slots, remarks),
+        Chart(
+            bars(counts, slots, _about("Finished attempts", range_, counts), number, remarks=remarks),
+            _unit(counts, range_.slot),
+        ),
+        percentiles("Run time", [(one.measured.execution, one.work.execution_ms) for one in [*steps, whole]]),
+        percentiles("Queue wait", [(one.measured.wait, one.work.wait_ms) for one in [*steps, whole]]),
         whole.work,
         whole.measured,
-        step,
     )
 
 
@@ -285,29 +298,35 @@ def _remarks(range_: Range, points: Sequence[Point]) -> Remarks:
     first = next((point for point in points if point.is_known), points[-1])
     if first is points[0]:
         return Remarks(f"No finished attempts in {range_.last}.")
-    since = Markup("since {}").format(when(first.start_ms, "moment"))
-    return Remarks(Markup("No finished attempts {}.").format(since), Markup("counted {}").format(since))
+    since = Markup("since {}").format(when(first.start_ms, "minute"))
+    return Remarks(Markup("No finished attempts {}.").format(since), Markup("Counted {}.").format(since))
 
 
-def _throughput(about: str, points: Sequence[Point], slots: Sequence[Slot], remarks: Remarks) -> Markup:
+def _about(name: str, range_: Range, series: Sequence[Series]) -> str:
+    return f"{name} in {range_.last}: {', '.join(f'{one.label} {one.whole}' for one in series)}"
+
+
+def _unit(series: Sequence[Series], slot: str) -> str:
+    return "in total" if has_few_points(series) else f"per {slot}"
+
+
+def _counts(points: Sequence[Point]) -> list[Series]:
+    """Finished attempts by outcome."""
     series = []
     for name, label in (("completed", "completed"), ("retried", "failed, retried"), ("failed", "failed permanently")):
         values = [getattr(one.work, name) if one.is_known else None for one in points]
-        series.append(Series(name, label, values, number(sum(value or 0 for value in values))))
-    description = f"{about}: {', '.join(f'{one.whole} {one.label}' for one in series)}"
-    return bars(series, slots, description, number, remarks=remarks)
+        total = sum(value or 0 for value in values)
+        series.append(Series(name, label, values, number(total), total))
+    return series
 
 
-def _percentiles(
-    about: str, durations: Sequence[tuple[Sequence[int], int]], slots: Sequence[Slot], remarks: Remarks
-) -> Markup:
-    """Draw percentiles of durations, given as counts and sum; the last are the totals."""
+def _percentiles(durations: Sequence[tuple[Sequence[int], int]]) -> list[Series]:
+    """Percentiles of durations, given as counts and sum; the last are the totals."""
     series = []
     for name, share in PERCENTILES:
         *found, whole = [percentile_ms(counts, share, total_ms) for counts, total_ms in durations]
-        series.append(Series(name, name, found, duration(whole)))
-    description = f"{about}: {', '.join(f'{one.label} {one.whole}' for one in series)}"
-    return lines(series, slots, description, duration, remarks=remarks)
+        series.append(Series(name, name, found, duration(whole), whole or 0))
+    return series
 
 
 def _slots(range_: Range, points: Sequence[Point], marked: int) -> list[Slot]:

@@ -67,7 +67,8 @@ def render_live(template: str, context: Mapping[str, Any]) -> str:
 def when(instant_ms: int | None, style: str = "ago") -> str | Markup:
     """An instant in UTC, which the script converts to the viewer's time zone.
 
-    Styles: `ago` (a distance that goes on counting), `clock` (date and time), `moment` (the date only if not today).
+    Styles: `ago` (a distance that keeps counting), `clock` (date and time), `moment` (the date only if not today),
+    `minute` (the same without seconds).
     """
     if instant_ms is None:
         return NOTHING

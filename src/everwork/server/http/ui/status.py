@@ -15,6 +15,7 @@ FEW_ATTEMPTS: Final = 20
 """Up to this number, failed attempts are counted, not given in percent."""
 LATE_MS: Final = 60_000
 """Due jobs that have waited longer are reported."""
+FEW_SECONDS: Final = 10
 RATE_SECONDS: Final = 90
 """In a shorter time, completed jobs are counted, not given as a rate."""
 
@@ -145,11 +146,13 @@ def _completed(span: Span) -> str:
 
 
 def _last(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= RATE_SECONDS else f"{max(seconds, 1):.0f} s"
+    if seconds < FEW_SECONDS:
+        return "few seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds >= RATE_SECONDS else f"{seconds:.0f} s"
 
 
 def _oldest(due_ms: int) -> str:
-    return f"the oldest due job has waited {duration(max(due_ms, 0))}"
+    return f"the oldest due job has waited {duration(due_ms // 1000 * 1000)}"
 
 
 def _jobs(jobs: int) -> str:

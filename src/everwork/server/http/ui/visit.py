@@ -96,7 +96,7 @@ class Visit(AuthorisedRequest):
         """A form field that must not be empty."""
         value = self.optional(name)
         if value is None:
-            raise InvalidInput(name, "is required")
+            raise InvalidInput(name, "must be given")
         return value
 
     def optional(self, name: str) -> str | None:

@@ -27,7 +27,8 @@
   }
 
   const moment = (d) => (d.toDateString() === new Date().toDateString() ? clock(d).slice(11) : clock(d));
-  const LOOKS = { clock, moment };
+  const minute = (d) => moment(d).slice(0, -3);
+  const LOOKS = { clock, moment, minute };
 
   function tell(element) {
     const date = new Date(element.dateTime);
