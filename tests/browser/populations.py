@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -11,8 +11,8 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed
 from everwork.engines.contract import Engine
-from tests.outages import FileStore
 from tests.server.whole import Whole, running
+from tests.servers import redis_server
 from tests.stores import HOUR_MS, MINUTE_MS
 
 MAIL: Final = "email-send"
@@ -90,9 +90,15 @@ POPULATIONS: Final = tuple(_LIVES)
 
 @asynccontextmanager
 async def a_population(name: str, folder: Path) -> AsyncIterator[Population]:
-    """A server that was started on a new file, and what happened in its first seconds."""
-    store = FileStore(folder)
-    async with running(store.url) as whole:
-        await _LIVES[name](whole.service._engine)
-        await whole.server.sampler.fresh()
-        yield Population(whole, PAGES if name == "empty" else {**PAGES, **OF_A_TYPE}, store.leave)
+    """A server that was started on a new store, and what happened in its first seconds."""
+    with ExitStack() as stack:
+        redis = stack.enter_context(redis_server()) if name == "broken" else None
+        async with running(redis.url if redis else f"sqlite:///{folder / 'jobs.db'}") as whole:
+            await _LIVES[name](whole.service._engine)
+            await whole.server.sampler.fresh()
+            pages = PAGES if name == "empty" else {**PAGES, **OF_A_TYPE}
+            yield Population(whole, pages, redis.kill if redis else _stays)
+
+
+def _stays() -> None:
+    raise AssertionError("only the engine of the broken store goes away")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from playwright.async_api import expect
 
 from tests.browser.conftest import Visit
 from tests.browser.watching import Visitor
@@ -70,6 +71,7 @@ async def test_a_page_says_that_the_engine_is_away_and_goes_on_when_it_is_back(
         await page.locator("#pulse[data-state=live]").wait_for()
         redis.kill()
         await page.locator("#trouble").get_by_text("engine").wait_for(timeout=LATE_MS)
+        await expect(page.locator("#pulse[data-state=reconnecting]")).to_have_text("Reconnecting")
         await page.goto(f"{visitor.url}/ui/jobs")
         await page.get_by_role("heading", name="Engine unavailable").wait_for(timeout=LATE_MS)
         redis.start()

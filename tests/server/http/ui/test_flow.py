@@ -48,16 +48,27 @@ async def test_a_young_store_is_drawn_by_minutes_and_those_that_were_not_counted
         assert re.search(r"22:05 UTC, so far\ncompleted: 1", now), now
 
 
-async def test_the_first_minutes_are_totals_and_say_since_when_attempts_are_counted(tmp_path: Path) -> None:
+async def test_before_the_first_attempt_the_page_says_since_when_they_are_counted(tmp_path: Path) -> None:
     async with timed_dashboard(tmp_path) as world:
         page = await world.page("/ui")
         assert re.search(r"No finished attempts since <time [^>]+>2023-11-14 22:00:00 UTC</time>", page)
+        assert "Charts appear here as soon as an attempt finishes." in page
         assert "Run time" not in page
+
+
+async def test_the_first_two_minutes_are_totals(tmp_path: Path) -> None:
+    async with timed_dashboard(tmp_path) as world:
+        await world.minutes_later(1)
         await world.work("mail", None, "busy", run_ms=2_000)
         page = await world.page("/ui")
-        assert legend(page)[:4] == ["completed <b>1", "failed, retried <b>0", "failed permanently <b>1", "p50 <b>2 s"]
+        assert legend(page)[:4] == ["completed <b>1", "failed, retried <b>0", "failed permanently <b>1", "p50 <b>1.8 s"]
         assert page.count("in total</span>") == 3
         assert "Counted since" in page
+
+
+async def test_from_the_third_minute_on_there_is_a_chart_of_ten(tmp_path: Path) -> None:
+    async with timed_dashboard(tmp_path) as world:
+        await world.work("mail", None, run_ms=2_000)
         await world.minutes_later(2)
         page = await world.page("/ui")
         assert 'Finished attempts <span class="unit">per minute</span>' in page

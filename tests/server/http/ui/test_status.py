@@ -10,6 +10,7 @@ import pytest
 from everwork.core.job import NewJob
 from everwork.core.measures import measured
 from everwork.server.http.ui.status import (
+    ATTENTION,
     DEGRADED,
     ELEVATED,
     FAILING,
@@ -47,8 +48,8 @@ NONE = span()
     ("completed", "failed", "level"),
     [
         (1, 0, HEALTHY),
-        (81, 19, HEALTHY),
-        (80, 20, ELEVATED),
+        (91, 9, HEALTHY),
+        (90, 10, ELEVATED),
         (51, 49, ELEVATED),
         (50, 50, DEGRADED),
         (1, 99, DEGRADED),
@@ -116,6 +117,16 @@ def test_the_share_of_failed_attempts_decides_the_level(completed: int, failed: 
 def test_each_situation_has_its_sentence(facts: Facts, level: Level, text: str) -> None:
     status = status_of(facts)
     assert (status.level, status.text, status.tone) == (level, text, level.tone)
+
+
+@pytest.mark.parametrize("facts", [Facts(NONE), Facts(span(completed=120)), Facts(NONE, running=1)])
+def test_nothing_looks_good_while_something_else_is_wrong(facts: Facts) -> None:
+    before, after = status_of(facts), status_of(facts._replace(has_problems=True))
+    assert (after.level, after.details) == (ATTENTION, before.details)
+
+
+def test_a_worse_status_stays_when_something_else_is_wrong() -> None:
+    assert status_of(Facts(span(failed=4), has_problems=True)).level is FAILING
 
 
 def test_the_words_of_a_level_are_unique_so_that_they_never_have_two_colors() -> None:

@@ -8,7 +8,7 @@ from everwork.server.http.ui.address import address
 from everwork.server.http.ui.render import duration, number
 from everwork.service.monitor.minutes import Span, Work
 
-ELEVATED_SHARE: Final = 0.2
+ELEVATED_SHARE: Final = 0.1
 DEGRADED_SHARE: Final = 0.5
 """Of the finished attempts: from this share of failed ones on, the status is no longer healthy."""
 FEW_ATTEMPTS: Final = 20
@@ -31,13 +31,16 @@ HEALTHY: Final = Level("Healthy", "good")
 WORKING: Final = Level("Working", "good")
 IDLE: Final = Level("Idle", "calm")
 WAITING: Final = Level("Waiting", "calm")
+ATTENTION: Final = Level("Needs attention", "warn")
 PAUSED: Final = Level("Paused", "warn")
 ELEVATED: Final = Level("Elevated failure rate", "warn")
 DEGRADED: Final = Level("Degraded", "bad")
 FAILING: Final = Level("Failing", "bad")
 STALLED: Final = Level("Stalled", "bad")
 NO_WORKERS: Final = Level("No workers running", "bad")
-LEVELS: Final = (HEALTHY, WORKING, IDLE, WAITING, PAUSED, ELEVATED, DEGRADED, FAILING, STALLED, NO_WORKERS)
+LEVELS: Final = (
+    HEALTHY, WORKING, IDLE, WAITING, ATTENTION, PAUSED, ELEVATED, DEGRADED, FAILING, STALLED, NO_WORKERS,
+)  # fmt: skip
 
 
 class Facts(NamedTuple):
@@ -54,6 +57,8 @@ class Facts(NamedTuple):
     has_paused: bool = False
     """Whether jobs of paused types are due."""
     has_workers: bool = True
+    has_problems: bool = False
+    """Whether something else is wrong, such as an open breaker or a worker that fails to start."""
     quiet: str = ""
     """How long no attempt has finished."""
 
@@ -77,7 +82,13 @@ class Status(NamedTuple):
 
 
 def status_of(facts: Facts) -> Status:
-    """The status of a store, from what finished in the last minutes or, if nothing did, from what is due."""
+    """The status of a store; nothing looks good while something else is wrong."""
+    status = _work_status(facts)
+    return status._replace(level=ATTENTION) if facts.has_problems and status.tone in ("good", "calm") else status
+
+
+def _work_status(facts: Facts) -> Status:
+    """The status from what finished in the last minutes or, if nothing did, from what is due."""
     if facts.due_ms is not None and not facts.has_workers and not facts.running:
         return Status(NO_WORKERS, f"{_oldest(facts.due_ms)}", address("/jobs", state="due"))
     if facts.span.work.ended:

@@ -17,7 +17,7 @@ from everwork.server.http.ui.page import Action, Page, View
 from everwork.server.http.ui.pages.dead_letters import recent_failures
 from everwork.server.http.ui.pages.types import NO_WORKER_MS, RATE_MINUTES, without_worker
 from everwork.server.http.ui.render import duration, number
-from everwork.server.http.ui.status import LATE_MS, Facts, Status, status_of
+from everwork.server.http.ui.status import LATE_MS, Facts, status_of
 from everwork.server.http.ui.visit import Visit
 from everwork.service.fleet.entries import ProcessView, WorkerView
 from everwork.service.fleet.fleet import types_taken
@@ -98,12 +98,13 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
     needs = list(_notices(sample, counts, _not_starting(processes, workers), served))
     if (spooled := spool_notice(await visit.context.service.spool_status())) is not None:
         needs.insert(0, spooled)
+    has_problems = any(one.tone == "bad" for one in needs)
     return {
         "range": range_,
         "ranges": [(one, visit.url(range=one.name)) for one in RANGES],
         "charts": drawn,
         "causes": _causes(drawn),
-        "status": _status(sampler, sample, counts, processes),
+        "status": status_of(_facts(sampler, sample, counts, processes)._replace(has_problems=has_problems)),
         "needs": needs,
         "waiting": _waiting(sampler, sample, counts),
         "oldest_ms": min((one.run_at_ms for one in sample.oldest), default=None),
@@ -163,14 +164,13 @@ def _not_starting(processes: Sequence[ProcessView], workers: Sequence[WorkerView
     return [one.entry.title for one in workers if one.entry.id in broken]
 
 
-def _status(
-    sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], processes: Sequence[ProcessView]
-) -> Status:
+def _facts(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], processes: Sequence[ProcessView]) -> Facts:
+    """What the status depends on, without `has_problems`."""
     totals = totals_of(counts)
     paused = {one.type for one in sample.types if one.paused}
     due_ms = [sample.at_ms - one.run_at_ms for one in sample.oldest if one.type not in paused]
     is_polled = any(sample.at_ms - (one.last_asked_ms or 0) <= NO_WORKER_MS for one in sample.types)
-    facts = Facts(
+    return Facts(
         sampler.span(RATE_MINUTES),
         jobs=sum(totals.values()),
         pending=totals[State.PENDING.label],
@@ -180,7 +180,6 @@ def _status(
         has_workers=is_polled or bool(processes),
         quiet=_quiet(sampler, sample),
     )
-    return status_of(facts)
 
 
 def _quiet(sampler: MetricsSampler, sample: Sample) -> str:
