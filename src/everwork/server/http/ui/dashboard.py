@@ -43,7 +43,7 @@ OF_LOGIN: Final = ("/login", "/logout")
 
 
 class Dashboard:
-    """The pages and actions of one dashboard, as an ASGI application; addresses begin with the request's prefix.
+    """The pages and actions of one dashboard, as an ASGI application; addresses start with the request's prefix.
 
     Without a login page of its own, it has no pages and actions for visitors that are not logged in.
     """

@@ -31,6 +31,9 @@ log = get_logger("everwork")
 PATH: Final = "/live"
 EVENTS: Final = "text/event-stream"
 TOO_MANY_PAGES: Final = "Too many live pages are open, so this one is not updated. Close some, or reload it."
+STALE: Final = (
+    "The engine is unreachable or does not respond. This page shows the last known data and retries automatically."
+)
 SEND_SECONDS: Final = 30.0
 """The time a viewer has to read an event."""
 REFRESH_SECONDS: Final = 1.0
@@ -51,7 +54,7 @@ class Lasting(NamedTuple):
 class Live:
     """The ASGI application of `live?path=...`, which streams the page of that address.
 
-    `lasting` says how long a stream lasts.
+    `lasting`: how long a stream lasts.
     """
 
     def __init__(self, dashboard: Dashboard, lasting: Lasting | None = None) -> None:
@@ -134,7 +137,7 @@ class Live:
         except LoggedOut as error:
             return _event("ended", str(error)), True
         except EverworkError as error:
-            return _event("trouble", detail_of(error)), False
+            return _event("trouble", detail_of(error, STALE)), False
         return _event("page", html), False
 
 

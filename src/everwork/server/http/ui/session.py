@@ -46,7 +46,7 @@ class Visitors(ABC):
 
     @abstractmethod
     def viewer(self, request: Request) -> str:
-        """What tells one browser from another; empty for one that is not known yet."""
+        """An identifier of the browser; empty if it is not known yet."""
 
     @abstractmethod
     def remember(self, visit: Visit, response: Response) -> None:
@@ -82,7 +82,7 @@ class Visitors(ABC):
 
 
 class LoggedInVisitors(Visitors):
-    """Visitors with a session, which they have begun on the login page."""
+    """Visitors with a session, started on the login page."""
 
     has_login = True
 
@@ -138,7 +138,7 @@ def is_same_origin(request: Request) -> bool:
 class CheckedVisitors(Visitors):
     """Visitors that the application around the dashboard has let in: it has set `PRINCIPAL` in the scope.
 
-    The token of their forms is made of a random cookie: it holds in every process of the application.
+    The token of their forms is derived from a random cookie: it is valid in every process of the application.
     """
 
     has_login = False

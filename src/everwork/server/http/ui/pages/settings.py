@@ -26,7 +26,7 @@ _DEFAULTS: Final = Settings().shown()
 
 
 class Examination(NamedTuple):
-    """The doctor's findings, and when they were made."""
+    """The doctor's findings, and the time of the checks."""
 
     found: Diagnosis
     at_ms: int
