@@ -36,7 +36,7 @@ async def test_an_entry_says_who_did_what_to_what_from_where(visitor: Visitor) -
     }
     for label, href in links.items():
         assert f'<a href="{href}">{label}</a>' in page, label
-    for told in ("ann", "10.0.0.7", "max attempts 4", "failed before 1970-01-01T00:00, changed 2"):
+    for told in ("ann", "10.0.0.7", "max attempts 4", "failed before 1970-01-01 00:00 UTC, changed 2"):
         assert told in page, told
     assert "hunter" not in page
 
