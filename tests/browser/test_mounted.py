@@ -105,4 +105,4 @@ async def test_a_page_says_when_access_is_taken_away(visitor: Visitor) -> None:
     visitor.watch.allow("status of 403")
     await page.evaluate("dispatchEvent(new Event('pagehide')); dispatchEvent(new Event('pageshow'))")
     await page.get_by_role("link", name="Reload the page").click()
-    await expect(page.locator("main")).to_contain_text("you do not have access to this dashboard")
+    await expect(page.locator("main")).to_contain_text("You do not have access to this dashboard.")
