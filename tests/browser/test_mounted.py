@@ -104,5 +104,5 @@ async def test_a_page_says_when_access_is_taken_away(visitor: Visitor) -> None:
     await page.set_extra_http_headers({"x-user": "eve"})
     visitor.watch.allow("status of 403")
     await page.evaluate("dispatchEvent(new Event('pagehide')); dispatchEvent(new Event('pageshow'))")
-    await page.get_by_role("link", name="Load the page again").click()
-    await expect(page.locator("main")).to_contain_text("you do not have access to this dashboard")
+    await page.get_by_role("link", name="Reload the page").click()
+    await expect(page.locator("main")).to_contain_text("You do not have access to this dashboard.")

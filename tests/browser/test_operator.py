@@ -127,7 +127,7 @@ async def test_an_open_breaker_is_seen_with_its_type_and_closed(operator: Visito
 async def test_a_key_is_made_shown_once_used_and_revoked(operator: Visitor, whole: Whole) -> None:
     page = await operator.go("/ui/keys")
     await page.get_by_label("Name").fill("the wall screen")
-    await press(page, "Make the key")
+    await press(page, "Create key")
     await expect(page.locator("main")).to_contain_text(KEY_TEXT)
     assert await barriers(page) == []
     text = KEY_TEXT.search(await page.locator("main").inner_text())

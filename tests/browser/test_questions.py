@@ -22,7 +22,7 @@ async def test_a_job_that_ends_while_its_question_is_open_is_not_hit_by_another_
     await expect(question).to_contain_text(f"Cancel job {job.key}")
     await activated(engine, job)
     await engine.settle([Complete(job.key, 1)])
-    await expect(page.locator("#pulse")).to_contain_text("held")  # The page knows, and has not moved.
+    await expect(page.locator("#pulse")).to_contain_text("Paused")  # The page knows, and has not moved.
     await question.locator("[data-yes]").click()
     await expect(page.locator(".said.bad")).to_contain_text("completed")
     assert (await whole.job(job.key)).state is State.COMPLETED
@@ -35,7 +35,7 @@ async def test_rows_that_are_selected_stay_while_new_jobs_come(operator: Visitor
     box = page.locator(f"tr[data-key='{job.key}'] input[data-pick]")
     await box.check()
     await engine.create([a_new_job(type="chosen") for _ in range(60)])
-    await expect(page.locator("#pulse")).to_contain_text("held")
+    await expect(page.locator("#pulse")).to_contain_text("Paused")
     await expect(box).to_be_checked()
     await box.click()
     await expect(box).to_have_count(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from playwright.async_api import expect
 
 from tests.browser.conftest import Visit
 from tests.browser.watching import Visitor
@@ -37,7 +38,7 @@ async def test_a_session_that_ends_while_a_page_is_open_is_said_so_and_can_be_be
     await page.locator("#pulse[data-state=live]").wait_for()
     for session in await whole.service._engine.registered("session"):
         await whole.service._engine.unregister("session", session.name)
-    await page.locator("#trouble").get_by_text("Your session is over").wait_for()
+    await page.locator("#trouble").get_by_text("Your session has expired").wait_for()
     await page.get_by_role("link", name="Log in again").click()
     await page.get_by_label("API key").fill(KEY)
     await page.get_by_role("button", name="Log in").click()
@@ -50,7 +51,7 @@ async def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(visitor
     for session in await whole.service._engine.registered("session"):
         await whole.service._engine.unregister("session", session.name)
     await page.get_by_role("button", name="Log out").click()
-    await page.get_by_role("heading", name="The session is over").wait_for()
+    await page.get_by_role("heading", name="Session expired").wait_for()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -70,8 +71,9 @@ async def test_a_page_says_that_the_engine_is_away_and_goes_on_when_it_is_back(
         await page.locator("#pulse[data-state=live]").wait_for()
         redis.kill()
         await page.locator("#trouble").get_by_text("engine").wait_for(timeout=LATE_MS)
+        await expect(page.locator("#pulse[data-state=reconnecting]")).to_have_text("Reconnecting")
         await page.goto(f"{visitor.url}/ui/jobs")
-        await page.get_by_role("heading", name="The engine is unavailable").wait_for(timeout=LATE_MS)
+        await page.get_by_role("heading", name="Engine unavailable").wait_for(timeout=LATE_MS)
         redis.start()
         await page.get_by_role("heading", name="Jobs").wait_for(timeout=LATE_MS)
         await page.locator("#pulse[data-state=live]").wait_for(timeout=LATE_MS)

@@ -14,10 +14,12 @@ from everwork.server.http.ui.chart import (
     UNKNOWN,
     CountScale,
     DurationScale,
+    Remarks,
     Series,
     Slot,
     bars,
     compact,
+    has_few_points,
     lines,
     share,
 )
@@ -54,21 +56,51 @@ def test_the_slot_that_is_not_over_is_drawn_and_told_as_such() -> None:
     ]
 
 
-def test_what_nobody_has_counted_is_no_zero() -> None:
-    slots = [Slot(str(at)) for at in range(5)]
-    chart = bars([Series("completed", "done", [None, None, 0, 3, None])], slots, "Work", number)
+def test_slots_that_were_not_counted_are_no_zeros_and_are_marked_from_the_first_counted_one_on() -> None:
+    slots = [Slot(str(at)) for at in range(7)]
+    chart = bars([Series("completed", "done", [None, 1, None, None, 0, 3, None])], slots, "Work", number)
     first, second = shapes(chart, "rect", "unknown")
     assert float(first["width"]) == pytest.approx(2 * float(second["width"]), abs=0.2)
-    assert [one.text for one in drawn(chart).iter("title")][1:3] == [f"1\n{UNKNOWN}", "2\ndone: 0"]
-    assert chart.count(UNKNOWN) == 4  # Three slots, and the legend.
+    assert float(first["height"]) < PLOT_HEIGHT / 10  # A strip on the axis, no gray block.
+    titles = [one.text for one in drawn(chart).iter("title")]
+    assert (titles[0], titles[3:5]) == (f"0\n{UNKNOWN}", [f"3\n{UNKNOWN}", "4\ndone: 0"])
+    assert chart.count(UNKNOWN) == 5  # Four slots, and the legend.
 
 
-def test_a_line_is_broken_where_nothing_is_known_and_a_single_point_is_a_dot() -> None:
+def test_a_line_is_broken_where_nothing_is_known_and_a_single_point_is_a_level_stroke() -> None:
     slots = [Slot(str(at)) for at in range(6)]
     chart = lines([Series("p50", "p50", [10, 100, None, 1_000, None, None])], slots, "Durations", duration)
-    [path], [dot] = shapes(chart, "path", "p50"), shapes(chart, "circle", "p50")
-    assert re.fullmatch(r"M[\d.]+ 166\.0 L[\d.]+ 88\.0", path["d"])
-    assert (float(dot["cy"]), FLOOR) == (TOP, 166)
+    [path] = shapes(chart, "path", "p50")
+    assert re.fullmatch(r"M[\d.]+ 166\.0 L[\d.]+ 88\.0 M[\d.]+ 10\.0 L[\d.]+ 10\.0", path["d"])
+    assert (TOP, FLOOR) == (10, 166)
+    assert "<circle" not in chart
+
+
+def test_fewer_than_three_points_are_shown_as_totals_with_bars_and_words() -> None:
+    remarks = Remarks(note="Counted since 09:01.")
+    counts = [Series("completed", "completed", [None, 3, 1], "4", 4), Series("failed", "failed", [None, 1, 0], "1", 1)]
+    times = [Series("p50", "p50", [None, 20.0, None], "20 ms", 20), Series("p99", "p99", [None, 80, None], "80 ms", 80)]
+    for chart, widths, values in (
+        (bars(counts, SLOTS, "Work", number, remarks=remarks), [100.0, 25.0], ["4", "1"]),
+        (lines(times, SLOTS, "Run time", duration, remarks=remarks), [25.0, 100.0], ["20 ms", "80 ms"]),
+    ):
+        assert 'class="chart"' not in chart
+        assert [float(width) for width in re.findall(r'<rect width="([\d.]+)"', chart)] == widths
+        assert re.findall(r'<td class="num">([^<]+)</td></tr>', chart)[:2] == values
+        assert "Counted since 09:01." in chart
+        assert "Show as table" in chart
+
+
+@pytest.mark.parametrize(("values", "is_few"), [([None] * 3, False), ([0, None, None], True), ([1, 2, None], True),
+                                                ([1, 0, 2], False)])  # fmt: skip
+def test_three_counted_slots_make_a_chart(values: list[float | None], is_few: bool) -> None:
+    assert has_few_points([Series("a", "a", values), Series("b", "b", values)]) is is_few
+
+
+def test_a_bar_of_few_slots_is_no_block() -> None:
+    slots = [Slot(str(at)) for at in range(3)]
+    chart = bars([Series("completed", "done", [1, 1, 1])], slots, "Work", number)
+    assert {one["width"] for one in shapes(chart, "rect", "completed")} == {"24.0"}
 
 
 def test_the_scale_of_counts_has_whole_round_numbers() -> None:
@@ -95,11 +127,15 @@ def test_the_scale_of_durations_goes_by_powers_of_ten_and_keeps_all_values_insid
         assert TOP <= scale.y(longest) <= scale.y(shortest) <= FLOOR
 
 
-def test_a_chart_without_values_says_so_in_its_middle_and_to_those_who_cannot_see_it() -> None:
-    for chart in (bars([Series("a", "a", [0, 0, 0])], SLOTS, "Work", number), lines([], SLOTS, "Times", duration)):
-        assert "no jobs ended in this time" in "".join(drawn(chart).itertext())
-        assert "no jobs ended in this time" in drawn(chart).attrib["aria-label"]
+def test_a_chart_without_values_says_so_in_words_and_when_there_will_be_something() -> None:
+    empty = [bars([Series("a", "a", [0, 0, 0])], SLOTS, "Work", number), lines([], SLOTS, "Times", duration)]
+    for chart in empty:
+        assert "No finished attempts in this time." in chart
+        assert "as soon as an attempt finishes" in chart
+        assert "<svg" not in chart
         assert "<details" not in chart
+    gap = bars([Series("a", "a", [0, None, 0, 0])], [*SLOTS, Slot("09:03")], "Work", number)
+    assert f"Some of this time was {UNKNOWN}." in gap
 
 
 def test_the_figures_stand_in_a_table_too_the_newest_first() -> None:
@@ -111,9 +147,13 @@ def test_the_figures_stand_in_a_table_too_the_newest_first() -> None:
 
 def test_labels_stay_text() -> None:
     hostile = '<script>"&'
-    chart = bars([Series("completed", hostile, [1], hostile)], [Slot(hostile, hostile)], hostile, lambda _: hostile)
-    assert "<script>" not in chart
-    assert drawn(chart).attrib["aria-label"] == hostile
+    remarks = Remarks(hostile, hostile)
+    for slots in (1, 3):
+        series, named = [Series("completed", hostile, [1] * slots, hostile)], [Slot(hostile, hostile)] * slots
+        chart = bars(series, named, hostile, lambda _: hostile, remarks=remarks)
+        assert "<script>" not in chart
+        assert ElementTree.fromstring(f"<div>{chart}</div>")[0].attrib["aria-label"] == hostile
+    assert "<script>" not in bars([], [], hostile, lambda _: hostile, remarks=remarks)
 
 
 def test_a_share_is_never_wider_than_its_whole() -> None:

@@ -97,7 +97,7 @@ async def test_without_a_session_nothing_is_shown_and_nothing_done(local: Rest) 
         for action in ACTIONS:
             answer = await stranger.post(place(action.path, key), data={"csrf": "", "key": key})
             assert answer.status_code == 401, action.path
-            assert "nothing was done" in answer.text or action.path in OPEN, action.path
+            assert "nothing was changed" in answer.text or action.path in OPEN, action.path
     assert (await local.ok("GET", f"/api/v1/jobs/{key}"))["state"] == "failed"
 
 
@@ -214,7 +214,7 @@ async def test_a_form_of_another_site_or_without_the_sessions_token_does_nothing
     for fields, headers in forged:
         answer = await visitor.client.post(path, data=fields, headers=headers)
         assert answer.status_code == 403, (fields, headers)
-        assert "nothing was done" in answer.text
+        assert "nothing was changed" in answer.text
     wrong = await visitor.client.post(path, json={"csrf": visitor.csrf})
     assert wrong.status_code == 415
     assert (await visitor.rest.ok("GET", f"/api/v1/jobs/{job['key']}"))["state"] == "pending"
@@ -255,7 +255,7 @@ async def test_a_cookie_goes_over_tls_alone_if_the_server_speaks_it(tmp_path: Pa
 async def test_an_address_without_a_page_is_told_on_one(visitor: Visitor) -> None:
     for path in ("/ui/none", "/ui/jobs/1/none", "/ui/keys/"):
         page = await visitor.page(path, 404)
-        assert "There is no such thing" in page
+        assert "Not found" in page
         assert "Overview" in page
     assert "Job '999' not found" in await visitor.page("/ui/jobs/999", 404)
     assert "Job 'none' not found" in await visitor.page("/ui/jobs/none", 404)
@@ -312,7 +312,7 @@ async def test_a_page_is_followed_until_the_session_ends(visitor: Visitor) -> No
         await visitor.done("/ui/logout")
         while name == "page":
             name, page = await event(lines)
-        assert (name, page) == ("ended", "the session is over")
+        assert (name, page) == ("ended", "the session has expired")
 
 
 async def test_what_is_no_page_is_not_followed(visitor: Visitor) -> None:

@@ -43,7 +43,7 @@ async def test_an_origin_that_is_no_address_is_refused_and_no_defect(local: Rest
     async with httpx.AsyncClient(base_url=local.url, timeout=DEADLINE_S) as stranger:
         answer = await stranger.post("/ui/login", data={"key": ROOT_KEY}, headers=[(b"Origin", origin.encode())])
     assert answer.status_code == 403
-    assert "nothing was done" in answer.text
+    assert "nothing was changed" in answer.text
 
 
 async def test_the_login_is_no_page_to_follow(visitor: Visitor) -> None:
@@ -60,7 +60,7 @@ async def test_a_live_page_that_meets_a_defect_ends_with_words_for_it(
     visitor.rest.engine.count = broken  # type: ignore[assignment,method-assign]
     answer = await visitor.client.get("/ui/live", params={"path": "/ui/jobs"})
     assert "event: trouble" in answer.text
-    assert "The server met a defect" in answer.text
+    assert "Internal error; see the server log" in answer.text
     assert "secret detail" not in answer.text
     assert "internal error in a live page" in caplog.text
 
@@ -73,7 +73,7 @@ async def test_a_form_that_met_an_outage_is_not_sent_again_by_itself_and_says_wh
     assert (looked.status_code, sent.status_code) == (503, 503)
     assert "data-retry" in looked.text
     assert "data-retry" not in sent.text
-    assert "Nothing was done: repeat it when it is back." in sent.text
+    assert "Nothing was changed. Try again when it is back." in sent.text
 
 
 async def test_a_deed_that_got_no_answer_is_not_called_undone(visitor: Visitor) -> None:

@@ -94,7 +94,7 @@ def test_that_none_was_found_so_far_is_not_told_as_none() -> None:
     told = render(
         "failures.html", {"failures": RecentFailures([], 0, True), "totals": {"failed": 3}, "further": "/ui/dead"}
     )
-    assert "None among the newest jobs" in told
+    assert "No dead letters among the newest jobs" in told
     assert [count_text(Counted(*one)) for one in ((0, False), (0, True), (1, True), (2_000, False))] == [
         "the jobs that match",
         "0 jobs",

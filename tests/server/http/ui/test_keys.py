@@ -38,7 +38,7 @@ async def test_a_key_is_shown_once_and_opens_what_was_ticked(visitor: Visitor) -
 async def test_a_revoked_key_opens_nothing_any_more(visitor: Visitor) -> None:
     new = await visitor.rest.keys.create("shop", ["jobs"])
     said = await visitor.done("/ui/keys/revoke", "/ui/keys", id=new.key.id)
-    assert said["text"] == "Key shop is revoked: it opens nothing any more, and its sessions are over."
+    assert said["text"] == "Key shop is revoked. Requests with it are rejected, and its sessions have ended."
     assert (await visitor.rest("GET", "/jobs", headers={"X-API-Key": new.text})).status_code == 401
     page = await visitor.page("/ui/keys")
     assert ("revoked" in page, f'value="{new.key.id}"' in page) == (True, False)
@@ -78,7 +78,7 @@ async def test_nobody_makes_a_key_that_may_do_more_than_they_themselves(local: R
 async def test_whoever_revokes_their_own_key_is_logged_out(local: Rest) -> None:
     async with visiting(local, "admin") as somebody:
         page = await somebody.page("/ui/keys")
-        assert "It is the key of your own session." in page
+        assert "This is the key of your own session." in page
         [id] = re.findall(r'name="id" value="(\w+)"', page)
         assert (await somebody.done("/ui/keys/revoke", "/ui/keys", id=id))["is_good"] is True
         assert (await somebody.get("/ui/keys")).headers["location"] == "/ui/login?next=%2Fui%2Fkeys"

@@ -70,7 +70,7 @@ async def test_a_link_lets_in_once_and_whoever_is_in_already_goes_on(local: Rest
         page = await first.get("/ui/login", params={"token": token})
         assert f'name="token" value="{token}"' in page.text
         assert (await first.post("/ui/login", data={"token": token})).headers["location"] == "/ui"
-        assert "login link" in (await first.get("/ui")).text
+        assert re.search(r'class="who" title="[^"]+login link[^"]+">Signed in by link<', (await first.get("/ui")).text)
         late = await second.post("/ui/login", data={"token": token})
         assert (late.status_code, dict(late.cookies)) == (401, {})
         assert "everwork login" in late.text
@@ -103,7 +103,7 @@ async def test_a_session_ends_with_its_key_and_a_form_that_comes_too_late_does_n
         assert (await somebody.get("/ui/jobs")).headers["location"] == "/ui/login?next=%2Fui%2Fjobs"
         late = await somebody.post(f"/ui/jobs/{job['key']}/cancel")
         assert late.status_code == 401
-        assert "nothing was done" in late.text
+        assert "nothing was changed" in late.text
         assert "/ui/login" in late.text
     assert (await local.ok("GET", f"/api/v1/jobs/{job['key']}"))["state"] == "pending"
 
@@ -136,3 +136,9 @@ async def test_no_form_leads_to_another_site(local: Rest) -> None:
             assert login.headers["location"] == "/ui", place
             assert (await visitor.done("/ui/jobs/find", place, key="x"))["to"] == "/ui", place
             assert 'name="next" value="/ui"' in await visitor.page("/ui/login", next=place)
+
+
+async def test_a_session_of_a_key_shows_the_name_of_the_key(visitor: Visitor) -> None:
+    page = await visitor.page("/ui")
+    assert re.search(r'class="who" title="[^"]+">EVERWORK_API_KEY<', page)
+    assert "Signed in by link" not in page

@@ -35,19 +35,19 @@ def tiles(page: str) -> dict[str, str]:
 
 async def test_a_sentence_says_how_work_flows(tmp_path: Path) -> None:
     async with timed_dashboard(tmp_path) as world:
-        assert glance(await world.page("/ui")) == "Nothing to do right now."
+        assert glance(await world.page("/ui")) == "Idle: no jobs yet"
         await world.engine.create([NewJob("mail", delay_ms=HOUR_MS)])
-        assert glance(await world.page("/ui")) == "Nothing is due: all waiting jobs are scheduled for later."
+        assert glance(await world.page("/ui")) == "Idle: no jobs are due; all pending jobs are scheduled for later"
         await world.minutes_later(4)
         await world.work("mail", *[None] * 57, "busy", "busy", "busy")
         page = await world.page("/ui")
-        assert glance(page) == "Work flows: 14 a minute completed in the last 4 minutes; 5 % of the attempts failed."
+        assert glance(page) == "Healthy: 14 completed per minute in the last 4 minutes, 5 % of attempts failed"
         why = re.findall(r'<td title="(\w+)">([^<]+)</td>.*?class="num">(\d+)<', await world.page("/ui?range=7d"), re.S)
         assert why == [("unclassified", "unclassified error", "3")]
         await world.engine.create([NewJob("mail")])
         await world.minutes_later(8)
         said = glance(await world.page("/ui"))
-        assert said == "Nothing has ended for 7 min, although work has been due for 8 min."
+        assert said == "No workers running: the oldest due job has waited 8 min"
 
 
 async def test_when_all_fails_the_sentence_says_so(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ async def test_when_all_fails_the_sentence_says_so(tmp_path: Path) -> None:
         await world.minutes_later(2)
         await world.work("mail", *["busy"] * 4, retries=2)
         page = await world.page("/ui")
-        assert glance(page) == "Nothing succeeds: all 4 attempts of the last 2 minutes failed."
+        assert glance(page) == "Failing: all 4 attempts failed in the last 2 minutes"
         assert "glance-bad" in page
 
 
@@ -73,8 +73,8 @@ async def test_what_needs_somebody_is_said_with_a_way_to_it(tmp_path: Path) -> N
         page = await world.page("/ui")
         assert needs(page) == {
             "1 breaker is not closed: broken": "/ui/breakers",
-            "1 worker does not start: Mailer": "/ui/workers",
-            "2 types have work that no worker asks for: broken, lonely": "/ui/types?show=unasked",
+            "1 worker fails to start: Mailer": "/ui/workers",
+            "2 types have due jobs but no worker: broken, lonely": "/ui/types?show=unasked",
             "1 type is paused: held": "/ui/type?name=held",
         }
         shown = {label: value for label, value in tiles(page).items() if value != "0"}
@@ -116,9 +116,9 @@ async def test_a_bound_key_sees_its_own_jobs_and_is_told_what_it_does_not_see(vi
     async with visiting(visitor.rest, "jobs", tenants=("acme",)) as bound:
         page = await bound.page("/ui")
         assert tiles(page)["failed"] == "1"
-        assert "bound to acme" in page
+        assert "limited to acme" in page
         assert "mine" in page
-        for other in ("secret of others", "<svg", "/ui/type?", "Waiting longest"):
+        for other in ("secret of others", "<svg", "/ui/type?", "Backlog"):
             assert other not in page
         for path in ("/ui/types", "/ui/type?name=email-send", "/ui/breakers"):
             assert (await bound.get(path)).status_code == 403
@@ -141,6 +141,6 @@ async def test_whoever_may_read_or_administer_sees_how_it_stands(
 async def test_an_empty_store_says_what_to_do(visitor: Visitor) -> None:
     page = await visitor.page("/ui")
     assert "everwork jobs create" in page
-    assert "no jobs ended in this time" in page
+    assert "No finished attempts since" in page
     for path, told in {"/ui/types": "A type appears with its first job", "/ui/breakers": "--breaker-failures"}.items():
         assert told in await visitor.page(path)

@@ -24,7 +24,7 @@ async def test_a_trigger_is_shown_with_its_points_and_without_its_secrets(visito
     variables = '{"pages":3,"api_key":"hunter-hunter"}'
     await a_trigger(visitor.rest.engine, description="The report", interval_ms=HOUR_MS, variables=variables)
     listed = await visitor.page("/ui/triggers")
-    assert "nobody runs it" in listed
+    assert "no process fires it" in listed
     assert "starts when a program that declares it first runs" in listed
     await visitor.rest.engine.trigger_marks([NAME])
     await a_process(visitor.rest.engine)
@@ -50,10 +50,10 @@ async def test_a_trigger_is_shown_with_its_points_and_without_its_secrets(visito
 async def test_a_trigger_is_fired_by_hand_and_its_page_knows_the_job(visitor: Visitor) -> None:
     await a_trigger(visitor.rest.engine)
     said = await visitor.done("/ui/triggers/fire", "/ui/triggers", trigger=NAME)
-    assert said["text"] == "nightly-report was fired by hand; this is the job that it made."
+    assert said["text"] == "nightly-report fired manually and created this job."
     key = said["to"].removeprefix("/ui/jobs/")
     page = await visitor.page("/ui/trigger", name=NAME)
-    assert re.search(rf'data-key="f-{key}".*?pending.*?by hand', page, re.DOTALL)
+    assert re.search(rf'data-key="f-{key}".*?pending.*?manual', page, re.DOTALL)
     assert f"/ui/jobs/{key}" in await visitor.page("/ui/triggers")
     [(action, target, detail)] = await visitor.audit()
     assert (action, target, detail["key"]) == ("triggers.fire", NAME, key)
@@ -62,11 +62,11 @@ async def test_a_trigger_is_fired_by_hand_and_its_page_knows_the_job(visitor: Vi
 async def test_a_trigger_is_switched_off_and_on(visitor: Visitor) -> None:
     await a_trigger(visitor.rest.engine)
     said = await visitor.done("/ui/triggers/switch", "/ui/triggers", trigger=NAME, on="no")
-    assert said["text"].startswith("nightly-report is off: it does not fire")
+    assert said["text"].startswith("nightly-report is disabled; missed runs")
     assert await Fleet(visitor.rest.engine).triggers_off() == {NAME}
     page = await visitor.page("/ui/trigger", name=NAME)
-    assert ("it is disabled" in page, "Switch on" in page) == (True, True)
-    assert (await visitor.done("/ui/triggers/switch", trigger=NAME, on="yes"))["text"] == "nightly-report is on."
+    assert ("it is disabled" in page, "Enable" in page) == (True, True)
+    assert (await visitor.done("/ui/triggers/switch", trigger=NAME, on="yes"))["text"] == "nightly-report is enabled."
     assert [action for action, _, _ in await visitor.audit()] == ["triggers.on", "triggers.off"]
 
 
@@ -82,4 +82,4 @@ async def test_a_key_that_may_only_read_is_offered_nothing(local: Rest) -> None:
     async with visiting(local, "jobs:read") as reader:
         for path in ("/ui/triggers", f"/ui/trigger?name={NAME}"):
             page = await reader.page(path)
-            assert ("nightly-report" in page, "Fire now" in page, "Switch o" in page) == (True, False, False)
+            assert ("nightly-report" in page, "Fire now" in page, "able</button>" in page) == (True, False, False)

@@ -116,7 +116,13 @@ async def test_a_type_s_page_tells_due_from_scheduled_and_how_full_its_limits_ar
     assert said["to"] == "/ui/type?name=card"
     page = await visitor.page("/ui/type?name=card")
     told = _text(page)
-    for part in ("2 due, oldest", "1 scheduled", "1 of 4 at once", "4 at once, 1 per min", "no rule; opened by hand"):
+    for part in (
+        "2 due, oldest",
+        "1 scheduled",
+        "1 of 4 concurrently",
+        "4 concurrently, 1 per min",
+        "no rule; manual only",
+    ):
         assert part in told, part
     assert "/ui/jobs?type=card&state=due" in page
     assert "type 'nobody' not found" in (await visitor.page("/ui/type?name=nobody", 404)).lower()
@@ -172,8 +178,8 @@ async def test_a_breaker_is_shown_opened_and_closed_and_that_is_noted(tmp_path: 
         leased = (await world.engine.activate([Demand("card", "w1", 2, MINUTE_MS)])).jobs
         await world.engine.settle([Failed(one.key, one.attempt, "busy", backoff_ms=1) for one in leased])
         told = _text(await world.page("/ui/breakers"))
-        assert "1 breaker is not closed; 4 waiting jobs are behind it" in told
-        assert "2 in a row open it for 1.5 min" in told
+        assert "1 breaker is not closed; 4 pending jobs are held back" in told
+        assert "after 2 failures, for 1.5 min" in told
         world.clock.advance(ms=91 * SECOND_MS)
         [probe] = (await world.engine.activate([Demand("card", "w1", 2, MINUTE_MS)])).jobs
         for path in ("/ui/breakers", "/ui/type?name=card"):
@@ -183,7 +189,7 @@ async def test_a_breaker_is_shown_opened_and_closed_and_that_is_noted(tmp_path: 
         assert (await visitor.done("/ui/type/breaker-reset", type="card"))["text"] == "The breaker of card is closed."
         said = await visitor.done("/ui/type/breaker-open", type="card", seconds="600")
         assert said["text"].startswith("The breaker of card is open for 10 min;")
-        assert "Its breaker is open" in await world.page("/ui/type?name=card")
+        assert "The breaker is open" in await world.page("/ui/type?name=card")
         assert "must be a number" in (await visitor.done("/ui/type/breaker-open", type="card", seconds="x"))["text"]
         actions = [action for action, _, _ in await visitor.audit()]
         assert actions == ["types.breaker-open", "types.breaker-reset", "types.policy"]

@@ -52,7 +52,7 @@ async def test_a_type_whose_only_worker_does_not_start_says_so_until_somebody_as
     await rest.job(type="mails")
     await rest.server.context.sampler.fresh()
     for path in ("/ui/types", "/ui/type?name=mails"):
-        assert '<span class="state state-broken">does not start</span>' in await visitor.page(path)
+        assert '<span class="state state-broken">fails to start</span>' in await visitor.page(path)
     await rest.ok("POST", f"{JOBS}/activate", {"type": "mails", "worker": "w1", "max_jobs": 1})
     await rest.server.context.sampler.fresh()
     assert "does not start" not in await visitor.page("/ui/types")

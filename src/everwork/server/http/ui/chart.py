@@ -1,4 +1,4 @@
-"""Charts as SVG: stacked bars and lines. Colours come from the stylesheet."""
+"""Charts as SVG: stacked bars and lines. Colors come from the stylesheet."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ STEPS: Final = 4
 """Approximate number of grid lines."""
 ROUND_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 14_400_000, 86_400_000)
 """Possible grid lines of durations; shorter values are drawn on the lowest."""
-NOTHING_ENDED: Final = "no jobs ended in this time"
-UNKNOWN: Final = "not counted: no server was running"
+BAR_WIDTH_MAX: Final = 24.0
+POINTS_MIN: Final = 3
+"""Fewer points are no chart over time: their totals are drawn instead."""
+GAP_HEIGHT: Final = 5
+"""The height of the strip that marks slots that were not counted."""
+NO_ATTEMPTS: Final = "No finished attempts in this time."
+FILLS: Final = "Charts appear here as soon as an attempt finishes."
+UNKNOWN: Final = "not counted (no server was running)"
 
 
 class Series(NamedTuple):
-    """The values of one colour: `name` is its CSS class, `whole` its total in the legend.
+    """The values of one color: `name` is its CSS class, `whole` its total in the legend, `amount` as a number.
 
     None among the values: not known for the slot.
     """
@@ -36,6 +42,7 @@ class Series(NamedTuple):
     label: str
     values: Sequence[float | None]
     whole: str = ""
+    amount: float = 0
 
 
 class Slot(NamedTuple):
@@ -44,7 +51,7 @@ class Slot(NamedTuple):
     title: str
     mark: str = ""
     is_running: bool = False
-    """It is not over yet."""
+    """It has not ended yet."""
 
 
 Format = Callable[[float], str]
@@ -61,6 +68,13 @@ class Scale(Protocol):
         """The y coordinate of a value."""
 
 
+class Remarks(NamedTuple):
+    """What a chart says in words: the text instead of a chart without values, and a note beside the legend."""
+
+    empty: str = NO_ATTEMPTS
+    note: str = ""
+
+
 class Frame(NamedTuple):
     """What all parts of a chart share: slots, description, scale, and how values are formatted."""
 
@@ -69,6 +83,7 @@ class Frame(NamedTuple):
     scale: Scale
     tick_label: Format
     value_label: Format
+    remarks: Remarks
 
     @property
     def width(self) -> float:
@@ -76,29 +91,43 @@ class Frame(NamedTuple):
         return PLOT_WIDTH / max(len(self.slots), 1)
 
 
-def bars(series: Sequence[Series], slots: Sequence[Slot], about: str, format_: Format) -> Markup:
-    """Draw stacked bars; slots without known values are grey."""
+def bars(
+    series: Sequence[Series], slots: Sequence[Slot], about: str, format_: Format, *, remarks: Remarks | None = None
+) -> Markup:
+    """Draw stacked bars. Slots that were not counted are marked, but not those before the first counted one."""
     sums = [sum(one.values[at] or 0 for one in series) for at in range(len(slots))]
-    frame = Frame(slots, about, CountScale(max(sums, default=0)), compact, format_)
-    unknown = [at for at in range(len(slots)) if all(one.values[at] is None for one in series)]
-    drawn = [*_unknown(unknown, frame), *(bar for at in range(len(slots)) for bar in _bars(series, at, frame))]
-    return _chart(drawn, series, frame, unknown)
+    frame = Frame(slots, about, CountScale(max(sums, default=0)), compact, format_, remarks or Remarks())
+    counted = [at for at in range(len(slots)) if any(one.values[at] is not None for one in series)]
+    gaps = [at for at in range(counted[0], len(slots)) if at not in counted] if counted else []
+    drawn = [bar for at in range(len(slots)) for bar in _bars(series, at, frame)]
+    return _totals(series, frame) if drawn and has_few_points(series) else _chart(drawn, series, frame, gaps)
 
 
-def lines(series: Sequence[Series], slots: Sequence[Slot], about: str, format_: Format) -> Markup:
+def lines(
+    series: Sequence[Series], slots: Sequence[Slot], about: str, format_: Format, *, remarks: Remarks | None = None
+) -> Markup:
     """Draw a line per series of durations, interrupted where values are missing."""
     known = [value for one in series for value in one.values if value is not None]
-    frame = Frame(slots, about, DurationScale(min(known, default=0), max(known, default=0)), format_, format_)
+    scale = DurationScale(min(known, default=0), max(known, default=0))
+    frame = Frame(slots, about, scale, format_, format_, remarks or Remarks())
+    if has_few_points(series):
+        return _totals(series, frame)
     return _chart([_line(one, frame) for one in series], series, frame, [])
 
 
-def share(part: float, whole: float) -> Markup:
-    """Draw a small bar of a share."""
+def has_few_points(series: Sequence[Series]) -> bool:
+    """Whether the totals of the series are drawn instead of a chart over time."""
+    points = sum(any(value is not None for value in values) for values in zip(*(s.values for s in series), strict=True))
+    return 0 < points < POINTS_MIN
+
+
+def share(part: float, whole: float, name: str = "") -> Markup:
+    """Draw a small bar of a share; `name` is the CSS class of its color."""
     width = 100 * min(max(part / whole, 0.0), 1.0) if whole else 0.0
     return Markup(
-        '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        '<svg class="share{}" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         '<rect width="{:.1f}" height="8"/></svg>'
-    ).format(width)
+    ).format(f" {name}" if name else "", width)
 
 
 def compact(value: float) -> str:
@@ -157,59 +186,67 @@ def _bars(series: Sequence[Series], at: int, frame: Frame) -> Iterator[Markup]:
 
 def _bar(name: str, at: int, frame: Frame, values: tuple[float, float]) -> Markup:
     low, high = map(frame.scale.y, values)
-    gap = min(2.0, frame.width * 0.2)
+    width = min(frame.width - min(2.0, frame.width * 0.2), BAR_WIDTH_MAX)
     classes = f"{name} running" if frame.slots[at].is_running else name
     rect = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
-    return rect.format(classes, LEFT + at * frame.width + gap / 2, high, frame.width - gap, max(low - high, 0.6))
+    return rect.format(classes, LEFT + (at + 0.5) * frame.width - width / 2, high, width, max(low - high, 0.6))
 
 
-def _unknown(slots: Sequence[int], frame: Frame) -> Iterator[Markup]:
-    """One grey area per run of adjacent slots."""
+def _gaps(slots: Sequence[int], frame: Frame) -> Iterator[Markup]:
+    """One strip above the time axis per run of adjacent slots."""
     rect = Markup('<rect class="unknown" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>')
     for _, run in groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
         adjacent = [at for _, at in run]
-        yield rect.format(LEFT + adjacent[0] * frame.width, TOP, len(adjacent) * frame.width, PLOT_HEIGHT)
+        width = len(adjacent) * frame.width
+        yield rect.format(LEFT + adjacent[0] * frame.width, FLOOR - GAP_HEIGHT, width, GAP_HEIGHT)
 
 
 def _line(one: Series, frame: Frame) -> Markup:
-    """The segments of a line; a segment of a single point is a dot."""
+    """The segments of a line; a single point is a level stroke across its slot, never a lone dot."""
     drawn: list[str] = []
-    dots: list[Markup] = []
-    dot = Markup('<circle class="point {}" cx="{:.1f}" cy="{:.1f}" r="3.5"/>')
     for is_known, run in groupby(enumerate(one.values), lambda pair: pair[1] is not None):
         points = [(LEFT + (at + 0.5) * frame.width, frame.scale.y(value or 0)) for at, value in run if is_known]
         if len(points) == 1:
-            dots.append(dot.format(one.name, *points[0]))
-        elif points:
+            [(x, y)] = points
+            points = [(x - 0.4 * frame.width, y), (x + 0.4 * frame.width, y)]
+        if points:
             drawn.append("M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in points))
-    path = Markup('<path class="line {}" d="{}"/>').format(one.name, " ".join(drawn)) if drawn else Markup("")
-    return path + Markup("").join(dots)
+    return Markup('<path class="line {}" d="{}"/>').format(one.name, " ".join(drawn)) if drawn else Markup("")
 
 
 # Axes, legend and table ------------------------------------------------------------------------------
 
 
-def _chart(drawn: Sequence[Markup], series: Sequence[Series], frame: Frame, unknown: Sequence[int]) -> Markup:
-    is_empty = not any(value is not None and value > 0 for one in series for value in one.values)
-    about = f"{frame.about}: {NOTHING_ENDED}" if is_empty else frame.about
-    head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, about)
-    overlay = _note() if is_empty else _hits(series, frame, UNKNOWN if unknown else "none ended")
-    inside = [_grid(frame, is_empty=is_empty), *drawn, overlay, _marks(frame)]
-    rest = [Markup("</svg>"), _legend(series, is_cut=bool(unknown)), _table(series, frame)]
-    return Markup("").join([head, *inside, *rest])
+def _chart(drawn: Sequence[Markup], series: Sequence[Series], frame: Frame, gaps: Sequence[int]) -> Markup:
+    if not any(drawn):
+        return _empty(frame, gaps)
+    head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    inside = [_grid(frame), *_gaps(gaps, frame), *drawn, _hits(series, frame), _marks(frame), Markup("</svg>")]
+    rest = [_legend(series, frame, has_gaps=bool(gaps)), _table(series, frame)]
+    return Markup("").join([head.format(WIDTH, HEIGHT, frame.about), *inside, *rest])
 
 
-def _note() -> Markup:
-    note = Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>')
-    return note.format(LEFT + PLOT_WIDTH / 2, TOP + PLOT_HEIGHT / 2, NOTHING_ENDED)
+def _totals(series: Sequence[Series], frame: Frame) -> Markup:
+    """A bar per series for all slots together, and a table of the slots."""
+    highest = max(one.amount for one in series)
+    row = Markup('<tr><th scope="row">{}</th><td>{}</td><td class="num">{}</td></tr>')
+    rows = [row.format(one.label, share(one.amount, highest, one.name), one.whole) for one in series]
+    table = Markup('<table class="causes totals" aria-label="{}"><tbody>{}</tbody></table>')
+    note = Markup('<p class="note">{}</p>').format(frame.remarks.note) if frame.remarks.note else Markup("")
+    return table.format(frame.about, Markup("").join(rows)) + note + _table(series, frame)
 
 
-def _grid(frame: Frame, *, is_empty: bool) -> Markup:
+def _empty(frame: Frame, gaps: Sequence[int]) -> Markup:
+    """Words instead of an empty chart: that nothing finished, and when there will be something."""
+    more = f"Some of this time was {UNKNOWN}." if gaps else FILLS
+    block = Markup('<div class="chart-empty"><p>{}</p><p class="quietly">{}</p></div>')
+    return block.format(frame.remarks.empty, more)
+
+
+def _grid(frame: Frame) -> Markup:
     line = Markup('<line class="{}" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
     text = Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>')
     axis = line.format("axis", LEFT, WIDTH - RIGHT, FLOOR, FLOOR)
-    if is_empty:
-        return axis
     drawn = []
     for value in frame.scale.ticks:
         y = frame.scale.y(value)
@@ -230,23 +267,26 @@ def _marks(frame: Frame) -> Markup:
     return Markup("").join(drawn)
 
 
-def _hits(series: Sequence[Series], frame: Frame, nothing: str) -> Markup:
+def _hits(series: Sequence[Series], frame: Frame) -> Markup:
     """The tooltips of the slots."""
     rect = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
+    is_counted = isinstance(frame.scale, CountScale)
     drawn = []
     for at, slot in enumerate(frame.slots):
         values = [f"{one.label}: {_value(one, at, frame)}" for one in series]
         if all(one.values[at] is None for one in series):
-            values = [nothing]
+            values = [UNKNOWN if is_counted else "no finished attempts"]
         title = escape("\n".join([_title(slot), *values]))
         drawn.append(rect.format(LEFT + at * frame.width, TOP, frame.width, PLOT_HEIGHT, title))
     return Markup("").join(drawn)
 
 
-def _legend(series: Sequence[Series], *, is_cut: bool) -> Markup:
+def _legend(series: Sequence[Series], frame: Frame, *, has_gaps: bool) -> Markup:
     item = Markup('<li><span class="swatch {}"></span>{} <b>{}</b></li>')
     items = [item.format(one.name, one.label, one.whole) for one in series]
-    if is_cut:
+    if frame.remarks.note:
+        items.append(Markup("<li>{}</li>").format(frame.remarks.note))
+    if has_gaps:
         items.append(Markup('<li><span class="swatch unknown"></span>{}</li>').format(UNKNOWN))
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
@@ -259,8 +299,8 @@ def _table(series: Sequence[Series], frame: Frame) -> Markup:
     heads = Markup("").join(Markup('<th scope="col" class="num">{}</th>').format(one.label) for one in series)
     rows = Markup("").join(_row(series, at, frame) for at in reversed(shown))
     return Markup(
-        '<details class="figures"><summary>As a table</summary><div class="table" tabindex="0" role="region" '
-        'aria-label="Figures of the chart"><table><thead><tr><th scope="col">Time</th>{}</tr></thead>'
+        '<details class="figures"><summary>Show as table</summary><div class="table" tabindex="0" role="region" '
+        'aria-label="Values of the chart"><table><thead><tr><th scope="col">Time</th>{}</tr></thead>'
         "<tbody>{}</tbody></table></div></details>"
     ).format(heads, rows)
 
@@ -276,4 +316,4 @@ def _title(slot: Slot) -> str:
 
 def _value(one: Series, at: int, frame: Frame) -> str:
     value = one.values[at]
-    return "no value" if value is None else frame.value_label(value)
+    return "none" if value is None else frame.value_label(value)

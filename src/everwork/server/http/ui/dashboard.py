@@ -28,12 +28,10 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-UNAVAILABLE: Final = (
-    "The engine cannot be reached, or does not answer. Nothing is lost: this page tries again by itself."
-)
-NOT_DONE: Final = "The engine cannot be reached, or does not answer. Nothing was done: repeat it when it is back."
+UNAVAILABLE: Final = "The engine is unreachable or does not respond. No data is lost. This page retries automatically."
+NOT_DONE: Final = "The engine is unreachable or does not respond. Nothing was changed. Try again when it is back."
 OUTCOME_UNKNOWN: Final = (
-    "The engine did not answer. Whether this was done is not known: look, and repeat it if need be."
+    "The engine did not respond, so the change may or may not have been made. Check, and repeat it if needed."
 )
 CONFIRMATION_FIELDS: Final = frozenset({"csrf", "back", "sure", "question", "label"})
 """Fields of a form that belong to its confirmation, not to its action."""
@@ -45,7 +43,7 @@ OF_LOGIN: Final = ("/login", "/logout")
 
 
 class Dashboard:
-    """The pages and actions of one dashboard, as an ASGI application; addresses begin with the request's prefix.
+    """The pages and actions of one dashboard, as an ASGI application; addresses start with the request's prefix.
 
     Without a login page of its own, it has no pages and actions for visitors that are not logged in.
     """
@@ -126,7 +124,7 @@ class Dashboard:
     async def _not_found(self, request: Request) -> Response:
         """The error page of an unknown path."""
         request.scope["everwork.operation"] = "ui"
-        error = Refusal(404, "not_found", "there is no page at this address")
+        error = Refusal(404, "not_found", "no page at this address")
         try:
             return self.error_page(await self.visitors.visit(request, is_open=True), request, error)
         except EverworkError as failure:
@@ -156,8 +154,8 @@ class _Static:
         scope["everwork.operation"] = "ui.static"
         found = asset(**scope["path_params"])
         if scope["method"] not in ("GET", "HEAD"):
-            found = Response("this can only be read", 405, {"Allow": "GET, HEAD"}, "text/plain")
-        response = found or Response("there is no such file", 404, media_type="text/plain")
+            found = Response("read-only", 405, {"Allow": "GET, HEAD"}, "text/plain")
+        response = found or Response("file not found", 404, media_type="text/plain")
         await response(scope, receive, send)
 
 
@@ -180,7 +178,7 @@ class _PageHandler:
         visit: Visit | None = None
         try:
             if target is None:
-                raise Refusal(405, "method_not_allowed", f"allowed here: {self._allowed}", {"Allow": self._allowed})
+                raise Refusal(405, "method_not_allowed", f"allowed methods: {self._allowed}", {"Allow": self._allowed})
             visit = await self._dashboard.visitors.visit(request, is_open=target.is_open)
             if visit.session.token:
                 self._dashboard.context.keys.spend(visit.principal)
@@ -224,7 +222,7 @@ class _PageHandler:
         if not self._dashboard.visitors.has_login:
             return self._dashboard.error_page(None, request, PermissionDenied(REFUSED))
         if request.method not in ("GET", "HEAD"):
-            over = LoggedOut(f"{error}; nothing was done: log in, and repeat")
+            over = LoggedOut(f"{error}; nothing was changed: log in and try again")
             return self._dashboard.error_page(None, request, over)
         query = request.scope["query_string"].decode("latin-1")
         wanted = address(request.scope["path"]) + (f"?{query}" if query else "")
@@ -260,13 +258,13 @@ def detail_of(error: EverworkError | Refusal, unavailable: str = UNAVAILABLE) ->
 def title_of(status: int) -> str:
     """The title of an error page."""
     return {
-        401: "The session is over",
+        401: "Session expired",
         403: "Not allowed",
-        404: "There is no such thing",
-        409: "Not in this state",
-        422: "That cannot be read",
-        503: "The engine is unavailable",
-    }.get(status, "That did not work")
+        404: "Not found",
+        409: "Not possible in this state",
+        422: "Invalid input",
+        503: "Engine unavailable",
+    }.get(status, "Something went wrong")
 
 
 def _bare_layout(request: Request) -> dict[str, Any]:

@@ -15,25 +15,23 @@ from markupsafe import Markup
 from everwork.core.limits import HOUR_MS, STATISTICS_KEEP_HOURS
 from everwork.core.measures import Measured, measured, percentile_ms
 from everwork.core.queries import Measure, Stats
-from everwork.server.http.ui.chart import Series, Slot, bars, lines
-from everwork.server.http.ui.render import duration, number
+from everwork.server.http.ui.chart import Remarks, Series, Slot, bars, has_few_points, lines
+from everwork.server.http.ui.render import duration, number, when
 from everwork.server.http.ui.visit import Visit
 from everwork.service.monitor.minutes import MINUTE_MS, OTHER_TYPES, Work, work_of
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 
 MINUTE_SLOTS: Final = 60
-LATENCY_MINUTES: Final = 5
-"""Minutes per point of percentiles: of single minutes they would be too noisy."""
 PERCENTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 """The percentiles that are shown."""
 COST_SHARE_MAX: Final = 0.02
-"""The share of time that may be spent on drawing the same charts: expensive ones are cached for longer."""
+"""The share of time that is spent on drawing the same charts at most: expensive ones are cached for longer."""
 CACHE_SECONDS_MAX: Final = 60.0
 CACHED_CHARTS_MAX: Final = 50
 CACHED_TYPES_MAX: Final = 20
 HOURS_REREAD: Final = 2
-"""Hours to read again: attempts that started before the end of an hour may have ended after it."""
+"""Hours to read again: attempts that started before the end of an hour can finish after it."""
 
 
 class Range(NamedTuple):
@@ -64,8 +62,23 @@ RANGES: Final = (
 )
 
 
+class Window(NamedTuple):
+    """The minutes that are drawn, minutes per point of percentiles, and the distance of labels on the time axis.
+
+    Percentiles of single minutes are noisy, but all that a young store has.
+    """
+
+    minutes: int
+    step: int
+    marked: int
+
+
+WINDOWS: Final = (Window(10, 1, 5), Window(30, 2, 10), Window(MINUTE_SLOTS, 5, 15))
+"""Of the range of minutes: the shortest that has all counted minutes, so that a young store is not an empty hour."""
+
+
 class Point(NamedTuple):
-    """The attempts that ended in one slot; not known if no server was running to count them."""
+    """The attempts that finished in one slot; not known if no server was running to count them."""
 
     start_ms: int
     work: Work
@@ -73,12 +86,19 @@ class Point(NamedTuple):
     is_known: bool = True
 
 
+class Chart(NamedTuple):
+    """A chart as HTML, and what its values are: `per minute`, or `in total`."""
+
+    html: Markup
+    unit: str
+
+
 class Charts(NamedTuple):
     """Charts of throughput, run time and queue wait, and their totals."""
 
-    throughput: Markup
-    execution: Markup
-    wait: Markup
+    throughput: Chart
+    execution: Chart
+    wait: Chart
     total: Work
     measured: Measured
 
@@ -187,10 +207,19 @@ async def _charts(visit: Visit, cache: _ChartCache, range_: Range, type: str | N
         sample = sampler.latest or await sampler.fresh()
         await hourly.read(visit.context.service, range_.slots * range_.slot_hours, sample.at_ms)
         points = _by_hours(hourly, range_)
-        return _draw(range_, points, points)
+        return _draw(range_, points, points, range_.slot)
     points = _by_minutes(sampler, type)
-    steps = [_merged(points[at : at + LATENCY_MINUTES]) for at in range(0, len(points), LATENCY_MINUTES)]
-    return _draw(range_, points, steps)
+    window = window_of(points)
+    points = points[-window.minutes :]
+    steps = [_merged(points[at : at + window.step]) for at in range(0, len(points), window.step)]
+    step = "minute" if window.step == 1 else f"{window.step} minutes"
+    return _draw(range_._replace(marked=window.marked), points, steps, step)
+
+
+def window_of(points: Sequence[Point]) -> Window:
+    """The window of the counted minutes among the points, of which the last is now."""
+    counted = next((len(points) - at for at, point in enumerate(points) if point.is_known), 0)
+    return next(one for one in WINDOWS if one.minutes >= counted)
 
 
 # Points ---------------------------------------------------------------------------------------------
@@ -239,45 +268,65 @@ def _merged(points: Sequence[Point]) -> Point:
 # Charts ---------------------------------------------------------------------------------------------
 
 
-def _draw(range_: Range, points: Sequence[Point], steps: Sequence[Point]) -> Charts:
+def _draw(range_: Range, points: Sequence[Point], steps: Sequence[Point], step: str) -> Charts:
     """Draw the charts; `steps` are the points of the percentiles."""
-    whole = _merged(points)
+    whole, remarks = _merged(points), _remarks(range_, points)
     slots = _slots(range_, points, range_.marked)
     steps_slots = _slots(range_, steps, max(1, range_.marked * len(steps) // len(points)))
-    executions = [(step.measured.execution, step.work.execution_ms) for step in [*steps, whole]]
-    waits = [(step.measured.wait, step.work.wait_ms) for step in [*steps, whole]]
+
+    def percentiles(name: str, durations: Sequence[tuple[Sequence[int], int]]) -> Chart:
+        series = _percentiles(durations)
+        return Chart(
+            lines(series, steps_slots, _about(name, range_, series), duration, remarks=remarks), _unit(series, step)
+        )
+
+    counts = _counts(points)
     return Charts(
-        _throughput(range_, points, slots, whole.work),
-        _percentiles(executions, steps_slots, f"How long attempts ran in {range_.last}"),
-        _percentiles(waits, steps_slots, f"How long jobs were due before their attempts began, in {range_.last}"),
+        Chart(
+            bars(counts, slots, _about("Finished attempts", range_, counts), number, remarks=remarks),
+            _unit(counts, range_.slot),
+        ),
+        percentiles("Run time", [(one.measured.execution, one.work.execution_ms) for one in [*steps, whole]]),
+        percentiles("Queue wait", [(one.measured.wait, one.work.wait_ms) for one in [*steps, whole]]),
         whole.work,
         whole.measured,
     )
 
 
-def _throughput(range_: Range, points: Sequence[Point], slots: Sequence[Slot], total: Work) -> Markup:
-    named = (
-        ("completed", "completed", total.completed),
-        ("retried", "failed, tried again", total.retried),
-        ("failed", "failed for good", total.failed),
-    )
-    series = [
-        Series(name, label, [getattr(one.work, name) if one.is_known else None for one in points], number(jobs))
-        for name, label, jobs in named
-    ]
-    about = f"Attempts that ended in {range_.last}: {', '.join(f'{number(jobs)} {label}' for _, label, jobs in named)}"
-    return bars(series, slots, about, number)
+def _remarks(range_: Range, points: Sequence[Point]) -> Remarks:
+    """The words of a chart; of a young store they say since when attempts are counted."""
+    first = next((point for point in points if point.is_known), points[-1])
+    if first is points[0]:
+        return Remarks(f"No finished attempts in {range_.last}.")
+    since = Markup("since {}").format(when(first.start_ms, "minute"))
+    return Remarks(Markup("No finished attempts {}.").format(since), Markup("Counted {}.").format(since))
 
 
-def _percentiles(durations: Sequence[tuple[Sequence[int], int]], slots: Sequence[Slot], about: str) -> Markup:
-    """Draw percentiles of durations, given as counts and sum; the last are the totals."""
+def _about(name: str, range_: Range, series: Sequence[Series]) -> str:
+    return f"{name} in {range_.last}: {', '.join(f'{one.label} {one.whole}' for one in series)}"
+
+
+def _unit(series: Sequence[Series], slot: str) -> str:
+    return "in total" if has_few_points(series) else f"per {slot}"
+
+
+def _counts(points: Sequence[Point]) -> list[Series]:
+    """Finished attempts by outcome."""
+    series = []
+    for name, label in (("completed", "completed"), ("retried", "failed, retried"), ("failed", "failed permanently")):
+        values = [getattr(one.work, name) if one.is_known else None for one in points]
+        total = sum(value or 0 for value in values)
+        series.append(Series(name, label, values, number(total), total))
+    return series
+
+
+def _percentiles(durations: Sequence[tuple[Sequence[int], int]]) -> list[Series]:
+    """Percentiles of durations, given as counts and sum; the last are the totals."""
     series = []
     for name, share in PERCENTILES:
         *found, whole = [percentile_ms(counts, share, total_ms) for counts, total_ms in durations]
-        series.append(Series(name, name, found, duration(whole)))
-    has_any = any(durations[-1][0])
-    description = f"{about}: {', '.join(f'{one.whole} at {one.label}' for one in series)}" if has_any else about
-    return lines(series, slots, description, duration)
+        series.append(Series(name, name, found, duration(whole), whole or 0))
+    return series
 
 
 def _slots(range_: Range, points: Sequence[Point], marked: int) -> list[Slot]:

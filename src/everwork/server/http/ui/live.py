@@ -30,8 +30,9 @@ log = get_logger("everwork")
 
 PATH: Final = "/live"
 EVENTS: Final = "text/event-stream"
-TOO_MANY_PAGES: Final = (
-    "Too many pages are followed at once; this one is not kept up to date. Close some, or load it again."
+TOO_MANY_PAGES: Final = "Too many live pages are open, so this one is not updated. Close some, or reload it."
+STALE: Final = (
+    "The engine is unreachable or does not respond. This page shows the last known data and retries automatically."
 )
 SEND_SECONDS: Final = 30.0
 """The time a viewer has to read an event."""
@@ -47,13 +48,13 @@ class Lasting(NamedTuple):
 
     seconds_max: float = math.inf
     is_over: Callable[[], bool] = bool
-    """Always false, unless there is another sign than the server's own."""
+    """By default always false: only the server's own stop counts."""
 
 
 class Live:
     """The ASGI application of `live?path=...`, which streams the page of that address.
 
-    `lasting` says how long a stream lasts.
+    `lasting`: how long a stream lasts.
     """
 
     def __init__(self, dashboard: Dashboard, lasting: Lasting | None = None) -> None:
@@ -76,7 +77,7 @@ class Live:
     def _respond(self, request: Request) -> Response:
         found = self._page(inner_path(request.query_params.get("path", "")) or HOME, request.scope)
         if request.method != "GET" or found is None:
-            return problem(404, "not_found", "there is no such page")
+            return problem(404, "not_found", "page not found")
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         viewer = self._dashboard.visitors.viewer(request)
         if self._open[viewer] >= LIVE_PAGES_EACH_MAX or self._open.total() >= LIVE_PAGES_MAX:
@@ -101,7 +102,7 @@ class Live:
                 yield event
         except Exception:  # the last resort of a started response: breaking it off would look like a lost server
             log.exception("internal error in a live page", page=page.path)
-            yield _event("trouble", "The server met a defect; its log says more. This page is not kept up to date.")
+            yield _event("trouble", "Internal error; see the server log. This page is no longer updated.")
         finally:
             self._open[viewer] -= 1
             self._open += Counter()  # Drops viewers without open pages.
@@ -131,12 +132,12 @@ class Live:
             visit: Visit = await self._dashboard.visitors.visit(page_request)
             view = await page.show(visit)
             if isinstance(view, Download):
-                return _event("trouble", "this is a file, and no page"), True
+                return _event("trouble", "this address is a file, not a page"), True
             html = self._dashboard.live_html(visit, view)
         except LoggedOut as error:
             return _event("ended", str(error)), True
         except EverworkError as error:
-            return _event("trouble", detail_of(error)), False
+            return _event("trouble", detail_of(error, STALE)), False
         return _event("page", html), False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -17,6 +18,7 @@ from everwork.core.states import State
 from everwork.server.http.ui.address import address, base, job_url, type_url
 from everwork.server.http.ui.redaction import one_line, visible
 
+_FIELD: Final = re.compile(r"[\w.\[\]]+: ")
 NOTHING: Final = "\u2013"
 """The placeholder of a missing value."""
 LIVE: Final = "live"
@@ -67,7 +69,8 @@ def render_live(template: str, context: Mapping[str, Any]) -> str:
 def when(instant_ms: int | None, style: str = "ago") -> str | Markup:
     """An instant in UTC, which the script converts to the viewer's time zone.
 
-    Styles: `ago` (a distance that goes on counting), `clock` (date and time), `moment` (the date only if not today).
+    Styles: `ago` (a distance that keeps counting), `clock` (date and time), `moment` (the date only if not today),
+    `minute` (the same without seconds).
     """
     if instant_ms is None:
         return NOTHING
@@ -87,6 +90,14 @@ def duration(milliseconds: float | None) -> str:
         if seconds >= size:
             return f"{_short(seconds / size)} {unit}"
     return f"{_short(seconds)} s"
+
+
+def sentence(text: str) -> str:
+    """An error message with a period and a capital letter, unless it starts with the name of a field."""
+    if not text:
+        return text
+    start = text[0] if _FIELD.match(text) else text[0].upper()
+    return f"{start}{text[1:]}{'' if text[-1] in '.!?' else '.'}"
 
 
 def _short(value: float) -> str:
@@ -120,6 +131,7 @@ environment.filters |= {
     "size": size,
     "visible": visible,
     "one_line": one_line,
+    "sentence": sentence,
 }
 environment.globals |= {"address": address, "base": base, "job_url": job_url, "type_url": type_url}
 environment.globals["asset_url"] = asset_url

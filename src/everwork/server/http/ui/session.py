@@ -46,7 +46,7 @@ class Visitors(ABC):
 
     @abstractmethod
     def viewer(self, request: Request) -> str:
-        """What tells one browser from another; empty for one that is not known yet."""
+        """An identifier of the browser; empty if it is not known yet."""
 
     @abstractmethod
     def remember(self, visit: Visit, response: Response) -> None:
@@ -82,7 +82,7 @@ class Visitors(ABC):
 
 
 class LoggedInVisitors(Visitors):
-    """Visitors with a session, which they have begun on the login page."""
+    """Visitors with a session, started on the login page."""
 
     has_login = True
 
@@ -103,7 +103,7 @@ class LoggedInVisitors(Visitors):
             return Visit(self._context, request, principal, session)
         if is_open:
             return Visit(self._context, request, ANONYMOUS, Session("", ""))
-        raise LoggedOut("the session is over" if token else "not logged in")
+        raise LoggedOut("the session has expired" if token else "not logged in")
 
     def viewer(self, request: Request) -> str:
         """The session token that a request brings; empty without any."""
@@ -117,13 +117,13 @@ def require_token(visit: Visit) -> None:
     """Refuse a form that does not carry the session's CSRF token."""
     token = visit.form.get("csrf", [""])[-1]
     if not hmac.compare_digest(token.encode(), visit.session.csrf.encode()):
-        raise PermissionDenied("this form is out of date; nothing was done: load the page again, and repeat")
+        raise PermissionDenied("this form is out of date; nothing was changed: reload the page and try again")
 
 
 def require_same_origin(request: Request) -> None:
     """Refuse a form that another site has sent."""
     if not is_same_origin(request):
-        raise PermissionDenied("cross-origin requests are refused; nothing was done")
+        raise PermissionDenied("cross-origin requests are rejected; nothing was changed")
 
 
 def is_same_origin(request: Request) -> bool:
@@ -138,7 +138,7 @@ def is_same_origin(request: Request) -> bool:
 class CheckedVisitors(Visitors):
     """Visitors that the application around the dashboard has let in: it has set `PRINCIPAL` in the scope.
 
-    The token of their forms is made of a random cookie: it holds in every process of the application.
+    The token of their forms is derived from a random cookie: it is valid in every process of the application.
     """
 
     has_login = False
@@ -151,7 +151,7 @@ class CheckedVisitors(Visitors):
             return Visit(self._context, request, principal, Session(token, principal.id))
         if is_open:
             return Visit(self._context, request, ANONYMOUS, Session("", ""))
-        raise LoggedOut("access was refused")
+        raise LoggedOut("access denied")
 
     def viewer(self, request: Request) -> str:
         """The random cookie of a browser."""

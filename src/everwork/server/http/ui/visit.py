@@ -13,8 +13,8 @@ from everwork.server.http.framework.body import read_body
 from everwork.server.http.framework.context import AppContext, AuthorisedRequest
 from everwork.server.http.framework.problems import Refusal
 from everwork.server.http.ui.address import address, local_address
-from everwork.service.access.principal import Permission, Principal
-from everwork.service.access.sessions import Session
+from everwork.service.access.principal import ANYBODY, Permission, Principal
+from everwork.service.access.sessions import OPERATOR, Session
 
 FORM_BYTES_MAX: Final = 2 * 1_048_576
 FIELDS_MAX: Final = 2_000
@@ -31,6 +31,27 @@ class Visit(AuthorisedRequest):
         self.path: str = request.scope["path"]
         self.query = parse_pairs(request.scope["query_string"])
         self.form: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def is_by_link(self) -> bool:
+        """Whether the session started with a login link."""
+        return self.session.badge == OPERATOR.id
+
+    @property
+    def login_name(self) -> str:
+        """How the visitor is named beside the button to log out."""
+        if self.is_by_link:
+            return "Signed in by link"
+        return "No login required" if self.principal is ANYBODY else self.principal.name
+
+    @property
+    def login_hint(self) -> str:
+        """More about how the visitor came in."""
+        if self.is_by_link:
+            return "This session started with a login link from the server and has all permissions"
+        if self.principal is ANYBODY:
+            return "Authentication is off: every visitor has all permissions"
+        return "The API key or user of this session"
 
     @property
     def may_see_jobs(self) -> bool:
@@ -68,7 +89,7 @@ class Visit(AuthorisedRequest):
     async def read_form(self) -> None:
         """Read the fields of the form."""
         if self.request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
-            raise Refusal(415, "unsupported_media_type", f"a form must come as {FORM_TYPE}")
+            raise Refusal(415, "unsupported_media_type", f"a form must be sent as {FORM_TYPE}")
         self.form = parse_pairs(await read_body(self.request, FORM_BYTES_MAX))
 
     def required(self, name: str) -> str:
@@ -97,7 +118,7 @@ def parse_pairs(raw: bytes) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError:
-        raise InvalidInput("query", f"must be at most {FIELDS_MAX:,} fields in UTF-8") from None
+        raise InvalidInput("query", f"must be UTF-8 with at most {FIELDS_MAX:,} fields") from None
     found: dict[str, list[str]] = {}
     for name, value in pairs:
         found.setdefault(name, []).append(value)

@@ -99,7 +99,7 @@ def _permitted(visit: Visit, row: Row) -> Row:
 def _brief(name: str, value: object) -> str:
     """A field of the details in words: names without underscores, instants as times."""
     if isinstance(value, int) and name.endswith(("_at_ms", "_after_ms", "_before_ms")):
-        return f"{name.removesuffix('_ms').replace('_', ' ')} {utc_text(value)[:16]}"
+        return f"{name.removesuffix('_ms').replace('_', ' ')} {utc_text(value)[:16].replace('T', ' ')} UTC"
     return f"{name.replace('_', ' ')} {_plain(value)}"
 
 

@@ -135,16 +135,14 @@ async def open_breaker(visit: Visit) -> Done:
     """Open a breaker by hand."""
     type = visit.required("type")
     seconds = await visit.admin.open_breaker(type, _seconds(visit.required("seconds")))
-    return Done(
-        f"The breaker of {type} is open for {duration(seconds * 1000)}; then one job tries whether things work."
-    )
+    return Done(f"The breaker of {type} is open for {duration(seconds * 1000)}; after that, one job runs as a probe.")
 
 
 async def reset_breaker(visit: Visit) -> Done:
     """Close a breaker."""
     type = visit.required("type")
     was_open = await visit.admin.reset_breaker(type)
-    return Done(f"The breaker of {type} is closed." if was_open else f"The breaker of {type} was closed already.")
+    return Done(f"The breaker of {type} is closed." if was_open else f"The breaker of {type} was already closed.")
 
 
 # Figures and policy --------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ ROWS_MAX: Final = 200
 SOON_MS: Final = 14 * DAY_MS
 """A key that expires within this time is highlighted."""
 MEANINGS: Final = (
-    (Permission.JOBS_READ, "sees jobs, types and workers, and changes nothing"),
-    (Permission.JOBS, "creates, runs and changes jobs: for workers and programs"),
-    (Permission.ADMIN, "types, policies, workers, triggers, keys and the audit log, but no jobs"),
-    (Permission.TICK, "run upkeep and fire due triggers, for cron"),
+    (Permission.JOBS_READ, "read jobs, types and workers"),
+    (Permission.JOBS, "create, run and change jobs: for workers and programs"),
+    (Permission.ADMIN, "manage types, policies, workers, triggers, keys and the audit log, but not jobs"),
+    (Permission.TICK, "run maintenance and fire due triggers: for cron"),
     (Permission.ALL, "everything"),
 )
 FIELDS: Final = {"permissions": "permission", "rate_per_second": "rate", "expires_at": "days", "expires_at_ms": "days"}
@@ -54,7 +54,7 @@ async def create(visit: Visit) -> View:
 async def revoke(visit: Visit) -> Done:
     """Revoke a key."""
     key = await visit.admin.revoke_key(visit.required("id"))
-    return Done(f"Key {key.name} is revoked: it opens nothing any more, and its sessions are over.")
+    return Done(f"Key {key.name} is revoked. Requests with it are rejected, and its sessions have ended.")
 
 
 async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:

@@ -15,12 +15,13 @@ from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
 from everwork.server.http.ui.page import Action, Page, View
 from everwork.server.http.ui.pages.dead_letters import recent_failures
-from everwork.server.http.ui.pages.types import LATE_MS, RATE_MINUTES, without_worker
+from everwork.server.http.ui.pages.types import NO_WORKER_MS, RATE_MINUTES, without_worker
 from everwork.server.http.ui.render import duration, number
+from everwork.server.http.ui.status import LATE_MS, Facts, status_of
 from everwork.server.http.ui.visit import Visit
 from everwork.service.fleet.entries import ProcessView, WorkerView
 from everwork.service.fleet.fleet import types_taken
-from everwork.service.monitor.minutes import MINUTE_MS, Span
+from everwork.service.monitor.minutes import MINUTE_MS
 from everwork.service.monitor.sampler import MINUTES_KEPT, MetricsSampler, Sample
 from everwork.spool.contents import SpoolStatus
 
@@ -41,7 +42,7 @@ CAUSES: Final[Mapping[str, str]] = {
 
 
 class Notice(NamedTuple):
-    """A sentence about the whole, its tone (`good`, `warn`, `bad`), and a link to details."""
+    """Something that needs attention, its tone (`warn`, `bad`), and a link to details."""
 
     text: str
     tone: str
@@ -94,15 +95,16 @@ async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
         charts(visit, range_), visit.admin.processes(), visit.admin.workers()
     )
     served = types_taken((view.entry for view in processes), workers)
-    flow, *needs = _notices(sampler, sample, counts, _not_starting(processes, workers), served)
+    needs = list(_notices(sample, counts, _not_starting(processes, workers), served))
     if (spooled := spool_notice(await visit.context.service.spool_status())) is not None:
         needs.insert(0, spooled)
+    has_problems = any(one.tone == "bad" for one in needs)
     return {
         "range": range_,
         "ranges": [(one, visit.url(range=one.name)) for one in RANGES],
         "charts": drawn,
         "causes": _causes(drawn),
-        "flow": flow,
+        "status": status_of(_facts(sampler, sample, counts, processes)._replace(has_problems=has_problems)),
         "needs": needs,
         "waiting": _waiting(sampler, sample, counts),
         "oldest_ms": min((one.run_at_ms for one in sample.oldest), default=None),
@@ -119,32 +121,22 @@ def totals_of(counts: Sequence[Count]) -> dict[str, int]:
     return totals
 
 
-def pace(per_second: float) -> str:
-    """A rate per second or per minute, whichever is readable."""
-    return f"{number(per_second)} a second" if per_second >= 1 else f"{number(round(per_second * 60, 1))} a minute"
-
-
 # Notices --------------------------------------------------------------------------------------------
 
 
 def _notices(
-    sampler: MetricsSampler,
-    sample: Sample,
-    counts: Sequence[Count],
-    not_starting: Sequence[str],
-    served: Collection[str],
+    sample: Sample, counts: Sequence[Count], not_starting: Sequence[str], served: Collection[str]
 ) -> Iterator[Notice]:
-    """The throughput, and then what needs attention, worst first."""
-    yield _flow(sampler, sample, counts)
+    """What needs attention, worst first."""
     broken = sorted(one.type for one in sample.types if one.breaker is not BreakerState.CLOSED)
     if broken:
         yield Notice(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", address("/breakers"))
     if not_starting:
-        yield Notice(_named(not_starting, "worker does not start", "workers do not start"), "bad", address("/workers"))
+        yield Notice(_named(not_starting, "worker fails to start", "workers fail to start"), "bad", address("/workers"))
     running = {one.type for one in counts if one.state is State.PROCESSING and one.jobs}
     if idle := without_worker(sample, running.union(served)):
         href = type_url(idle[0]) if len(idle) == 1 else address("/types", show="unasked")
-        texts = ("type has work that no worker asks for", "types have work that no worker asks for")
+        texts = ("type has due jobs but no worker", "types have due jobs but no worker")
         yield Notice(_named(idle, *texts), "warn", href)
     if paused := sorted(one.type for one in sample.types if one.paused):
         href = type_url(paused[0]) if len(paused) == 1 else address("/types", show="paused")
@@ -172,43 +164,26 @@ def _not_starting(processes: Sequence[ProcessView], workers: Sequence[WorkerView
     return [one.entry.title for one in workers if one.entry.id in broken]
 
 
-def _flow(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count]) -> Notice:
-    span = sampler.span(RATE_MINUTES)
-    if span.work.ended:
-        return _flowing(span)
-    pending = sum(one.jobs for one in counts if one.state is State.PENDING)
-    late_ms = max((sample.at_ms - one.run_at_ms for one in sample.oldest), default=0)
-    if late_ms > LATE_MS:
-        quiet = _quiet(sampler, sample)
-        text = f"Nothing has ended for {quiet}, although work has been due for {duration(late_ms)}."
-        return Notice(text, "bad", address("/jobs", state="due"))
-    if any(one.state is State.PROCESSING and one.jobs for one in counts):
-        return Notice(
-            "Jobs are running; none has ended in the last minutes.", "good", address("/jobs", state="processing")
-        )
-    text = "Nothing is due: all waiting jobs are scheduled for later." if pending else "Nothing to do right now."
-    return Notice(text, "good", address("/jobs"))
-
-
-def _flowing(span: Span) -> Notice:
-    work, failed = span.work, span.work.failed + span.work.retried
-    since = f"{span.seconds / 60:.0f} minutes" if span.seconds >= 90 else f"{max(span.seconds, 1):.0f} s"
-    rate = f"{pace(work.completed / max(span.seconds, 1.0))} completed in the last {since}"
-    if not work.completed:
-        return Notice(
-            f"Nothing succeeds: all {number(work.ended)} attempts of the last {since} failed.", "bad", address("/dead")
-        )
-    part = f"; {_percent(failed / work.ended)} of the attempts failed" if failed else ""
-    tone = "bad" if failed * 2 > work.ended else "good"
-    return Notice(f"Work flows: {rate}{part}.", tone, address("/types", sort="rate"))
-
-
-def _percent(part: float) -> str:
-    return "less than 1 %" if part < 0.01 else f"{100 * part:.0f} %"
+def _facts(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], processes: Sequence[ProcessView]) -> Facts:
+    """What the status depends on, without `has_problems`."""
+    totals = totals_of(counts)
+    paused = {one.type for one in sample.types if one.paused}
+    due_ms = [sample.at_ms - one.run_at_ms for one in sample.oldest if one.type not in paused]
+    is_polled = any(sample.at_ms - (one.last_asked_ms or 0) <= NO_WORKER_MS for one in sample.types)
+    return Facts(
+        sampler.span(RATE_MINUTES),
+        jobs=sum(totals.values()),
+        pending=totals[State.PENDING.label],
+        running=totals[State.PROCESSING.label],
+        due_ms=max(due_ms, default=None),
+        has_paused=any(one.type in paused for one in sample.oldest),
+        has_workers=is_polled or bool(processes),
+        quiet=_quiet(sampler, sample),
+    )
 
 
 def _quiet(sampler: MetricsSampler, sample: Sample) -> str:
-    """For how long no attempt has ended, as far as the sampler knows."""
+    """How long no attempt has finished, as far as the sampler knows."""
     busy = [minute.minute for minute in sampler.minutes if minute.total.ended]
     if busy:
         return duration(max(sample.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))

@@ -20,13 +20,13 @@ from everwork.service.doctor import MEANING, Diagnosis
 from everwork.service.monitor.sampler import MetricsSampler
 
 CACHE_SECONDS: Final = 10.0
-"""An examination reads much of the store: reloads within this time show the same one."""
+"""The checks read much of the store: reloads within this time show the same results."""
 _STARTED_MS: Final = host_clock()
 _DEFAULTS: Final = Settings().shown()
 
 
 class Examination(NamedTuple):
-    """The doctor's findings, and when they were made."""
+    """The doctor's findings, and the time of the checks."""
 
     found: Diagnosis
     at_ms: int
@@ -89,7 +89,7 @@ def _settings(settings: Settings) -> list[Setting]:
 
 def _shown(name: str, value: object) -> str:
     if name.endswith("_port") and value == 0:
-        return "0 (any that is free)"
+        return "0 (any free port)"
     if value is None or value in ([], {}):
         return "not set"
     if isinstance(value, list | tuple):

@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
     @property
     def is_unserved(self) -> bool:
-        """Whether it is on, but no running manager fires it."""
+        """Whether it is enabled, but no running process fires it."""
         return self.view.is_on and not self.view.is_served
 
 
@@ -63,7 +63,7 @@ async def show(visit: Visit) -> View:
 
 
 async def show_one(visit: Visit) -> View:
-    """Show one trigger: its next time points, variables and latest jobs."""
+    """Show one trigger: its next scheduled times, variables and latest jobs."""
     name = visit.param("name")
     if name is None:
         raise InvalidInput("name", "must be given")
@@ -79,10 +79,10 @@ async def show_one(visit: Visit) -> View:
 
 
 async def switch(visit: Visit) -> Done:
-    """Switch a trigger on or off."""
+    """Enable or disable a trigger."""
     is_on = visit.required("on") == "yes"
     done = await visit.admin.switch_trigger(visit.required("trigger"), is_on)
-    state = "on" if is_on else "off: it does not fire; what it misses is not caught up with"
+    state = "enabled" if is_on else "disabled; missed runs are not caught up"
     return Done(f"{done.entry.title} is {'' if done.is_changed else 'already '}{state}.")
 
 
@@ -90,8 +90,8 @@ async def fire(visit: Visit) -> Done:
     """Fire a trigger now, and redirect to its job."""
     entry, key = await visit.admin.fire_trigger(visit.required("trigger"))
     if not visit.may_see_jobs:
-        return Done(f"{entry.title} was fired by hand: it made job {key}.")
-    return Done(f"{entry.title} was fired by hand; this is the job that it made.", job_url(key))
+        return Done(f"{entry.title} fired manually and created job {key}.")
+    return Done(f"{entry.title} fired manually and created this job.", job_url(key))
 
 
 async def _titles(visit: Visit) -> dict[str, str]:

@@ -16,6 +16,7 @@ from everwork.core.queries import TypeInfo
 from everwork.core.states import State
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.render import duration
+from everwork.server.http.ui.status import LATE_MS
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView, own_source
@@ -25,17 +26,15 @@ from everwork.service.monitor.sampler import MetricsSampler, Sample
 
 PAGE_ROWS: Final = 100
 RATE_MINUTES: Final = 5
-LATE_MS: Final = 60_000
-"""Due jobs that have waited longer are reported."""
 NO_WORKER_MS: Final = 2 * 60_000
 """A type with due jobs that no worker has requested for this long has no worker."""
 FILTER_LABELS: Final[Mapping[str, str]] = {
     "": "all",
-    "waiting": "with waiting jobs",
+    "waiting": "with pending jobs",
     "failed": "with dead letters",
     "paused": "paused",
-    "stopped": "stopped by a breaker",
-    "unasked": "with work that no worker asks for",
+    "stopped": "with an open breaker",
+    "unasked": "with due jobs but no worker",
 }
 
 
@@ -132,14 +131,14 @@ async def pause(visit: Visit) -> Done:
     """Pause a type."""
     type = visit.required("type")
     await visit.admin.pause(type)
-    return Done(f"{type} is paused: no new jobs start; running jobs continue.")
+    return Done(f"{type} is paused. No new jobs start; running jobs continue.")
 
 
 async def resume(visit: Visit) -> Done:
     """Resume a type."""
     type = visit.required("type")
     await visit.admin.resume(type)
-    return Done(f"{type} is active again.")
+    return Done(f"{type} is resumed.")
 
 
 # Figures of types ----------------------------------------------------------------------------------------
@@ -149,9 +148,9 @@ def limits_of(policy: TypePolicy) -> list[str]:
     """The limits of a policy in words."""
     limits = []
     if policy.max_running is not None:
-        limits.append(f"{policy.max_running:,} at once")
+        limits.append(f"{policy.max_running:,} concurrently")
     if policy.max_running_per_key is not None:
-        limits.append(f"{policy.max_running_per_key:,} at once per key")
+        limits.append(f"{policy.max_running_per_key:,} concurrently per key")
     if policy.rate is not None:
         limits.append(f"{policy.rate.jobs:,} per {duration(policy.rate.window_ms).removeprefix('1 ')}")
     return limits
@@ -164,7 +163,7 @@ def badge_of(info: TypeInfo, *, has_no_worker: bool, is_broken: bool) -> Badge:
     if info.breaker is not BreakerState.CLOSED:
         return Badge(info.breaker.value, f"breaker {info.breaker.value}")
     if is_broken:
-        return Badge("broken", "does not start")
+        return Badge("broken", "fails to start")
     return Badge("warn", "no worker") if has_no_worker else Badge("on", "active")
 
 

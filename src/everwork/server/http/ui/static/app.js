@@ -1,5 +1,5 @@
-// What the server's pages get on top: live parts, times in the viewer's zone, the keyboard, questions before deeds.
-// Every page works without it. Nothing here makes markup of texts: what is merged in was escaped by the server.
+// Progressive enhancement of the server's pages: live updates, times in the viewer's zone, keyboard shortcuts, confirmations.
+// Every page works without it. Texts are never turned into markup here: merged HTML was escaped by the server.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -13,7 +13,7 @@
   const clock = (d) => `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${pad(d.getHours())}:${pad(d.getMinutes())}:${pad(d.getSeconds())}`;
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
-  // A clock of the viewer's that is wrong must not make jobs older: the server's goes before it.
+  // If the viewer's clock is wrong, ages are computed with the server's clock.
   const off = Number(root.dataset.now) - Date.now();
   const skew = Math.abs(off) > 5000 ? off : 0;
 
@@ -27,7 +27,8 @@
   }
 
   const moment = (d) => (d.toDateString() === new Date().toDateString() ? clock(d).slice(11) : clock(d));
-  const LOOKS = { clock, moment };
+  const minute = (d) => moment(d).slice(0, -3);
+  const LOOKS = { clock, moment, minute };
 
   function tell(element) {
     const date = new Date(element.dateTime);
@@ -41,14 +42,14 @@
 
   // Merging ---------------------------------------------------------------------------------------
   const nameOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "");
-  // A form that does something else is another form, also where it takes the place of one.
+  // A form with another action is another form, even at the same position.
   const deedOf = (node) => (node.nodeName === "FORM" ? node.getAttribute("action") : "");
   const alike = (a, b) =>
     a.nodeType === b.nodeType && a.nodeName === b.nodeName && nameOf(a) === nameOf(b) && deedOf(a) === deedOf(b);
 
   function mergeAttributes(old, fresh) {
     for (const { name } of [...old.attributes]) {
-      // What the viewer has opened or is at stays so.
+      // What the viewer has opened or selected stays.
       if (!fresh.hasAttribute(name) && !["open", "data-at", "title"].includes(name)) old.removeAttribute(name);
     }
     for (const { name, value } of fresh.attributes) {
@@ -92,14 +93,14 @@
     }
   }
 
-  // A page does not move while somebody has selected rows of it, or is being asked something.
+  // A page is not updated while rows are selected or a dialog is open.
   const isHeld = () => document.querySelector("input[data-pick]:checked, dialog[open]") !== null;
   let kept = null;
 
   function mergePage(html) {
     if (isHeld()) {
       kept = html;
-      pulse("waiting", "held while you choose");
+      pulse("paused", "Paused while you choose");
       return;
     }
     kept = null;
@@ -136,16 +137,16 @@
     source.addEventListener("page", (event) => {
       wait = 1000;
       trouble("");
-      pulse("live", "live");
+      pulse("live", "Live");
       mergePage(JSON.parse(event.data));
     });
     source.addEventListener("trouble", (event) => {
       trouble(JSON.parse(event.data));
-      pulse("lost", "trying again");
+      pulse("reconnecting", "Reconnecting");
     });
     source.addEventListener("crowded", (event) => {
       rest();
-      pulse("lost", "not live");
+      pulse("paused", "Not live");
       trouble(JSON.parse(event.data));
       timer = setTimeout(follow, 30000);
     });
@@ -155,18 +156,18 @@
     });
     source.addEventListener("ended", () => {
       rest();
-      pulse("lost", "logged out");
-      trouble("Your session is over. ");
+      pulse("paused", "Logged out");
+      trouble("Your session has expired. ");
       const link = document.createElement("a");
-      // Without a login page of its own, the application around it decides who may see the page.
+      // Without its own login page, the surrounding application decides who may see the page.
       link.href = root.dataset.login ? `${root.dataset.login}?next=${encodeURIComponent(here)}` : here;
-      link.textContent = root.dataset.login ? "Log in again" : "Load the page again";
+      link.textContent = root.dataset.login ? "Log in again" : "Reload the page";
       by("trouble").append(link);
     });
     source.onerror = () => {
       rest();
-      pulse("lost", "trying again");
-      trouble("The server cannot be reached. This page shows what was known last, and tries again.");
+      pulse("reconnecting", "Reconnecting");
+      trouble("The server is unreachable. This page shows the last known data and reconnects automatically.");
       timer = setTimeout(follow, wait);
       wait = Math.min(wait * 2, 15000);
     };
@@ -181,7 +182,7 @@
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       rest();
-      pulse("waiting", "resting");
+      pulse("paused", "Paused");
     } else follow();
   });
   addEventListener("pagehide", rest);
@@ -190,8 +191,8 @@
   const retry = document.querySelector("[data-retry]");
   if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retry) * 1000);
 
-  // Questions before deeds --------------------------------------------------------------------------
-  // What is done is what was asked: a copy of the form is sent, for the page may have changed under the question.
+  // Confirmations --------------------------------------------------------------------------
+  // A copy of the form is sent, because the page may have changed behind the dialog.
   function ask(question, form, submitter) {
     const dialog = by("confirm");
     const copy = document.createElement("form");
@@ -243,7 +244,7 @@
 
   function release() {
     if (kept === null || isHeld()) return;
-    pulse("live", "live");
+    pulse("live", "Live");
     mergePage(kept);
   }
 
