@@ -52,7 +52,9 @@ STATE_OF_ORDER: Final[Mapping[Order, State]] = MappingProxyType({Order.DUE: Stat
 class JobFilter:
     """Which jobs match. None does not restrict, nor do empty `states` and `tenants`.
 
-    Group "" is the default one. `due`: only pending jobs that are due.
+    Group "" is the default one. `dedupe_key`: the jobs that hold this key, at most one per type and tenant.
+    `error_text`: a part of the last error, in any case. `variables_text`: a part of the variables as compact JSON,
+    case-sensitive. `due`: only pending jobs that are due.
     """
 
     type: str | None = None
@@ -61,9 +63,11 @@ class JobFilter:
     tenants: tuple[str, ...] = ()
     worker: str | None = None
     correlation_id: str | None = None
+    dedupe_key: str | None = None
     created_after_ms: Instant | None = None
     created_before_ms: Instant | None = None
     error_text: str | None = None
+    variables_text: str | None = None
     due: bool = False
     order: Order = Order.NEWEST
 

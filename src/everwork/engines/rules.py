@@ -209,23 +209,25 @@ def matches(job: StoredJob, query: JobFilter, now_ms: int) -> bool:
         and (not query.tenants or job.tenant in query.tenants)
         and query.worker in (None, job.worker)
         and query.correlation_id in (None, job.correlation_id)
+        and query.dedupe_key in (None, job.dedupe_key)
         and (query.created_after_ms is None or job.created_at_ms >= query.created_after_ms)
         and (query.created_before_ms is None or job.created_at_ms < query.created_before_ms)
         and (not query.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
         and error_matches(job.last_error, query.error_text)
+        and (query.variables_text is None or query.variables_text in job.variables)
     )
 
 
 def filters_by_job(query: JobFilter) -> bool:
     """Whether a query filters by immutable properties of a job other than type and group."""
-    values = (query.correlation_id, query.created_after_ms, query.created_before_ms)
+    values = (query.correlation_id, query.dedupe_key, query.created_after_ms, query.created_before_ms)
     return bool(query.tenants) or any(value is not None for value in values)
 
 
-def job_conditions(query: JobFilter) -> tuple[str | None, int, int]:
-    """What `filters_by_job` finds besides tenants: the correlation id, and the range of creation times."""
+def job_conditions(query: JobFilter) -> tuple[str | None, str | None, int, int]:
+    """What `filters_by_job` finds besides tenants: correlation id, dedupe key, and the range of creation times."""
     before_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
-    return query.correlation_id, query.created_after_ms or 0, before_ms
+    return query.correlation_id, query.dedupe_key, query.created_after_ms or 0, before_ms
 
 
 def filters_by_attempt(query: JobFilter) -> bool:
