@@ -266,10 +266,12 @@ async def test_lists_show_every_match_once_newest_first(client: Client) -> None:
 
 
 async def test_filters_are_told_apart(client: Client) -> None:
-    await client.create("a", correlation_id="c1", tenant="t1")
+    await client.create("a", {"to": "ann@example.org"}, correlation_id="c1", tenant="t1", dedupe_key="order-7")
     job = await a_job(client, type="b")
     assert [one.type async for one in client.list(correlation_id="c1")] == ["a"]
     assert [one.type async for one in client.list(tenants=["t1"])] == ["a"]
+    assert [one.type async for one in client.list(dedupe_key="order-7")] == ["a"]
+    assert [one.type async for one in client.list(variables_text='"to":"ann@')] == ["a"]
     assert [one.key async for one in client.list(worker="w1", group="")] == [job.key]
 
 

@@ -15,7 +15,7 @@ from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.address import address
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of
+from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of, only_shown
 from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
@@ -69,7 +69,7 @@ class DeadLetterForm(NamedTuple):
 
 async def show(visit: Visit) -> View:
     """List the groups; of a single group, its newest jobs too."""
-    form, is_all = _read_form(visit.param), visit.param("all") == "1"
+    form, is_all = _read_form(visit.param, masks_of(visit)), visit.param("all") == "1"
     newest_max = NEWEST if form.query.fingerprint is not None else 0
     survey: Survey | None = None
     if not form.problems:
@@ -164,7 +164,7 @@ async def _returns(visit: Visit, type: str | None) -> float | None:
 # Forms -------------------------------------------------------------------------------------------------
 
 
-def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
+def _read_form(read: Callable[[str], str | None], masks: Masks) -> DeadLetterForm:
     typed = {name: value for name in _READERS if (value := read(name)) is not None}
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -175,12 +175,13 @@ def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
             problems[name] = error.problem
     tenants = (found["tenant"],) if "tenant" in found else ()
     fields = {field: found.get(name) for name, field in FIELDS.items()}
-    return DeadLetterForm(dead_filter(tenants=tenants, rejected="rejected" in found, **fields), typed, problems)
+    query = only_shown(dead_filter(tenants=tenants, rejected="rejected" in found, **fields), masks)
+    return DeadLetterForm(query, typed, problems)
 
 
 def _sent_form(visit: Visit) -> DeadLetterForm:
     """The filter of a posted form; the page filled it in, so problems are errors."""
-    form = _read_form(visit.optional)
+    form = _read_form(visit.optional, masks_of(visit))
     for name, problem in form.problems.items():
         raise InvalidInput(name, problem)
     return form
