@@ -95,6 +95,8 @@ DecidedOutcome = Failed | Reject | Retry | Throw | Lapse
 RETRY_REQUESTED: Final = "retry requested"
 REJECTED_TEXT: Final = "rejected by the worker"
 """The errors of attempts that ended like this without a reason."""
+LEASE_EXPIRED: Final = "lease expired:"
+"""How the error of an attempt begins whose worker did not report in time."""
 
 
 def outcome_of(kind: object) -> type[Outcome] | None:

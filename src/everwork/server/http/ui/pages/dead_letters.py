@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from everwork.codec.json import decode_policy
 from everwork.codec.new_job import search_text
 from everwork.core import checks
-from everwork.core.fingerprint import fingerprint
+from everwork.core.classify import ErrorRule
+from everwork.core.fingerprint import category_of, exception_class, fingerprint
 from everwork.core.job import StoredJob
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.address import address
+from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of, only_shown
 from everwork.server.http.ui.search import utc_moment
@@ -24,6 +28,20 @@ from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, DeadLetterGroup, Survey, dead_filter
 from everwork.service.jobs import Jobs
 
+CAUSES: Final[Mapping[str, str]] = {
+    "retryable": "transient error",
+    "temporary": "temporary error",
+    "rate_limited": "rate limited upstream",
+    "permanent": "permanent error",
+    "unclassified": "unclassified error",
+    "retry_asked": "retry requested",
+    "lapsed": "lease expired",
+    "rejected": "rejected by the worker",
+    "thrown": "business error",
+}
+"""Why attempts failed (`core.measures`), in words."""
+NO_CLASS: Final = "Other errors"
+"""The heading of errors that begin with no exception class."""
 SCAN_MAX: Final = 1_000
 """How many of the newest dead letters the page scans, unless more are requested."""
 SCAN_FURTHER_MAX: Final = 20_000
@@ -59,6 +77,14 @@ class GroupRow(NamedTuple):
     fields: Mapping[str, str]
 
 
+class ClassRows(NamedTuple):
+    """The groups of one exception class, most frequent first, and how many jobs they have."""
+
+    name: str
+    jobs: int
+    rows: list[GroupRow]
+
+
 class DeadLetterForm(NamedTuple):
     """A filter of dead letters, the typed texts, and their problems by field."""
 
@@ -76,10 +102,12 @@ async def show(visit: Visit) -> View:
         scan_max = SCAN_FURTHER_MAX if is_all else SCAN_MAX
         survey = await dead_letters.survey(visit.jobs, form.query, scan_max, newest_max)
     masks = masks_of(visit)
+    groups = [] if survey is None else await _rows(visit, form, survey.grouped.groups)
     context = {
         "form": form,
         "survey": survey,
-        "groups": [] if survey is None else await _rows(visit, form, survey.grouped.groups),
+        "groups": groups,
+        "classes": by_class(groups),
         "newest": [] if survey is None else [(job, gist(_redacted(masks, job))) for job in survey.newest],
         "is_all": is_all,
         "further": visit.url(all="1"),
@@ -139,6 +167,15 @@ def _row(form: DeadLetterForm, group: DeadLetterGroup, error: str) -> GroupRow:
     is_alone = form.query.fingerprint is not None
     jobs = address("/jobs", state="failed", type=group.type, error=_search_text(error))
     return GroupRow(group, error, gist(error), jobs if is_alone else address("/dead", **fields), fields)
+
+
+def by_class(rows: Sequence[GroupRow]) -> list[ClassRows]:
+    """The groups by the exception class of their errors, as shown; most frequent first, errors without one last."""
+    found: dict[str, list[GroupRow]] = {}
+    for row in rows:
+        found.setdefault(exception_class(row.error), []).append(row)
+    ordered = sorted(found.items(), key=lambda one: (not one[0], -sum(row.group.jobs for row in one[1]), one[0]))
+    return [ClassRows(name or NO_CLASS, sum(row.group.jobs for row in rows), rows) for name, rows in ordered]
 
 
 def _redacted(masks: Masks, job: StoredJob) -> str:
@@ -205,6 +242,7 @@ def _action(visit: Visit) -> DeadLetterAction:
 RECENT_SCAN_MAX: Final = 100
 """How many of the newest dead letters are scanned."""
 RECENT_GROUPS_MAX: Final = 5
+RECENT_CLASSES_MAX: Final = 8
 
 
 class ErrorGroup(NamedTuple):
@@ -221,12 +259,26 @@ class ErrorGroup(NamedTuple):
         return _failed_ms(self.job)
 
 
+class ErrorClass(NamedTuple):
+    """The scanned dead letters of one exception class: how many, their share, and their classifications."""
+
+    name: str
+    jobs: int
+    bar: str
+    causes: str
+    href: str
+
+
 class RecentFailures(NamedTuple):
-    """The latest error groups among the scanned dead letters; `is_cut`: there are more than were scanned."""
+    """The latest error groups among the scanned dead letters; `is_cut`: there are more than were scanned.
+
+    `classes`: all that were scanned, by exception class.
+    """
 
     groups: list[ErrorGroup]
     scanned: int
     is_cut: bool
+    classes: Sequence[ErrorClass] = ()
 
 
 async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailures | None:
@@ -242,7 +294,35 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
     groups = [
         _error_group(visit, fingerprint_, jobs, job) for (_, fingerprint_), jobs, job in latest[:RECENT_GROUPS_MAX]
     ]
-    return RecentFailures(groups, len(page.jobs), page.next is not None)
+    classes = _error_classes(page.jobs, masks_of(visit), await _rules(visit), type)
+    return RecentFailures(groups, len(page.jobs), page.next is not None, classes)
+
+
+def _error_classes(
+    jobs: Sequence[StoredJob], masks: Masks, rules: Mapping[str, Sequence[ErrorRule]], type: str | None
+) -> list[ErrorClass]:
+    """Jobs by the exception class of their shown errors, most frequent first, with the classifications beside it."""
+    found: dict[str, list[str]] = {}
+    for job in jobs:
+        found.setdefault(exception_class(_redacted(masks, job)), []).append(category_of(job, rules.get(job.type, ())))
+    if not any(found):  # One bar of all would show nothing.
+        return []
+    ordered = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:RECENT_CLASSES_MAX]
+    return [_error_class(name, categories, len(jobs), type) for name, categories in ordered]
+
+
+def _error_class(name: str, categories: Sequence[str], of: int, type: str | None) -> ErrorClass:
+    causes = ", ".join(CAUSES.get(category, category) for category, _ in Counter(categories).most_common())
+    href = address("/dead", type=type, error=name or None)
+    return ErrorClass(name or NO_CLASS, len(categories), share(len(categories), of), causes, href)
+
+
+async def _rules(visit: Visit) -> dict[str, tuple[ErrorRule, ...]]:
+    """The error rules of the types that have some, for those who may see types."""
+    if not visit.sees_all:
+        return {}
+    sample = visit.context.sampler.latest or await visit.context.sampler.fresh()
+    return {one.type: decode_policy(one.policy).errors for one in sample.types if one.policy is not None}
 
 
 def _error_group(visit: Visit, fingerprint_: str, jobs: int, job: StoredJob) -> ErrorGroup:
