@@ -237,7 +237,7 @@ async def test_a_result_is_waited_for(client: Client) -> None:
 
 async def test_a_result_that_does_not_come_in_time_is_an_error_that_says_so(client: Client) -> None:
     created = await client.create("never-asked-for")
-    why = "no worker has asked for type 'never-asked-for' yet; start one"
+    why = "no worker has polled for type 'never-asked-for' yet; start one"
     with pytest.raises(ResultTimeout, match=rf"^job '{created.key}' is still pending after 0.05 s: {why}$"):
         await client.result(created.key, 0.05)
 

@@ -28,7 +28,7 @@ PRIORITY_MAX: Final = 511
 ATTEMPTS_DEFAULT: Final = 5
 ATTEMPTS_MAX: Final = 100
 OUTAGE_RELEASES_MAX: Final = 20
-"""How often a job is handed back because a store was unavailable, before such an attempt counts as any other."""
+"""How often a job is released because a store was unavailable, before such an attempt counts like any other."""
 OUTAGE_PAUSE_SECONDS_MAX: Final = 30.0
 ATTEMPT_MAX: Final = 2**31 - 1
 """Attempt numbers grow with every activation, even uncounted ones; stores keep them in 32 bits."""
@@ -93,7 +93,7 @@ SOURCES_MAX: Final = 100
 EVENTS_MAX: Final = 10_000
 """How many events one attempt may emit; they are created in the transaction of its completion."""
 CATCHUP_POINTS_MAX: Final = 10_000
-"""How many missed time points a trigger catches up on: the latest ones."""
+"""How many missed scheduled times a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
 
 API_KEY_CHARS_MAX: Final = 512

@@ -144,7 +144,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "JobInDetail": exactly(**{**_JOB, "history": list_of(ref("HistoryEntry")), "explanation": ref("Explanation")}),
     "HistoryEntry": exactly(
         **_properties(HistoryEntry),
-        label={**_TEXT, "description": "The kind in plain English, such as `handed back` for `release`."},
+        label={**_TEXT, "description": "The kind in plain English, such as `lease expired` for `lapse`."},
     ),
     "Explanation": exactly(
         reason={"type": "string", "enum": [reason.value for reason in Reason]},
