@@ -63,13 +63,16 @@ async def test_recent_dead_letters_are_counted_by_exception_class_with_its_class
     bars = CLASS_BAR.findall(await visitor.page("/ui/type?name=email-send"))
     assert bars == [
         ("TimeoutError", "2", "transient error"),
-        ("Other errors", "1", "unclassified error"),
         ("Declined", "1", "permanent error"),
+        ("Other errors", "1", "unclassified error"),
     ]
     page = await visitor.page("/ui")
     assert "hunter2" not in page
     assert ("NoPaper", "1", "unclassified error") in CLASS_BAR.findall(page)
     assert re.findall(r'<a href="([^"]+)">TimeoutError<', page) == ["/ui/dead?error=TimeoutError"]
+    await visitor.rest.dead_letter("timed out after 5 s", type="slow")
+    [timeouts] = re.findall(r'<a href="([^"]+)">TimeoutError<', await visitor.page("/ui/type?name=slow"))
+    assert len(groups_in(await visitor.page(timeouts))) == 1
 
 
 async def test_a_sort_is_brought_back_after_a_question_and_what_fails_meanwhile_stays(visitor: Visitor) -> None:

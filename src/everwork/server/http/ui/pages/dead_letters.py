@@ -12,6 +12,7 @@ from everwork.codec.json import decode_policy
 from everwork.codec.new_job import search_text
 from everwork.core import checks
 from everwork.core.classify import ErrorRule
+from everwork.core.ending import TIMED_OUT
 from everwork.core.fingerprint import category_of, exception_class, fingerprint
 from everwork.core.job import StoredJob
 from everwork.core.limits import INSTANT_MS_MAX
@@ -302,19 +303,25 @@ def _error_classes(
     jobs: Sequence[StoredJob], masks: Masks, rules: Mapping[str, Sequence[ErrorRule]], type: str | None
 ) -> list[ErrorClass]:
     """Jobs by the exception class of their shown errors, most frequent first, with the classifications beside it."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[StoredJob]] = {}
     for job in jobs:
-        found.setdefault(exception_class(_redacted(masks, job)), []).append(category_of(job, rules.get(job.type, ())))
+        found.setdefault(exception_class(_redacted(masks, job)), []).append(job)
     if not any(found):  # One bar of all would show nothing.
         return []
-    ordered = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:RECENT_CLASSES_MAX]
-    return [_error_class(name, categories, len(jobs), type) for name, categories in ordered]
+    ordered = sorted(found.items(), key=lambda one: (not one[0], -len(one[1]), one[0]))[:RECENT_CLASSES_MAX]
+    return [_error_class(name, of_class, len(jobs), rules, type) for name, of_class in ordered]
 
 
-def _error_class(name: str, categories: Sequence[str], of: int, type: str | None) -> ErrorClass:
-    causes = ", ".join(CAUSES.get(category, category) for category, _ in Counter(categories).most_common())
-    href = address("/dead", type=type, error=name or None)
-    return ErrorClass(name or NO_CLASS, len(categories), share(len(categories), of), causes, href)
+def _error_class(
+    name: str, jobs: Sequence[StoredJob], of: int, rules: Mapping[str, Sequence[ErrorRule]], type: str | None
+) -> ErrorClass:
+    categories = Counter(category_of(job, rules.get(job.type, ())) for job in jobs)
+    causes = ", ".join(CAUSES.get(category, category) for category, _ in categories.most_common())
+    # The error of a handler's timeout does not name its class.
+    text = name if any(name in (job.last_error or "") for job in jobs) else TIMED_OUT
+    return ErrorClass(
+        name or NO_CLASS, len(jobs), share(len(jobs), of), causes, address("/dead", type=type, error=text or None)
+    )
 
 
 async def _rules(visit: Visit) -> dict[str, tuple[ErrorRule, ...]]:
