@@ -9,6 +9,7 @@ import pytest
 from everwork.core.limits import LIST_SCAN_MAX, SEARCH_BYTES_MAX
 from everwork.core.queries import JobFilter, Order
 from everwork.core.states import State
+from everwork.exceptions import InvalidInput
 from tests.conformance.observe import every_job
 from tests.conformance.test_get_list import LARGE, STAGES
 from tests.factories import TYPE, Stage, a_dead_letter, a_new_job, a_pending_job, a_scheduled_job, the_job
@@ -90,6 +91,16 @@ async def test_a_dedupe_key_is_found_behind_more_jobs_than_one_call_scans(engine
     await engine.create([a_new_job(delay_ms=60_000)] * (LIST_SCAN_MAX + 10))
     page = await engine.find(JobFilter(dedupe_key=KEY), 10)
     assert ([one.key for one in page.jobs], page.next) == ([job.key], None)
+
+
+async def test_a_dedupe_key_in_too_many_types_and_tenants_is_refused_with_what_to_do(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [(await a_pending_job(engine, tenant=f"t{number}", dedupe_key=KEY)).key for number in range(3)]
+    monkeypatch.setattr("everwork.engines.portions.LIST_SCAN_MAX", 2)
+    with pytest.raises(InvalidInput, match="dedupe_key: would be looked up in 3 types and tenants, more than 2"):
+        await engine.find(JobFilter(dedupe_key=KEY), 10)
+    assert await found(engine, JobFilter(dedupe_key=KEY, tenants=("t1",))) == keys[1:2]
 
 
 # By a text in the variables -----------------------------------------------------------------------

@@ -185,7 +185,7 @@ def dedupe_owners(query: JobFilter, counts: Iterable[Count]) -> list[tuple[str, 
     }
     if len(owners) > LIST_SCAN_MAX:
         problem = f"would be looked up in {len(owners):,} types and tenants, more than {LIST_SCAN_MAX:,}"
-        raise InvalidInput("dedupe_key", f"{problem}; give a type, too")
+        raise InvalidInput("dedupe_key", f"{problem}; give a type or a tenant")
     return sorted(owners)
 
 
