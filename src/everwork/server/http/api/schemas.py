@@ -215,6 +215,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Opened": exactly(type=_TEXT, seconds=_NUMBER),
     "DeadGroup": exactly(
         type=_TEXT,
+        exception_class={**_MAYBE_TEXT, "description": "The class that the error begins with, such as `KeyError`."},
         fingerprint=_TEXT,
         jobs=_COUNT,
         first=_TIME,
