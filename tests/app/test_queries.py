@@ -94,7 +94,7 @@ async def test_result_gives_up_after_its_timeout(app: Everwork) -> None:
     key = await app.enqueue("email-send")
     with pytest.raises(ResultTimeout) as caught:
         await app.result(key, timeout=0.01)
-    why = "no worker has asked for type 'email-send' yet; start one"
+    why = "no worker has polled for type 'email-send' yet; start one"
     assert str(caught.value) == f"job '{key}' is still pending after 0.01 s: {why}"
 
 

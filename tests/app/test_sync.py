@@ -61,7 +61,7 @@ def test_errors_reach_the_caller(sync_app: Everwork) -> None:
     with pytest.raises(JobNotFound):
         sync_app.sync.get(4711)
     with pytest.raises(
-        ResultTimeout, match=r"is still pending after 0 s: no worker has asked for type 'email-send' yet"
+        ResultTimeout, match=r"is still pending after 0 s: no worker has polled for type 'email-send' yet"
     ):
         sync_app.sync.result(sync_app.sync.enqueue("email-send"), timeout=0)
 

@@ -175,11 +175,15 @@ async def test_list_shows_a_line_a_job_with_what_is_worth_knowing(cli: Cli, engi
         "--worker=w9",
         "--correlation-id=c1",
         "--error=time-OUT",
+        "--dedupe-key=order-7",
+        "--variables=ann@example",
+        '--variables="to":"ann',
         "--created-after=2000-01-01T00:00:00Z --type=wanted",
     ],
 )
 async def test_list_filters_by_what_it_is_told(cli: Cli, engine: Engine, filter: str) -> None:
-    marks = {"type": "wanted", "tenant": "acme", "correlation_id": "c1"}
+    marks = {"type": "wanted", "tenant": "acme", "correlation_id": "c1", "dedupe_key": "order-7"}
+    marks |= {"variables": '{"to":"ann@example.org"}'}
     wanted = await a_dead_letter(engine, error="Time-out at the gate", worker="w9", **marks)
     await a_completed_job(engine)
     await a_pending_job(engine)
@@ -203,6 +207,7 @@ def test_a_page_for_people_says_how_to_see_more(cli: Cli) -> None:
 def test_an_empty_list_says_so(cli: Cli) -> None:
     cli("jobs", "create", "x")
     assert cli("jobs", "list", "--state", "failed").out == "no jobs match\n"
+    assert cli("jobs", "list", "--variables", "nowhere").out == "no jobs match\n"
     assert cli("jobs", "list", "--state", "failed", "--json").json == {"jobs": [], "next": None}
 
 

@@ -237,7 +237,7 @@ async def test_a_result_is_waited_for(client: Client) -> None:
 
 async def test_a_result_that_does_not_come_in_time_is_an_error_that_says_so(client: Client) -> None:
     created = await client.create("never-asked-for")
-    why = "no worker has asked for type 'never-asked-for' yet; start one"
+    why = "no worker has polled for type 'never-asked-for' yet; start one"
     with pytest.raises(ResultTimeout, match=rf"^job '{created.key}' is still pending after 0.05 s: {why}$"):
         await client.result(created.key, 0.05)
 
@@ -266,10 +266,12 @@ async def test_lists_show_every_match_once_newest_first(client: Client) -> None:
 
 
 async def test_filters_are_told_apart(client: Client) -> None:
-    await client.create("a", correlation_id="c1", tenant="t1")
+    await client.create("a", {"to": "ann@example.org"}, correlation_id="c1", tenant="t1", dedupe_key="order-7")
     job = await a_job(client, type="b")
     assert [one.type async for one in client.list(correlation_id="c1")] == ["a"]
     assert [one.type async for one in client.list(tenants=["t1"])] == ["a"]
+    assert [one.type async for one in client.list(dedupe_key="order-7")] == ["a"]
+    assert [one.type async for one in client.list(variables_text='"to":"ann@')] == ["a"]
     assert [one.key async for one in client.list(worker="w1", group="")] == [job.key]
 
 

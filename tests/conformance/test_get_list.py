@@ -200,6 +200,7 @@ async def test_what_was_written_into_a_job_cannot_change_the_question(engine: En
     name = "'; DROP TABLE ew_job; -- \" % _ \\"
     job = await a_pending_job(engine, type=name, tenant=name, correlation_id=name, limit_key=name, dedupe_key=name)
     assert await found(engine, JobFilter(type=name, tenants=(name,), correlation_id=name)) == [job.key]
+    assert await found(engine, JobFilter(dedupe_key=name)) == [job.key]
 
 
 # Only what is due ---------------------------------------------------------------------------------
@@ -263,7 +264,13 @@ async def test_a_search_that_finds_nothing_holds_few_jobs_at_a_time(engine: Engi
     await engine.create([a_new_job(variables=LARGE)] * 40)
     tracemalloc.start()
     try:
-        for wanted in (JobFilter(worker="nobody"), JobFilter(tenants=("nobody",)), JobFilter(error_text="nothing")):
+        for wanted in (
+            JobFilter(worker="nobody"),
+            JobFilter(tenants=("nobody",)),
+            JobFilter(error_text="nothing"),
+            JobFilter(dedupe_key="nothing"),
+            JobFilter(variables_text="nothing"),
+        ):
             assert (await engine.find(wanted, 100)).jobs == []
         assert tracemalloc.get_traced_memory()[1] < 2.5 * FIRST_STEP * len(LARGE)
     finally:

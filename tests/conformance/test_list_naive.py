@@ -26,7 +26,7 @@ pytestmark = pytest.mark.every_way
 BATCH: Final = 130
 BATCHES: Final = 10
 """Together more than stand in one bucket of Redis."""
-FILTERS: Final = 60
+FILTERS: Final = 90
 LIMITS: Final = (7, 50, 200, 300, 1_000)
 """A look of Redis for 300 jobs and one more ends where a bucket does."""
 TYPES: Final = ("email", "email-send", "e", "w1")
@@ -35,11 +35,14 @@ TENANTS: Final = ("<default>", "acme", "a", "aä")
 CORRELATED: Final = (None, "c1", "email")
 ERRORS: Final = ("boom 1", "Boom TWO", "timeout", "STRASSE", "straße")
 TEXTS: Final = ("boom", "OO", "strasse", "t", "nowhere", "")
+DEDUPED: Final = (None, None, None, "d1", "order-7")
+VARIABLES: Final = ("{}", '{"to":"ann@example.org"}', '{"to":"Ann@example.org","n":7}', '{"name":"Jürgen 100%_"}')
+VARIABLE_TEXTS: Final = ("ann@", "Ann@", '"n":7', "ürg", "0%_", "nowhere")
 
 
 async def test_a_list_is_what_a_look_at_every_job_finds(engine: Engine, clock: VirtualClock) -> None:
     chance = Random(7)
-    keys = [key for _ in range(BATCHES) for key in await a_batch(engine, clock, chance)]
+    keys = list(dict.fromkeys([key for _ in range(BATCHES) for key in await a_batch(engine, clock, chance)]))
     found = [job for start in range(0, len(keys), 400) for job in await engine.get(keys[start : start + 400])]
     jobs = sorted((job for job in found if job is not None), key=lambda job: -job.key)
     assert {job.state for job in jobs} == set(State)
@@ -60,6 +63,8 @@ async def a_batch(engine: Engine, clock: VirtualClock, chance: Random) -> list[i
                 tenant=chance.choice(TENANTS),
                 limit_key=chance.choice([None, "k1"]),
                 correlation_id=chance.choice(CORRELATED),
+                dedupe_key=chance.choice(DEDUPED) if chance.random() < 0.2 else None,
+                variables=chance.choice(VARIABLES),
                 priority=chance.choice([0, 5]),
                 delay_ms=chance.choice([0, 0, 500, 60_000]),
             )
@@ -99,6 +104,8 @@ def a_filter(chance: Random, jobs: Sequence[StoredJob]) -> JobFilter:
         created_after_ms=instants[0] if chance.random() < 0.2 else None,
         created_before_ms=instants[1] if chance.random() < 0.2 else None,
         error_text=chance.choice(TEXTS) if chance.random() < 0.4 else None,
+        dedupe_key=chance.choice(DEDUPED) if chance.random() < 0.3 else None,
+        variables_text=chance.choice(VARIABLE_TEXTS) if chance.random() < 0.3 else None,
         due=chance.random() < 0.15,
         order=chance.choice([Order.NEWEST, *Order]),
     )

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from everwork.core.leasing import Lease
-from everwork.core.limits import PROMOTE_MAX
+from everwork.core.limits import LIST_SCAN_MAX, PROMOTE_MAX
 from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.queries import JobFilter, Order, cursor_at
 from everwork.core.states import State
@@ -83,6 +83,12 @@ LISTS: Final = {
     ),
     "list by correlation id": Hot(
         lambda e: e.find(JobFilter(type=TYPE, correlation_id="order-1520"), 50), "job_correlation", SLACK
+    ),
+    "list by dedupe key": Hot(
+        lambda e: e.find(JobFilter(type=TYPE, tenants=("<default>",), dedupe_key="1520"), 50), "dedupe_pkey", SLACK
+    ),
+    "list by a text in the variables": Hot(
+        lambda e: e.find(JobFilter(variables_text="nowhere"), 50), "job_pkey", 2 * LIST_SCAN_MAX // 3 + SLACK
     ),
     # Promotions that earlier tests have taken back are dead entries at the head of their queue.
     "oldest": Hot(lambda e: e.oldest(), "live_ready", PROMOTE_MAX + SLACK),

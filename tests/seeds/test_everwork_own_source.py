@@ -40,11 +40,11 @@ async def test_an_unfinished_job_of_a_workers_own_source_is_handed_back_and_its_
     await outside.all_are(State.COMPLETED, [key])
 
     shown = cli("jobs", "get", str(key), "--engine", url).out
-    assert "handed back" in shown
+    assert "released" in shown
     async with serving(url) as rest:
         history = (await rest.ok("GET", f"{JOBS}/{key}"))["history"]
         assert [(entry["attempt"], entry["kind"], entry["label"]) for entry in history] == [
-            (1, "release", "handed back"),
+            (1, "release", "released"),
             (2, "complete", "completed"),
         ]
         async with visiting(rest) as visitor:

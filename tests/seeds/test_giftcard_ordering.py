@@ -143,7 +143,7 @@ async def test_an_order_that_makes_no_sense_is_refused_by_name(
 async def test_a_cursor_of_another_order_is_refused(filled: Filled) -> None:
     async with Client(filled.url) as client:
         page = await client.page(limit=1, order="due")
-        with pytest.raises(InvalidInput, match="cursor: belongs to a list in another order"):
+        with pytest.raises(InvalidInput, match="cursor: belongs to a list in a different order"):
             await client.page(page.next, limit=1)
 
 

@@ -314,7 +314,7 @@ async def test_a_job_that_others_ask_for_says_so_besides(fleet: Fleet, engine: E
 
     assert explanation.reason is Reason.QUEUED
     assert explanation.text == (
-        "ready: waiting for a free worker, 0 jobs of its lane stand ahead of it; "
+        "ready: waiting for a free worker, 0 jobs ahead of it in its lane; "
         "its worker 'Mailer' is disabled; enable it with: everwork workers on Mailer"
     )
 

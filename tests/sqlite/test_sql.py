@@ -135,6 +135,20 @@ def test_a_list_by_correlation_id_reads_the_matching_entries_of_an_index_in_orde
     ]
 
 
+def test_a_list_by_dedupe_key_reads_one_entry_of_each_type_and_tenant(store: sqlite3.Connection) -> None:
+    assert plan(store, statements("find")["deduped"]) == [
+        "SCAN p VIRTUAL TABLE INDEX 1:",
+        "SEARCH d USING PRIMARY KEY (type=? AND tenant=? AND dedupe_key=?)",
+    ]
+
+
+def test_a_search_in_variables_reads_the_jobs_by_their_keys(store: sqlite3.Connection) -> None:
+    assert plan(store, statements("find")["of_variables"]) == [
+        "SCAN k VIRTUAL TABLE INDEX 1:",
+        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
+    ]
+
+
 def test_dead_letters_that_come_back_are_read_in_the_order_in_which_they_failed(store: sqlite3.Connection) -> None:
     first, *_ = plan(store, statements("sweep")["dead"])
     assert first.startswith("SEARCH f USING INDEX ew_failed (queue=? AND (finished_at_ms,key)>(?,?)")

@@ -242,9 +242,10 @@ class Everwork(Enqueuer):
     ) -> JobPage:
         """One page of matching jobs, and the cursor of the next.
 
-        Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `created_after`,
-        `created_before`, `error_text`, `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest
-        `run_at` first; `failed`, which lists failed jobs, the latest failure first.
+        Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `dedupe_key`,
+        `created_after`, `created_before`, `error_text` (in any case), `variables_text` (a part of the variables as
+        compact JSON, case-sensitive), `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest `run_at`
+        first; `failed`, which lists failed jobs, the latest failure first.
         """
         from everwork.service.jobs import in_process  # noqa: PLC0415 - most applications only create jobs
 

@@ -313,9 +313,10 @@ class Client:
     def list(self, **wanted: Unpack[JobFilters]) -> AsyncIterator[Job]:
         """Every matching job, newest first.
 
-        Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `created_after`,
-        `created_before`, `error_text`, `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest
-        `run_at` first; `failed`, which lists failed jobs, the latest failure first.
+        Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `dedupe_key`,
+        `created_after`, `created_before`, `error_text` (in any case), `variables_text` (a part of the variables as
+        compact JSON, case-sensitive), `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest `run_at`
+        first; `failed`, which lists failed jobs, the latest failure first.
         """
         return every_job(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
 

@@ -25,9 +25,11 @@ class JobFilters(TypedDict, total=False):
     tenants: Iterable[str] | None
     worker: str | None
     correlation_id: str | None
+    dedupe_key: str | None
     created_after: datetime | None
     created_before: datetime | None
     error_text: str | None
+    variables_text: str | None
     due: bool
     order: Order | str
 
@@ -48,9 +50,11 @@ def filter_of(wanted: Mapping[str, Any]) -> JobFilter:
         tenants=names("tenants", wanted.get("tenants")),
         worker=_given(wanted, "worker", checks.name),
         correlation_id=_given(wanted, "correlation_id", checks.name),
+        dedupe_key=_given(wanted, "dedupe_key", checks.name),
         created_after_ms=_given(wanted, "created_after", instant),
         created_before_ms=_given(wanted, "created_before", instant),
         error_text=_given(wanted, "error_text", search_text),
+        variables_text=_given(wanted, "variables_text", search_text),
         due=due,
         order=order_named(wanted.get("order", Order.NEWEST)),
     )

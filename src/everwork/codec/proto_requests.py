@@ -366,9 +366,11 @@ def filter_of(message: pb.JobFilter) -> JobFilter:
         tenants=tenant_names("tenants", message.tenants),
         worker=_name(message, "worker"),
         correlation_id=_name(message, "correlation_id"),
+        dedupe_key=_name(message, "dedupe_key"),
         created_after_ms=_instant(message, "created_after_ms"),
         created_before_ms=_instant(message, "created_before_ms"),
-        error_text=search_text("error_text", message.error_text) if message.HasField("error_text") else None,
+        error_text=_search_text(message, "error_text"),
+        variables_text=_search_text(message, "variables_text"),
         due=message.due,
         order=Order(checks.whole_number("order", message.order, Order.NEWEST, Order.FAILED)),
     )
@@ -383,6 +385,10 @@ def cursor_from(message: pb.ListRequest) -> int | None:
 
 def _name(message: pb.JobFilter, name: str) -> str | None:
     return checks.name(name, getattr(message, name)) if message.HasField(name) else None
+
+
+def _search_text(message: pb.JobFilter, name: str) -> str | None:
+    return search_text(name, getattr(message, name)) if message.HasField(name) else None
 
 
 def _instant(message: pb.JobFilter, name: str) -> int | None:

@@ -27,7 +27,7 @@ SECONDS_DEFAULT: Final = 60.0
 class CircuitBreaker:
     """After `failures` failures in a row (3), no job of the type starts for `seconds` (60); then one job probes.
 
-    `failure_threshold` and `recovery_timeout` are other names of the two. Exceptions, timeouts and lapsed leases count;
+    `failure_threshold` and `recovery_timeout` are aliases of the two. Exceptions, timeouts and expired leases count;
     `Fail`, `Reject`, `Retry`, thrown errors and bad arguments do not.
     """
 

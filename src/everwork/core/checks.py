@@ -33,7 +33,7 @@ def number(field: str, value: object, low: float, high: float) -> float:
 def typed(text: str) -> int | float | str:
     """The number that a user typed; if it is not one, the text, which the field's check then refuses by name.
 
-    Python would accept digits of every script, and underscores between them: neither is meant as a number here.
+    Python would accept digits of every script, and underscores between them: neither counts as a number here.
     """
     if re.fullmatch(r"[+-]?[0-9]{1,1000}", text):
         return int(text)

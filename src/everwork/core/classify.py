@@ -5,6 +5,7 @@ Built-in rules give a retry its delay only where none is declared; what a user d
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -90,8 +91,12 @@ def delay_ms(strategy: Strategy, attempts: int) -> int | None:
 
 def class_names(error: BaseException) -> tuple[str, ...]:
     """The names of an error's class and its bases for rules, with and without their modules."""
+    return _names_of(type(error))
+
+
+def _names_of(exception: type[BaseException]) -> tuple[str, ...]:
     names: list[str] = []
-    for cls in type(error).__mro__:
+    for cls in exception.__mro__:
         if cls in (BaseException, object):  # They classify nothing.
             continue
         names.append(cls.__qualname__)
@@ -99,6 +104,14 @@ def class_names(error: BaseException) -> tuple[str, ...]:
             module = MAIN if cls.__module__ in _MAINS else cls.__module__
             names.append(f"{module}.{cls.__qualname__}")
     return tuple(names)
+
+
+def built_in_classes(name: str) -> tuple[str, ...]:
+    """The names of an exception class and, if it is one of Python's own, of its bases."""
+    found = getattr(builtins, name, None)
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return _names_of(found)
+    return (name,) if name else ()
 
 
 def _strategy(value: object) -> Strategy:

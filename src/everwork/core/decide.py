@@ -9,6 +9,7 @@ from everwork.core.leasing import Failure, Judged, Verdict
 from everwork.core.limits import ERROR_CHARS_MAX
 from everwork.core.measures import ASKED, LAPSED, REJECTED, THROWN, UNCLASSIFIED
 from everwork.core.outcome import (
+    LEASE_EXPIRED,
     REJECTED_TEXT,
     RETRY_REQUESTED,
     DecidedOutcome,
@@ -69,7 +70,7 @@ def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decisio
             rest = _rest(known, outcome, Cause.FAIL, outcome.error or RETRY_REQUESTED)
             return _retried(known, rest._replace(category=ASKED), outcome.delay_ms, policy)
         case Lapse():
-            error = f"lease expired: worker '{outcome.worker}' did not report in time"
+            error = f"{LEASE_EXPIRED} worker '{outcome.worker}' did not report in time"
             rest = _rest(known, outcome, Cause.LAPSE, error)._replace(is_counted=True, category=LAPSED)
             return _retried(known, rest, None, policy)
         case Reject():

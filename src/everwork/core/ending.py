@@ -15,7 +15,7 @@ from everwork.exceptions import EngineUnavailable, Fail, InvalidInput, Reject, R
 TIMEOUT_CLASSES: Final = class_names(TimeoutError())
 """A call that times out is classified as if it had raised this."""
 TIMED_OUT: Final = "timed out after"
-"""How the error of an attempt begins that took too long."""
+"""How the error of an attempt begins that exceeded its timeout."""
 STACK_TITLE: Final = "Stack (most recent call last):"
 
 
@@ -51,35 +51,35 @@ def _raised(key: int, attempt: int, error: BaseException, *, is_final: bool) -> 
 
 
 def outage_of(error: BaseException, uncounted: int) -> EngineUnavailable | None:
-    """The outage of a store by which an attempt ended, which is then not to count; None if that is not why.
+    """The store outage that ended an attempt, which then does not count; None if something else ended it.
 
-    Also a `Retry` for that reason. After `uncounted` attempts that did not count either, it is a failure as any other:
-    a store whose address is wrong must not keep a job going for ever.
+    Also the outage behind a `Retry`. After OUTAGE_RELEASES_MAX `uncounted` attempts it is a failure like any other: a
+    store whose address is wrong must not keep a job running forever.
     """
     reason = _cause(error) if isinstance(error, Retry) else error
     return reason if isinstance(reason, EngineUnavailable) and uncounted < OUTAGE_RELEASES_MAX else None
 
 
 def outage_pause(uncounted: int) -> float:
-    """Seconds to wait before a job is handed back because of an outage: 1, 2, 4, up to 30."""
+    """Seconds to wait before a job is released because of an outage: 1, 2, 4, up to 30."""
     return min(2.0 ** min(uncounted, 10), OUTAGE_PAUSE_SECONDS_MAX)
 
 
 def timed_out(
     key: int, attempt: int, seconds: float, more: str = "", *, is_final: bool = False, traceback: str | None = None
 ) -> o.Failed:
-    """The outcome of a call that took too long; `more` is appended to the error."""
+    """The outcome of a call that exceeded its timeout; `more` is appended to the error."""
     text = error_text(f"{TIMED_OUT} {seconds:g} s{more}")
     return o.Failed(key, attempt, text, _left(is_final), final=is_final, classes=TIMEOUT_CLASSES, traceback=traceback)
 
 
 def stack_text(stack: str | None) -> str | None:
-    """The stack of a call that took too long as the traceback of its attempt; None if there is none."""
+    """The stack of a call that exceeded its timeout as the traceback of its attempt; None if there is none."""
     return traceback_text(f"{STACK_TITLE}\n{stack}") if stack else None
 
 
 def unusable(key: int, attempt: int, why: object) -> o.Failed:
-    """Failed for good, and not counted by the type's breaker: the failure says nothing about what it protects."""
+    """Failed permanently, and not counted by the type's breaker: the failure says nothing about what it protects."""
     return o.Failed(key, attempt, error_text(why) or "failed by the handler", final=True, is_counted=False)
 
 
@@ -99,7 +99,7 @@ def _retried(key: int, attempt: int, error: Retry) -> o.Failed | o.Retry:
 
 
 def _reason(signal: Fail | Reject | Retry) -> str:
-    """Why a handler ended its attempt: what it said, or else the error that it was handling."""
+    """Why a handler ended its attempt: its own text, or else the error that it was handling."""
     if text := error_text(signal.detail):
         return text
     cause = _cause(signal)

@@ -139,9 +139,9 @@ COUNTED_KINDS: Final = frozenset({"complete", "fail", "retry", "reject", "throw"
 
 
 def attempt_numbers(job: StoredJob, history: Sequence[HistoryEntry]) -> list[int]:
-    """The number of each entry's attempt as `attempts` counts them: from 1 after a requeue, without those handed back.
+    """The number of each entry's attempt as `attempts` counts them: from 1 after a requeue, without those released.
 
-    An attempt that was handed back has the number of the one that follows. (`HistoryEntry.attempt` is another number:
+    A released attempt has the number of the one that follows. (`HistoryEntry.attempt` is another number:
     it identifies a lease, and grows with every activation.)
     """
     numbers: list[int] = []

@@ -100,7 +100,7 @@ class Verdict(Enum):
 
 
 class Failure(NamedTuple):
-    """What followed a failed attempt, as it was stored. `retry_ms` None: nothing, the job has failed for good."""
+    """What followed a failed attempt, as it was stored. `retry_ms` None: none, the job has failed permanently."""
 
     attempts: int
     """How many attempts count, including this one."""

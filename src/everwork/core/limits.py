@@ -28,7 +28,7 @@ PRIORITY_MAX: Final = 511
 ATTEMPTS_DEFAULT: Final = 5
 ATTEMPTS_MAX: Final = 100
 OUTAGE_RELEASES_MAX: Final = 20
-"""How often a job is handed back because a store was unavailable, before such an attempt counts as any other."""
+"""How often a job is released because a store was unavailable, before such an attempt counts like any other."""
 OUTAGE_PAUSE_SECONDS_MAX: Final = 30.0
 ATTEMPT_MAX: Final = 2**31 - 1
 """Attempt numbers grow with every activation, even uncounted ones; stores keep them in 32 bits."""
@@ -51,6 +51,8 @@ LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
 PAGE_BYTES_MAX: Final = 16 * 1_048_576
 """A page ends with the job that makes it exceed this size, whatever its limit."""
+SEARCH_BYTES_MAX: Final = 32 * 1_048_576
+"""How many bytes of variables one call searches for a text, besides the step that exceeds it."""
 
 ASKED_EVERY_MS: Final = 10_000
 """The resolution at which an engine stores when a type was last requested."""
@@ -91,7 +93,7 @@ SOURCES_MAX: Final = 100
 EVENTS_MAX: Final = 10_000
 """How many events one attempt may emit; they are created in the transaction of its completion."""
 CATCHUP_POINTS_MAX: Final = 10_000
-"""How many missed time points a trigger catches up on: the latest ones."""
+"""How many missed scheduled times a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
 
 API_KEY_CHARS_MAX: Final = 512

@@ -25,7 +25,7 @@ class Failed(NamedTuple):
     """The attempt failed.
 
     `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
-    policy's delay. `final`: failed for good. `variables`, a JSON text, replace the job's own.
+    policy's delay. `final`: failed permanently. `variables`, a JSON text, replace the job's own.
     `classes`: the error is classified by the names of its exception's classes, which may be empty, and by its text;
     None: it is not classified. `strict`: if no rule matches, it is permanent, as with the policy's own `strict`.
     `is_counted`: the type's breaker counts it.
@@ -64,14 +64,14 @@ class Retry(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A clean hand-back: the attempt is not counted, its number is not reused."""
+    """The worker returns the job to the queue: the attempt is not counted, its number is not reused."""
 
     key: int
     attempt: int
 
 
 class Throw(NamedTuple):
-    """A business error with a code: failed for good. `variables`, a JSON text, replace the job's own."""
+    """A business error with a code: failed permanently. `variables`, a JSON text, replace the job's own."""
 
     key: int
     attempt: int
@@ -82,7 +82,7 @@ class Throw(NamedTuple):
 
 
 class Lapse(NamedTuple):
-    """The lease lapsed. Only the engine's sweep creates this outcome."""
+    """The lease expired. Only the engine's sweep creates this outcome."""
 
     key: int
     attempt: int
@@ -95,6 +95,8 @@ DecidedOutcome = Failed | Reject | Retry | Throw | Lapse
 RETRY_REQUESTED: Final = "retry requested"
 REJECTED_TEXT: Final = "rejected by the worker"
 """The errors of attempts that ended like this without a reason."""
+LEASE_EXPIRED: Final = "lease expired:"
+"""How the error of an attempt begins whose worker did not report in time."""
 
 
 def outcome_of(kind: object) -> type[Outcome] | None:
@@ -130,7 +132,7 @@ _LABELS: Final[Mapping[str, str]] = {
     "reject": "rejected",
     "throw": "error thrown",
     "lapse": "lease expired",
-    "release": "handed back",
+    "release": "released",
     "cancel": "cancelled",
     "expire": "expired",
     "requeue": "requeued",

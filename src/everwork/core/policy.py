@@ -86,7 +86,7 @@ class TypePolicy:
     def _require_return_before_removal(self) -> None:
         kept_ms = self.keep_ms(State.FAILED) or FAILED_KEEP_MS
         if self.failed_job_retry_ms is not None and self.failed_job_retry_ms >= kept_ms:
-            problem = f"must be less than keep_failed_hours, {kept_ms / HOUR_MS:g}: they would be removed before that"
+            problem = f"must be less than keep_failed_hours, {kept_ms / HOUR_MS:g}: they would be deleted before that"
             raise InvalidInput("failed_job_retry_hours", f"{problem}, not {self.failed_job_retry_hours:g}")
 
     @property
@@ -127,11 +127,11 @@ POLICY_FIELDS: Final = (
 
 
 def policy_from(values: Mapping[str, Any]) -> TypePolicy:
-    """The policy with these fields. What is missing or null gets its default; each error names its field."""
+    """The policy with these fields. Missing and null fields get their defaults; each error names its field."""
     for name in values:
         if name not in POLICY_FIELDS:
             raise InvalidInput(
-                "policy", f"{checks.shown(name)} is no field of it; allowed are {', '.join(POLICY_FIELDS)}"
+                "policy", f"{checks.shown(name)} is not a field of a policy; allowed are {', '.join(POLICY_FIELDS)}"
             )
     given = {name: value for name, value in values.items() if value is not None}
     is_delay_declared = not given.keys().isdisjoint(DELAY_FIELDS)

@@ -52,7 +52,9 @@ STATE_OF_ORDER: Final[Mapping[Order, State]] = MappingProxyType({Order.DUE: Stat
 class JobFilter:
     """Which jobs match. None does not restrict, nor do empty `states` and `tenants`.
 
-    Group "" is the default one. `due`: only pending jobs that are due.
+    Group "" is the default one. `dedupe_key`: the jobs that hold this key, at most one per type and tenant.
+    `error_text`: a part of the last error, in any case. `variables_text`: a part of the variables as compact JSON,
+    case-sensitive. `due`: only pending jobs that are due.
     """
 
     type: str | None = None
@@ -61,9 +63,11 @@ class JobFilter:
     tenants: tuple[str, ...] = ()
     worker: str | None = None
     correlation_id: str | None = None
+    dedupe_key: str | None = None
     created_after_ms: Instant | None = None
     created_before_ms: Instant | None = None
     error_text: str | None = None
+    variables_text: str | None = None
     due: bool = False
     order: Order = Order.NEWEST
 
@@ -73,17 +77,17 @@ CURSOR_MAX: Final = (INSTANT_MS_MAX + 1) * _KEYS
 
 
 def cursor_at(instant_ms: int, key: int) -> int:
-    """A place in a list that is ordered by an instant, then by key. Without an instant it is the key."""
+    """A position in a list that is ordered by an instant, then by key. Without an instant it is the key."""
     return instant_ms * _KEYS + key
 
 
 def cursor_parts(cursor: int) -> tuple[int, int]:
-    """The instant and the key of a place."""
+    """The instant and the key of a position."""
     return divmod(cursor, _KEYS)
 
 
 def cursor_of(job: StoredJob, order: Order) -> int:
-    """The place of a job in a list."""
+    """The position of a job in a list."""
     match order:
         case Order.NEWEST:
             return job.key
@@ -97,7 +101,7 @@ def in_order(query: JobFilter, cursor: int | None = None) -> JobFilter:
     """The query, restricted to what its order lists; an order that does not suit its states is refused."""
     if query.order is Order.NEWEST:
         if cursor is not None and cursor > KEY_MAX:
-            raise InvalidInput("cursor", "belongs to a list in another order")
+            raise InvalidInput("cursor", "belongs to a list in a different order")
         return query
     state = STATE_OF_ORDER[query.order]
     if query.states - {state}:

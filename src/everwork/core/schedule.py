@@ -1,4 +1,4 @@
-"""Time points of triggers: which are due, and which comes next. The current time is an argument."""
+"""Scheduled times of triggers: which are due, and which comes next. The current time is an argument."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final, NamedTuple, assert_never
 from everwork.core.limits import CATCHUP_POINTS_MAX, INSTANT_MS_MAX
 
 GRACE_MS: Final = 5_000
-"""A time point that is not older than this was not missed: the trigger loop is just a little late."""
+"""A scheduled time that is not older than this was not missed: the trigger loop is only a little late."""
 
 WALKS_MAX: Final = 64
 """Enough to bisect any span down to a millisecond; only an inconsistent calendar would need more."""
 
 
 class Every(NamedTuple):
-    """Time points at a fixed interval from the trigger's beginning; the first is one interval after it."""
+    """Scheduled times at a fixed interval from the start of the trigger; the first is one interval after it."""
 
     interval_ms: int
 
 
 class Calendar(NamedTuple):
-    """Time points computed by `next_after`: the first one after an instant, None if there is none.
+    """Scheduled times computed by `next_after`: the first one after an instant, None if there is none.
 
     `is_foreign`: it is user code, which may be slow.
     """
@@ -32,7 +32,7 @@ class Calendar(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Time points of a foreign calendar that cannot look from an earlier instant: only its next ones can be asked for.
+    """Scheduled times of user code that cannot start from an earlier instant: it only returns its next ones.
 
     Each is kept until a later one is requested.
     """
@@ -45,7 +45,7 @@ Schedule = Every | Calendar | Awaited
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When a trigger fires: its schedule, whether missed points are caught up, and its lifetime from its beginning."""
+    """When a trigger fires: its schedule, whether missed points are caught up, and its lifetime from its start."""
 
     schedule: Schedule
     is_catchup: bool = True
@@ -58,7 +58,7 @@ class Plan:
 
 
 class Due(NamedTuple):
-    """Time points that are due, oldest first, and how many older ones are skipped (`is_more`: at least that many)."""
+    """Scheduled times that are due, oldest first; how many older ones are skipped (`is_more`: at least that many)."""
 
     points: list[int]
     skipped: int = 0
@@ -66,22 +66,22 @@ class Due(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What is due, and the next future time point, None if none is known."""
+    """What is due, and the next future scheduled time, None if none is known."""
 
     due: Due
     next_ms: int | None
 
 
 def outlook(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Outlook:
-    """What a trigger has to fire now, and its next time point."""
+    """What a trigger has to fire now, and its next scheduled time."""
     due = due_points(plan, began_ms, last_ms, now_ms)
     return Outlook(due, next_point(plan, began_ms, last_ms, now_ms))
 
 
 def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
-    """What a trigger whose last time point was `last_ms` has to fire now.
+    """What a trigger whose last scheduled time was `last_ms` has to fire now.
 
-    Points after the end of the trigger's lifetime never fire; those before it are caught up like any other.
+    Times after the end of the trigger's lifetime never fire; those before it are caught up like any other.
     """
     end_ms = min(now_ms, _end_of_lifetime(plan, began_ms))
     if plan.is_catchup:
@@ -91,7 +91,7 @@ def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
 
 
 def next_point(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> int | None:
-    """The next future time point, None if none is known."""
+    """The next future scheduled time, None if none is known."""
     point_ms = _next(plan.schedule, began_ms, max(last_ms, now_ms))
     return None if point_ms is None or point_ms > _end_of_lifetime(plan, began_ms) else point_ms
 
@@ -139,7 +139,7 @@ def _latest_of_interval(interval_ms: int, began_ms: int, span: _Span, most: int)
 
 
 def _latest_of_calendar(next_after: Callable[[int], int | None], span: _Span, most: int) -> Due:
-    """Walk from ever earlier instants: only a walk finds the points, and one from the beginning could take for ever."""
+    """Walk from ever earlier instants: only a walk finds the points, and one from the start could take forever."""
     too_early, too_late, is_too_many = span.after_ms - 1, span.end_ms, False
     for _ in range(WALKS_MAX if span.after_ms < span.end_ms else 0):
         back_ms = max(2 * (span.end_ms - too_late), 1_000 * most, GRACE_MS + 1)

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from everwork.core.job import LeasedJob, StoredJob
 from everwork.core.leasing import Demand
-from everwork.core.limits import HOUR_MS, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, PAGE_BYTES_MAX
-from everwork.core.queries import CURSOR_MAX, JobFilter, Order, Page, cursor_of, cursor_parts
+from everwork.core.limits import HOUR_MS, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, PAGE_BYTES_MAX, SEARCH_BYTES_MAX
+from everwork.core.queries import CURSOR_MAX, Count, JobFilter, Order, Page, cursor_of, cursor_parts
 from everwork.engines.rules import filters_by_attempt, filters_by_job, matches
+from everwork.exceptions import InvalidInput
 
 
 class Claim(NamedTuple):
@@ -77,6 +78,8 @@ WIDE_STEP: Final = 200
 NARROW_STEP: Final = 2_000
 """When few jobs may match, each step reads more candidates."""
 STEP_GROWTH: Final = 10
+SEARCH_STEP_MAX: Final = 256
+"""How many variables one statement searches, even if those so far were small."""
 
 T = TypeVar("T")
 
@@ -121,8 +124,80 @@ class PageBuilder:
         """The page, with a cursor to the next one."""
         return Page(self.jobs, cursor_of(self.jobs[-1], self._query.order))
 
+    @property
+    def jobs_read(self) -> int:
+        """How many jobs were read for this page."""
+        return self._read
+
+    @property
+    def bytes_read(self) -> int:
+        """How much of variables and results was read for this page."""
+        return self._read_size
+
+    def page_up_to(self, key: int) -> Page:
+        """The page, with a cursor behind this candidate: the search has reached its limit there."""
+        return Page(self.jobs, self._places.get(key, key))
+
     def _is_in_place(self, job: StoredJob) -> bool:
         return not self._places or self._places.get(job.key) == cursor_of(job, self._query.order)
+
+
+class VariablesSearch:
+    """Searches the variables of candidates in portions, until enough bytes are searched."""
+
+    def __init__(self, query: JobFilter) -> None:
+        self._text = query.variables_text
+        self._jobs = self._bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this call has searched as much as it may."""
+        return self._bytes >= SEARCH_BYTES_MAX
+
+    @property
+    def step(self) -> int:
+        """How many candidates to search next, estimated from those searched so far."""
+        fitting = PAGE_BYTES_MAX * self._jobs // self._bytes if self._bytes else FIRST_STEP
+        return max(1, min(fitting, SEARCH_STEP_MAX))
+
+    def portion(self, keys: Sequence[int]) -> Sequence[int]:
+        """The candidates to search next; all of them if no text is searched for."""
+        return keys if self._text is None else keys[: self.step]
+
+    def matching(self, rows: Iterable[Sequence[int]]) -> list[int]:
+        """The keys whose variables contain the text, of rows with key, bytes searched, and whether it is there."""
+        found = []
+        for key, size, is_found in rows:
+            self._jobs, self._bytes = self._jobs + 1, self._bytes + size
+            if is_found:
+                found.append(key)
+        return found
+
+
+def dedupe_owners(query: JobFilter, counts: Iterable[Count]) -> list[tuple[str, str]]:
+    """The types and tenants in which a dedupe key is looked up: those of the query, or all that have jobs."""
+    if query.type is not None and query.tenants:
+        return [(query.type, tenant) for tenant in query.tenants]
+    owners = {
+        (count.type, count.tenant)
+        for count in counts
+        if query.type in (None, count.type) and (not query.tenants or count.tenant in query.tenants)
+    }
+    if len(owners) > LIST_SCAN_MAX:
+        problem = f"would be looked up in {len(owners):,} types and tenants, more than {LIST_SCAN_MAX:,}"
+        raise InvalidInput("dedupe_key", f"{problem}; give a type or a tenant")
+    return sorted(owners)
+
+
+def is_by_dedupe_key(query: JobFilter) -> bool:
+    """Whether candidates are found by the dedupe key; in other orders they are found as without it."""
+    return query.dedupe_key is not None and query.order is Order.NEWEST
+
+
+def newest_below(keys: Iterable[int], window: tuple[int, int]) -> list[int]:
+    """The keys below a cursor, newest first, up to a limit."""
+    below, limit = window
+    return sorted((key for key in keys if key < below), reverse=True)[:limit]
 
 
 def first_cursor(query: JobFilter) -> int:
@@ -132,15 +207,17 @@ def first_cursor(query: JobFilter) -> int:
 
 def first_step(query: JobFilter, limit: int) -> int:
     """How many candidates to read in the first step."""
-    return max(limit + 1, NARROW_STEP if filters_by_job(query) or filters_by_attempt(query) else WIDE_STEP)
+    is_narrow = filters_by_job(query) or filters_by_attempt(query) or query.variables_text is not None
+    return max(limit + 1, NARROW_STEP if is_narrow else WIDE_STEP)
 
 
 def next_step(query: JobFilter, seen: int, step: int) -> int:
     """How many candidates to read next; steps grow, because each has a fixed cost; 0: the scan limit is reached.
 
-    What attempts leave is stored apart from the job: in the same time only a third as many can be read.
+    What attempts leave is stored apart from the job, and variables are long: in the same time only a third can be read.
     """
-    scan_max = LIST_SCAN_MAX // 3 if filters_by_attempt(query) else LIST_SCAN_MAX
+    is_slow = filters_by_attempt(query) or query.variables_text is not None
+    scan_max = LIST_SCAN_MAX // 3 if is_slow else LIST_SCAN_MAX
     return max(0, min(step * STEP_GROWTH, scan_max - seen))
 
 

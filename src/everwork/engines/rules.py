@@ -49,7 +49,7 @@ def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> J
 
 
 def outdated(stamp: Stamp) -> InvalidInput:
-    """The error for a create that was repeated after its producer has gone on."""
+    """The error for a create that was repeated after its producer has sent a later one."""
     return InvalidInput("stamp", f"number {stamp.number} of producer '{stamp.producer}' is outdated")
 
 
@@ -88,7 +88,7 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
     if state is not State.PENDING:
         return Explanation(key, state, Reason.FINISHED, _finished_text(state))
     if facts.run_at_ms > now_ms:
-        text = f"scheduled: it may start at {utc_text(facts.run_at_ms)}"
+        text = f"scheduled to start at {utc_text(facts.run_at_ms)}"
         return Explanation(key, state, Reason.SCHEDULED, text, facts.run_at_ms)
     if facts.is_paused:
         text = f"type '{facts.type}' is paused; resume it to let its jobs start"
@@ -130,7 +130,7 @@ def _stopped_by_breaker(facts: Facts, now_ms: int) -> Explanation | None:
             return Explanation(facts.key, facts.state, Reason.BREAKER, text, until_ms)
         case BreakerState.HALF_OPEN if facts.is_probe_live:
             probe = facts.breaker.probe_key
-            text = f"the circuit breaker of type '{facts.type}' waits for its probe, job '{probe}', to succeed"
+            text = f"the circuit breaker of type '{facts.type}' is half-open: waiting for its probe, job '{probe}'"
             return Explanation(facts.key, facts.state, Reason.BREAKER, text)
         case _:
             return None
@@ -142,12 +142,12 @@ def _limited(facts: Facts, now_ms: int) -> Explanation | None:
     text, until_ms = None, None
     if policy.rate is not None and (until_ms := if_ahead(facts.rate_full_until_ms, now_ms)) is not None:
         allowed = f"{policy.rate.jobs:,} jobs of type '{type}' have started in this window of {policy.rate.seconds:g} s"
-        text = f"{allowed}, more may start from {utc_text(until_ms)} on"
+        text = f"rate limit: {allowed}; more can start at {utc_text(until_ms)}"
     elif policy.max_running is not None and facts.running >= policy.max_running:
-        text = f"{facts.running:,} jobs of type '{type}' run, {policy.max_running:,} may at once"
+        text = f"concurrency limit: {facts.running:,} of {policy.max_running:,} jobs of type '{type}' are running"
     elif per_key is not None and facts.limit_key and facts.lane_running >= per_key:
         whose = f"limit key '{facts.limit_key}' of type '{type}'"
-        text = f"{facts.lane_running:,} jobs of {whose} run, {per_key:,} may at once"
+        text = f"concurrency limit: {facts.lane_running:,} of {per_key:,} jobs of {whose} are running"
     return None if text is None else Explanation(facts.key, facts.state, Reason.LIMIT, text, until_ms)
 
 
@@ -155,10 +155,10 @@ def _waiting(facts: Facts, now_ms: int) -> Explanation:
     if facts.asked_at_ms is None or now_ms - facts.asked_at_ms > REQUESTED_RECENTLY_MS:
         since = "yet" if facts.asked_at_ms is None else f"since {utc_text(facts.asked_at_ms)}"
         whom = f"group '{facts.group}' of type '{facts.type}'" if facts.group else f"type '{facts.type}'"
-        text = f"no worker has asked for {whom} {since}; start one"
+        text = f"no worker has polled for {whom} {since}; start one"
         return Explanation(facts.key, facts.state, Reason.NOT_ASKED, text, ahead=facts.ahead)
     more = f"{facts.ahead:,}{'+' if facts.ahead == AHEAD_MAX else ''}"
-    text = f"ready: waiting for a free worker, {more} jobs of its lane stand ahead of it"
+    text = f"ready: waiting for a free worker, {more} jobs ahead of it in its lane"
     return Explanation(facts.key, facts.state, Reason.QUEUED, text, ahead=facts.ahead)
 
 
@@ -209,23 +209,25 @@ def matches(job: StoredJob, query: JobFilter, now_ms: int) -> bool:
         and (not query.tenants or job.tenant in query.tenants)
         and query.worker in (None, job.worker)
         and query.correlation_id in (None, job.correlation_id)
+        and query.dedupe_key in (None, job.dedupe_key)
         and (query.created_after_ms is None or job.created_at_ms >= query.created_after_ms)
         and (query.created_before_ms is None or job.created_at_ms < query.created_before_ms)
         and (not query.due or (job.state is State.PENDING and job.run_at_ms <= now_ms))
         and error_matches(job.last_error, query.error_text)
+        and (query.variables_text is None or query.variables_text in job.variables)
     )
 
 
 def filters_by_job(query: JobFilter) -> bool:
     """Whether a query filters by immutable properties of a job other than type and group."""
-    values = (query.correlation_id, query.created_after_ms, query.created_before_ms)
+    values = (query.correlation_id, query.dedupe_key, query.created_after_ms, query.created_before_ms)
     return bool(query.tenants) or any(value is not None for value in values)
 
 
-def job_conditions(query: JobFilter) -> tuple[str | None, int, int]:
-    """What `filters_by_job` finds besides tenants: the correlation id, and the range of creation times."""
+def job_conditions(query: JobFilter) -> tuple[str | None, str | None, int, int]:
+    """What `filters_by_job` finds besides tenants: correlation id, dedupe key, and the range of creation times."""
     before_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
-    return query.correlation_id, query.created_after_ms or 0, before_ms
+    return query.correlation_id, query.dedupe_key, query.created_after_ms or 0, before_ms
 
 
 def filters_by_attempt(query: JobFilter) -> bool:
@@ -260,20 +262,20 @@ _MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")  # began_ms, last_ms
 
 
 class Passage(NamedTuple):
-    """Whether a time point passes now, and the trigger's mark after it."""
+    """Whether a scheduled time passes now, and the trigger's mark after it."""
 
     passes: bool
     mark: TriggerMark
 
 
 def mark_of(body: str) -> TriggerMark | None:
-    """Parse the mark of a registry entry; None if it is not valid: that trigger begins again."""
+    """Parse the mark of a registry entry; None if it is not valid: that trigger starts over."""
     found = _MARK.fullmatch(body)
     return TriggerMark(*map(int, found.groups())) if found else None
 
 
 def marks_of(rows: Iterable[tuple[str, str]]) -> dict[str, TriggerMark]:
-    """The marks of triggers that have begun, from names and bodies of registry entries."""
+    """The marks of triggers that have started, from names and bodies of registry entries."""
     return {name: mark for name, body in rows if (mark := mark_of(body)) is not None}
 
 
@@ -283,12 +285,12 @@ def mark_text(mark: TriggerMark) -> str:
 
 
 def before(point_ms: int) -> TriggerMark:
-    """The mark of a new trigger before its first point: it begins with that point."""
+    """The mark of a new trigger before its first scheduled time: it starts with that one."""
     return TriggerMark(point_ms, point_ms - 1)
 
 
 def passages(fires: Sequence[Fire], marks: Mapping[str, TriggerMark]) -> list[Passage]:
-    """Judge time points one after the other; each that passes is the mark for the following ones."""
+    """Judge scheduled times one after the other; each that passes is the mark for the following ones."""
     latest = dict(marks)
     judged: list[Passage] = []
     for fire in fires:
@@ -306,13 +308,13 @@ def marks_passed(fires: Sequence[Fire], judged: Sequence[Passage]) -> dict[str, 
 
 
 def jobs_of(fires: Sequence[Fire], judged: Sequence[Passage]) -> list[NewJob]:
-    """The jobs to create, in the order of their points."""
+    """The jobs to create, in the order of their scheduled times."""
     pairs = zip(fires, judged, strict=True)
     return [fire.job for fire, passage in pairs if passage.passes and fire.job is not None]
 
 
 def fired(fires: Sequence[Fire], judged: Sequence[Passage], created: Sequence[Created]) -> list[Fired]:
-    """The result for each point; `created` belongs to the jobs of `jobs_of`."""
+    """The result for each scheduled time; `created` belongs to the jobs of `jobs_of`."""
     keys = iter(created)
     return [
         Fired(next(keys) if passage.passes and fire.job is not None else None, passage.mark)

@@ -65,7 +65,7 @@ class Registered(NamedTuple):
 
 
 class TriggerMark(NamedTuple):
-    """The progress of a trigger: when it was first registered, and its last time point that has passed."""
+    """The progress of a trigger: when it was first registered, and its last scheduled time that has passed."""
 
     began_ms: int
     last_ms: int
@@ -79,7 +79,7 @@ class TriggerMarks(NamedTuple):
 
 
 class Fire(NamedTuple):
-    """A time point of a trigger and the job that it creates; None: the point passes without a job."""
+    """A scheduled time of a trigger and the job that it creates; None: it passes without a job."""
 
     trigger: str
     point_ms: int
@@ -87,7 +87,7 @@ class Fire(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """The result of a time point: the job that it created, None if it had passed before; and the trigger's mark."""
+    """The result of a scheduled time: the job that it created, None if it had passed before; and the trigger's mark."""
 
     created: Created | None
     mark: TriggerMark

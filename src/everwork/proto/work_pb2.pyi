@@ -359,7 +359,9 @@ class JobFilter(Message):
     error_text: str
     due: bool
     order: int
-    def __init__(self, *, type: str | None = ..., group: str | None = ..., states: Iterable[int] | None = ..., tenants: Iterable[str] | None = ..., worker: str | None = ..., correlation_id: str | None = ..., created_after_ms: int | None = ..., created_before_ms: int | None = ..., error_text: str | None = ..., due: bool | None = ..., order: int | None = ...) -> None: ...
+    dedupe_key: str
+    variables_text: str
+    def __init__(self, *, type: str | None = ..., group: str | None = ..., states: Iterable[int] | None = ..., tenants: Iterable[str] | None = ..., worker: str | None = ..., correlation_id: str | None = ..., created_after_ms: int | None = ..., created_before_ms: int | None = ..., error_text: str | None = ..., due: bool | None = ..., order: int | None = ..., dedupe_key: str | None = ..., variables_text: str | None = ...) -> None: ...
 
 class ListRequest(Message):
     filter: JobFilter

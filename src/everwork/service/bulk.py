@@ -78,11 +78,13 @@ class BulkFilter:
     failed_before_ms: int | None = None
     rejected: bool | None = None
     """True: only jobs rejected by their worker; False: no such jobs."""
+    is_shown: Callable[[StoredJob], bool] | None = None
+    """Only jobs that it accepts, so that a search does not find masked values."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the engine can apply the whole filter."""
-        return self == BulkFilter(self.filter, below=self.below)
+        """Whether the engine can apply the filter, except for the few jobs that are not shown."""
+        return self == BulkFilter(self.filter, below=self.below, is_shown=self.is_shown)
 
     def matches(self, job: StoredJob, now_ms: int) -> bool:
         """Whether a job found by the engine also meets the conditions applied here."""
@@ -102,12 +104,13 @@ class BulkFilter:
             (self.failed_after_ms is None or failed_ms >= self.failed_after_ms)
             and (self.failed_before_ms is None or failed_ms < self.failed_before_ms)
             and (self.fingerprint is None or self.fingerprint == fingerprint(job.last_error or ""))
+            and (self.is_shown is None or self.is_shown(job))
         )
 
     def detail(self, *, with_states: bool = True) -> dict[str, Any]:
         """The conditions, as recorded in the audit log."""
         found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter) if one.name != "order"}
-        found |= {one.name: getattr(self, one.name) for one in fields(self) if one.name != "filter"}
+        found |= {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("filter", "is_shown")}
         found["states"] = sorted(state.label for state in self.filter.states) if with_states else []
         # Compared by identity: a time of 0 equals False.
         return {name: value for name, value in found.items() if not (value is False or value in (None, (), []))}
@@ -154,9 +157,7 @@ class Counted(NamedTuple):
 async def find_step(jobs: Reader, search: BulkFilter, limit: int, now_ms: int, cursor: int | None = None) -> Page:
     """One step of a search, newest first; `next` is where it stopped."""
     below = search.below if cursor is None else cursor
-    if search.is_plain:
-        return await jobs.find_step(search.filter, limit, below)
-    page = await jobs.find_step(search.filter, max(limit, REST_STEP), below)
+    page = await jobs.find_step(search.filter, limit if search.is_plain else max(limit, REST_STEP), below)
     found = [job for job in page.jobs if search.matches(job, now_ms)]
     return Page(found, page.next) if len(found) <= limit else Page(found[:limit], found[limit - 1].key)
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from everwork.core import checks
-from everwork.core.fingerprint import FINGERPRINT_CHARS, fingerprint
+from everwork.core.fingerprint import FINGERPRINT_CHARS, exception_class, fingerprint
 from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter, Order
@@ -61,7 +61,10 @@ def dead_filter(
 
 
 class DeadLetterGroup(NamedTuple):
-    """Dead letters of one type in the same error group. `key` and `error` are those of the latest."""
+    """Dead letters of one type in the same error group. `key` and `error` are those of the latest.
+
+    `exception_class` is "" if the error names none.
+    """
 
     type: str
     fingerprint: str
@@ -70,6 +73,7 @@ class DeadLetterGroup(NamedTuple):
     last_ms: int
     key: int
     error: str
+    exception_class: str
 
 
 class Grouped(NamedTuple):
@@ -179,7 +183,8 @@ def _add(found: dict[tuple[str, str], DeadLetterGroup], job: StoredJob) -> None:
     kind = (job.type, fingerprint(error))
     one = found.get(kind)
     if one is None:
-        found[kind] = DeadLetterGroup(*kind, 1, failed_ms, failed_ms, job.key, error[:SAMPLE_CHARS_MAX])
+        shown = error[:SAMPLE_CHARS_MAX]
+        found[kind] = DeadLetterGroup(*kind, 1, failed_ms, failed_ms, job.key, shown, exception_class(error))
         return
     more = one._replace(jobs=one.jobs + 1, first_ms=min(one.first_ms, failed_ms))
     if failed_ms > one.last_ms:

@@ -152,8 +152,9 @@ class JobQuestions(ForCaller):
 
     def _confined(self, filter_: JobFilter) -> JobFilter:
         """The filter restricted to the caller's tenants."""
-        if filter_.error_text is not None:
-            search_text("error", filter_.error_text)
+        for field, text in (("error", filter_.error_text), ("variables", filter_.variables_text)):
+            if text is not None:
+                search_text(field, text)
         return replace(filter_, tenants=self.principal.tenants_for(filter_.tenants))
 
     async def _newest(self) -> StoredJob | None:

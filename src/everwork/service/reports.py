@@ -155,6 +155,7 @@ def dead_report(found: Grouped) -> dict[str, Any]:
 def _dead_group(group: DeadLetterGroup) -> dict[str, Any]:
     return {
         "type": group.type,
+        "exception_class": group.exception_class or None,
         "fingerprint": group.fingerprint,
         "jobs": group.jobs,
         "first": utc_text(group.first_ms),

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from itertools import count
+from typing import Final, TypeVar
 
 from everwork.aio.batcher import Batcher, Promise
 from everwork.aio.loops import BackgroundLoop
@@ -37,6 +38,8 @@ from everwork.service.store_access import StoreAccess
 from everwork.spool.settings import Offline
 
 SWEEP_SECONDS = 0.8
+SEARCH_STEPS_MAX: Final = 10
+"""How many steps of the engine one call searches in variables, of which few may match."""
 
 T = TypeVar("T")
 
@@ -201,18 +204,23 @@ class JobService(StoreAccess):
         return await self._engine.measures(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS), type)
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Matching jobs, in the filter's order: a full page unless there are no more or they are large."""
+        """Matching jobs, in the filter's order: a full page unless there are no more or they are large.
+
+        A search in variables also ends after SEARCH_STEPS_MAX steps of the engine: `next` is how far it got.
+        """
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         filter_ = in_order(filter_, cursor)
         jobs: list[StoredJob] = []
         size = 0
-        while True:
+        steps_max = None if filter_.variables_text is None else SEARCH_STEPS_MAX
+        for step in count(1):
             page = await self._engine.find(filter_, min(limit - len(jobs), _step(len(jobs), size)), cursor)
             jobs += page.jobs
             size += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
             cursor = page.next
-            if cursor is None or len(jobs) >= limit or size >= PAGE_BYTES_MAX:
-                return Page(jobs, cursor)
+            if cursor is None or len(jobs) >= limit or size >= PAGE_BYTES_MAX or step == steps_max:
+                break
+        return Page(jobs, cursor)
 
     async def held(self, worker: str) -> dict[tuple[int, int], None]:
         """The keys and attempts leased by a worker, in order, including those of a step whose answer was lost."""

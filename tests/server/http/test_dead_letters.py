@@ -20,7 +20,10 @@ async def test_dead_letters_are_listed_in_groups_requeued_and_purged(local: Rest
     listed = await local.ok("GET", DEAD, params={"error": "timed"})
     [group] = listed["groups"]
     assert (group["jobs"], group["key"], group["error"]) == (2, again["key"], "timed out after 4 s")
+    assert group["exception_class"] == "TimeoutError"
     assert (listed["looked_at"], listed["cut"], listed["left_out"]) == (2, False, 0)
+    [other] = (await local.ok("GET", DEAD, params={"error": "refused"}))["groups"]
+    assert other["exception_class"] is None
     kind = {"fingerprint": fingerprint("timed out after 5 s")}
     assert await local.ok("POST", f"{DEAD}/requeue", {**kind, "dry_run": True}) == _change(2, 0, dry_run=True)
     assert await local.ok("POST", f"{DEAD}/requeue", kind) == _change(2, 2)

@@ -223,7 +223,8 @@ async def test_every_dead_letter_comes_back_only_if_that_is_said(rest: Rest) -> 
 
 
 async def test_a_list_shows_what_its_filter_says(rest: Rest) -> None:
-    waits = await rest.job(type="a", correlation_id="c", tenant="acme")
+    more = {"dedupe_key": "order-7", "variables": {"to": "ann@example.org"}}
+    waits = await rest.job(type="a", correlation_id="c", tenant="acme", **more)
     later = await rest.job(type="b", delay_ms=3_600_000)
     dead = await rest.dead_letter("Address UNKNOWN", type="c")
 
@@ -232,12 +233,39 @@ async def test_a_list_shows_what_its_filter_says(rest: Rest) -> None:
 
     assert await keys() == [dead["key"], later["key"], waits["key"]]
     assert await keys(type="a") == await keys(tenant="acme") == await keys(correlation_id="c") == [waits["key"]]
+    assert await keys(dedupe_key="order-7") == await keys(variables='"to":"ann@') == [waits["key"]]
+    assert await keys(dedupe_key="order") == await keys(variables="ANN") == []
     assert await keys(state="PENDING") == await keys(state="queued") == [later["key"], waits["key"]]
     assert await keys(state="ACTIVATABLE") == [waits["key"]]
     assert await keys(state=["error", "pending"]) == [dead["key"], later["key"], waits["key"]]
     assert await keys(worker="w1") == await keys(error="address unknown") == [dead["key"]]
     assert await keys(created_before="2020-01-01T00:00:00Z") == []
     assert len(await keys(created_after="2020-01-01T00:00:00Z")) == 3
+
+
+async def test_dead_letters_are_requeued_by_dedupe_key_and_by_a_text_in_their_variables(rest: Rest) -> None:
+    by_key = await rest.dead_letter(type="a", dedupe_key="order-7")
+    by_text = await rest.dead_letter(type="b", variables={"to": "ann@example.org"})
+    other = await rest.dead_letter(type="c")
+    for wanted in ({"dedupe_key": "order-7"}, {"variables": "ann@"}):
+        assert await rest.ok("POST", f"{JOBS}/requeue", wanted) == {"matched": 1, "changed": 1}
+    jobs = [await rest.ok("GET", f"{JOBS}/{one['key']}") for one in (by_key, by_text, other)]
+    assert [job["state"] for job in jobs] == ["pending", "pending", "failed"]
+
+
+async def test_a_search_in_variables_stops_and_says_how_far_it_looked(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oldest = await rest.job(variables={"to": "ann@example.org"})
+    await rest.ok("POST", JOBS, [{"type": "a"} for _ in range(300)])
+    monkeypatch.setattr("everwork.service.service.SEARCH_STEPS_MAX", 1)
+    monkeypatch.setattr("everwork.engines.portions.LIST_SCAN_MAX", 300)
+    monkeypatch.setattr("everwork.engines.portions.NARROW_STEP", 100)
+    page = await rest.ok("GET", JOBS, params={"variables": "ann@", "limit": 5})
+    assert page["jobs"] == []
+    while page["next"] is not None and not page["jobs"]:
+        page = await rest.ok("GET", JOBS, params={"variables": "ann@", "limit": 5, "cursor": page["next"]})
+    assert [job["key"] for job in page["jobs"]] == [oldest["key"]]
 
 
 @pytest.mark.every_engine

@@ -92,6 +92,18 @@ async def test_a_bound_key_sees_its_own_jobs_and_no_others(local: Rest) -> None:
     assert "other" in refusal["detail"]
 
 
+async def test_a_bound_key_searches_its_own_jobs_only(local: Rest) -> None:
+    marks = {"dedupe_key": "order-7", "variables": {"to": "ann@example.org"}}
+    mine = await local.job(tenant="acme", **marks)
+    await local.job(tenant="birch", **marks)
+    key = await local.key("jobs", tenants=("acme",))
+    for search in ({"dedupe_key": "order-7"}, {"variables": "ann@"}):
+        page = await local.ok("GET", "/api/v1/jobs", params=search, headers=key)
+        assert [job["key"] for job in page["jobs"]] == [mine["key"]]
+        refusal = await local.refused(403, "GET", "/api/v1/jobs", params={**search, "tenant": "birch"}, headers=key)
+        assert "birch" in refusal["detail"]
+
+
 async def test_a_bound_key_creates_for_its_own_tenant_and_for_no_other(local: Rest) -> None:
     key = await local.key("jobs", tenants=("acme",))
     assert (await local.ok("POST", JOBS, {"type": "a"}, headers=key))["tenant"] == "acme"

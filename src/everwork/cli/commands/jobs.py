@@ -76,9 +76,13 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
     tenant: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Jobs of this tenant. Repeatable.")] = None,
     worker: Annotated[str | None, typer.Option(metavar="NAME", help="Jobs that this worker had last.")] = None,
     correlation_id: Annotated[str | None, typer.Option(metavar="TEXT", help="Jobs with this id.")] = None,
+    dedupe_key: Annotated[str | None, typer.Option(metavar="KEY", help="Jobs with this dedupe key.")] = None,
     created_after: Annotated[str | None, typer.Option(metavar="TIME", help="From then on (RFC 3339).")] = None,
     created_before: Annotated[str | None, typer.Option(metavar="TIME", help="Before then (RFC 3339).")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="Jobs whose last error contains it.")] = None,
+    variables: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Jobs whose variables (compact JSON) contain it, case-sensitive.")
+    ] = None,
     limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIST_LIMIT_MAX:,}.")] = str(LIST_LIMIT_DEFAULT),
     order: Annotated[str, typer.Option(metavar="ORDER", help=ORDER_HELP)] = Order.NEWEST.label,
     cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this position.")] = None,
@@ -90,6 +94,8 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
     [bold]Examples:[/bold]
     everwork jobs list --state failed --error timeout
     everwork jobs list --order due
+    everwork jobs list --dedupe-key order-1520
+    everwork jobs list --type email-send --variables ann@example.org
     everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
     """
     states, due = checks.state_filters(state or ())
@@ -100,9 +106,11 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
         tenants=tuple(checks.name("tenant", name) for name in tenant or ()),
         worker=optional_name("worker", worker),
         correlation_id=optional_name("correlation_id", correlation_id),
+        dedupe_key=optional_name("dedupe_key", dedupe_key),
         created_after_ms=_instant("created_after", created_after),
         created_before_ms=_instant("created_before", created_before),
         error_text=error_part(error),
+        variables_text=None if variables is None else search_text("variables", variables),
         order=order_named(order),
     )
     rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
@@ -289,10 +297,10 @@ def _show_changes(keys: Sequence[str], results: Sequence[State | BaseException],
 
 
 def _show_page(page: Page) -> None:
-    if not page.jobs:
-        write("no jobs match\n")
-        return
-    write_rich(show.job_table(page.jobs, now_ms()))
+    if page.jobs:
+        write_rich(show.job_table(page.jobs, now_ms()))
+    else:
+        write("no jobs match\n" if page.next is None else "no jobs match so far; older ones were not scanned\n")
     if page.next is not None:
         arguments = _without_cursor(sys.argv[1:])
         write(f"\nmore: everwork {shlex.join(arguments)} --cursor {page.next}\n")

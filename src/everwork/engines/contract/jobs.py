@@ -75,7 +75,7 @@ class JobFlow(ABC):
 
         Each outcome is judged separately: it must name the live attempt of a processing job, or 0 when the caller
         does not know it (then only the state is checked). Otherwise it is NOT_FOUND; LEASE_LOST if the attempt is
-        not the job's latest, or its lease has lapsed; WRONG_STATE if the attempt ended in another way (G3). An
+        not the job's latest, or its lease has expired; WRONG_STATE if the attempt ended in another way (G3). An
         outcome that this attempt has reported before is REPEATED: ok, and nothing changes (G8).
 
         State, history with the traceback that an outcome brings, counts, result, the variables of a `Failed` or
@@ -94,13 +94,13 @@ class JobFlow(ABC):
 
     @abstractmethod
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        """Like `extend`, and take back leases that have lapsed if no other attempt has begun since.
+        """Like `extend`, and take back leases that have expired if no other attempt has started since.
 
-        The lapse is undone in one transaction: the job is processing again, in the same attempt, by the same worker,
-        whether it had become pending or failed. Its run_at, attempts and last error are those from before the lapse.
-        Its history forgets the lapse, and a requeue that followed it, which is none of its automatic rounds either. The
-        statistics of the hour in which the lapse was counted (`stats`, `measures`) no longer contain it, without
-        leaving zeros; a lapse that another store has counted (`load`) is in none of them. Not undone: what the type's
+        The expiry is undone in one transaction: the job is processing again, in the same attempt, by the same worker,
+        whether it had become pending or failed. Its run_at, attempts and last error are those from before the expiry.
+        Its history forgets the expiry, and a requeue that followed it, which does not count as an automatic round. The
+        statistics of the hour in which the expiry was counted (`stats`, `measures`) no longer contain it, without
+        leaving zeros; an expiry that another store has counted (`load`) is in none of them. Not undone: what the type's
         breaker has counted, which the next completion resets, and wake-ups. For workers that were cut off from the
         store and have an outcome to report.
         """

@@ -1,4 +1,4 @@
-"""Opening and closing a store; its clock, health and upkeep."""
+"""Opening and closing a store; its clock, health and maintenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Lifecycle(ABC):
-    """Opening, closing, health, clock and upkeep."""
+    """Opening, closing, health, clock and maintenance."""
 
     @abstractmethod
     async def open(self, *, create: bool = True) -> None:
@@ -61,9 +61,9 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def sweep(self, holder: str) -> Swept:
-        """One bounded step of upkeep.
+        """One bounded step of maintenance.
 
-        Any caller ends lapsed leases, each as a failed attempt that the core decides (G6), and cancels pending jobs
+        Any caller ends expired leases, each as a failed attempt that the core decides (G6), and cancels pending jobs
         past their expiry. That needs no turn: the death of its holder must not delay recovery.
 
         One process at a time, the holder of the turn "sweep", also deletes finished jobs past their retention,

@@ -37,10 +37,10 @@ class Questions(ABC):
         """Counts of the attempts that ended in the last `hours` hours, of one type or of all, by hour, type and name.
 
         Every attempt that ends as completed, failed or retried is in exactly one bucket of durations and in one of
-        waits (`core.measures`), but one whose lease lapsed is in no bucket of durations, and adds nothing to the run
+        waits (`core.measures`), but one whose lease expired is in no bucket of durations, and adds nothing to the run
         time of `stats`: how long it ran is not known. Failed and retried ones are also counted by the category of their
-        failure; all in the transaction that ends them. Releases and cancellations are not counted, nor are lapses that
-        `reclaim` has undone. Kept as long as the hours of `stats`. The result may be very large, so it is read in
+        failure; all in the transaction that ends them. Not counted are releases, cancellations, and expired leases that
+        `reclaim` has taken back. Kept as long as the hours of `stats`. The result may be very large, so it is read in
         portions that do not block other calls: the counts of one hour and type are consistent, different hours may be
         read at different moments.
         """
@@ -65,6 +65,10 @@ class Questions(ABC):
         their failure, then key, both descending. A job that moves to another place of the list between two pages may
         be missing or occur twice; no other job is.
 
+        `dedupe_key` is looked up where dedupe keys are kept, in the types and tenants of the query, or in all that
+        have jobs: InvalidInput if these are more than LIST_SCAN_MAX.
+
         A page may be short although there is a next one: a call scans at most LIST_SCAN_MAX jobs, and a page ends
-        when its jobs exceed PAGE_BYTES_MAX.
+        when its jobs exceed PAGE_BYTES_MAX. For `variables_text` a call searches at most about SEARCH_BYTES_MAX of
+        variables; `next` then is the last job that was searched.
         """

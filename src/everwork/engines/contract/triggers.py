@@ -1,4 +1,4 @@
-"""Time points of triggers, each of which fires once, however many managers run."""
+"""Scheduled times of triggers, each of which fires once, however many managers run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Triggers(ABC):
 
     @abstractmethod
     async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
-        """Pass time points, each exactly once, however many callers pass it and how often (G12).
+        """Pass scheduled times, each exactly once, however many callers pass it and how often (G12).
 
-        Points are judged one after the other: one at or before the trigger's mark has already passed and creates
+        Times are judged one after the other: one at or before the trigger's mark has already passed and creates
         nothing; a later one becomes the mark, and its job is created as by `create`; all in one transaction. A
-        trigger without a mark begins with its point.
+        trigger without a mark starts with its first time.
         """

@@ -69,7 +69,7 @@ class Connections:
         raise AssertionError("unreachable")
 
     async def fetch_unsynced(self, sql: str, *parameters: object) -> Rows:
-        """The rows of a statement of upkeep: a crash may undo it, so the commit does not wait for the disk."""
+        """The rows of a statement of maintenance: a crash may undo it, so the commit does not wait for the disk."""
 
         async def act(connection: asyncpg.Connection) -> Rows:
             await connection.execute("SET LOCAL synchronous_commit = off")

@@ -24,7 +24,18 @@ from everwork.core.queries import (
 )
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import PageBuilder, batches, first_cursor, first_step, hour_ranges, next_step
+from everwork.engines.portions import (
+    PageBuilder,
+    VariablesSearch,
+    batches,
+    dedupe_owners,
+    first_cursor,
+    first_step,
+    hour_ranges,
+    is_by_dedupe_key,
+    newest_below,
+    next_step,
+)
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.rules import (
     AHEAD_MAX,
@@ -108,24 +119,41 @@ class PostgresQuestions(PostgresBase, Questions):
         store = self._store
         last = first_cursor(query) if cursor is None else cursor
         now_ms = await server_now_ms(store) if query.due else INSTANT_MS_MAX
-        page = PageBuilder(query, limit)
+        page, search = PageBuilder(query, limit), VariablesSearch(query)
         seen = 0
         step = first_step(query, limit)
         while step:
-            places = await _candidates(store, query, (last, step), now_ms)
+            window = (last, step)
+            if is_by_dedupe_key(query):
+                places = newest_below(await self._holders(query), window)
+            else:
+                places = await _candidates(store, query, window, now_ms)
             for part in batches(page.keys(places), FILTER_STEP):
                 left = await _filtered(store, part, query)
                 while left:
-                    if page.is_full:
-                        return page.page()
-                    batch, left = left[: page.step], left[page.step :]
-                    page.add(await self.get(batch), now_ms)
+                    searched = search.portion(left)
+                    found = await _containing(store, searched, query, search)
+                    while found:
+                        if page.is_full:
+                            return page.page()
+                        batch, found = found[: page.step], found[page.step :]
+                        page.add(await self.get(batch), now_ms)
+                    if search.is_over:
+                        return page.page_up_to(searched[-1])
+                    left = left[len(searched) :]
             if len(places) < step:
                 return Page(page.jobs, None)
             last = places[-1]
             seen += len(places)
             step = next_step(query, seen, step)
         return Page(page.jobs, last)
+
+    async def _holders(self, query: JobFilter) -> list[int]:
+        """The keys of the jobs that hold the dedupe key of a query."""
+        owners = dedupe_owners(query, await self.count())
+        types, tenants = [type for type, _ in owners], [tenant for _, tenant in owners]
+        sql = self._store.sql("find")["deduped"]
+        return [key for (key,) in await self._store.connections.read(sql, types, tenants, query.dedupe_key)]
 
 
 async def histories(store: OpenStore, keys: Iterable[int]) -> dict[int, list[HistoryEntry]]:
@@ -203,6 +231,16 @@ async def _filtered(store: OpenStore, candidates: Sequence[int], query: JobFilte
         ]
     left = set(keys)
     return [key for key in candidates if key in left]  # In their order; a plan may give them in any.
+
+
+async def _containing(
+    store: OpenStore, keys: Sequence[int], query: JobFilter, search: VariablesSearch
+) -> Sequence[int]:
+    """Those of the keys whose variables contain the text of the query; all if there is none."""
+    if query.variables_text is None:
+        return keys
+    sql = store.sql("find")["of_variables"]
+    return search.matching(await store.connections.read(sql, list(keys), query.variables_text))
 
 
 def job_of(row: Any) -> StoredJob:

@@ -181,12 +181,12 @@ def _type_info(row: Any) -> TypeInfo:
 
 
 def _marks(rows: Sequence[Any]) -> tuple[int, dict[str, TriggerMark]]:
-    """The engine's now, which every row repeats, and the marks of those triggers that have begun."""
+    """The engine's now, which every row repeats, and the marks of those triggers that have started."""
     return rows[0]["now_ms"], marks_of((name, body) for _, name, body in rows if name is not None)
 
 
 async def _pass(store: OpenStore, connection: asyncpg.Connection, fires: Sequence[Fire]) -> list[Passage]:
-    """Lock the marks of the triggers for this transaction, judge the points, and move the marks that pass."""
+    """Lock the marks of the triggers for this transaction, judge the scheduled times, and move the marks that pass."""
     sql = store.sql("fire")
     initial = {fire.trigger: mark_text(before(fire.point_ms)) for fire in reversed(fires)}
     await connection.execute(sql["take_marks"], list(initial), list(initial.values()))

@@ -118,7 +118,7 @@ async def _settle_unlocked(
 
 
 async def _locked(store: OpenStore, outcomes: Sequence[Outcome], error: EngineBusy) -> set[int]:
-    """The jobs that a user's transaction keeps locked: it will complete them, or their leases lapse."""
+    """The jobs that a user's transaction keeps locked: it will complete them, or their leases expire."""
     if not isinstance(error.__cause__, asyncpg.LockNotAvailableError):
         raise error
     keys = sorted({outcome.key for outcome in outcomes})
@@ -216,7 +216,7 @@ async def _explain(store: OpenStore, outcomes: Sequence[Outcome], leased: Sequen
 
 
 async def _settle_reclaimed(store: OpenStore, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
-    """Settle again what was refused because of a lapse that was undone before it could be read."""
+    """Settle again what was refused because of an expired lease that was taken back before it could be read."""
     judged = (await settle_distinct(store, outcomes, ()))[0] if outcomes else []
     return {outcome.key: one for outcome, one in zip(outcomes, judged, strict=True)}
 

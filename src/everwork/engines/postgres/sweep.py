@@ -1,4 +1,4 @@
-"""sweep: one bounded step of upkeep. It reads first, without a lock, and writes only if there is something to do."""
+"""sweep: one bounded step of maintenance. It reads first, without a lock, and writes only if needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class QueueRule(NamedTuple):
     requeue_ms: int | None
     """After how long dead letters are requeued automatically."""
     requeue_rounds: int
-    """How often each of them is."""
+    """How often each of them is, at most."""
     back_at_ms: int
     """The last dead letter that was examined: when it failed, and its key."""
     back_key: int
@@ -71,7 +71,7 @@ class PostgresSweep(PostgresRegistry):
 
 
 async def _sweep_live(store: OpenStore) -> Swept:
-    """End lapsed leases, cancel what has expired and what waits for a group that was dropped."""
+    """End expired leases, cancel expired jobs and those of a dropped group."""
     sql, now_ms = store.sql("sweep"), store.now_ms()
     rows = await store.connections.read(sql["lapsed"], now_ms, SWEEP_STEP_MAX)
     found = [
@@ -183,7 +183,7 @@ async def _fold_counts(store: OpenStore) -> None:
 
 
 async def _vacuum(store: OpenStore) -> None:
-    """Runs as a task of its own, so that the sweep does not wait for it: leases lapse meanwhile."""
+    """Runs as a task of its own, so that the sweep does not wait for it: leases expire meanwhile."""
     sql = store.sql("sweep")
     try:
         await store.connections.vacuum(sql["vacuum"])

@@ -15,7 +15,7 @@ _MOVING = "is moving the store to another node; nothing is lost, wait until it i
 _FORBIDDEN = f"does not let this user do that; give it {RIGHTS} (see docs/reference/redis.md)"
 _ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
     ("WRONGPASS ", BadConfiguration, _LOGIN_REFUSED),
-    ("NOAUTH ", BadConfiguration, "wants a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
+    ("NOAUTH ", BadConfiguration, "requires a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
     ("ERR AUTH <password> called without", BadConfiguration, "has no password set; take it out of the URL"),
     ("ERR invalid password", BadConfiguration, _LOGIN_REFUSED),
     ("NOPERM ", BadConfiguration, _FORBIDDEN),
@@ -25,14 +25,14 @@ _ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
     ("OOM ", EngineUnavailable, "is out of memory and accepts no writes; raise maxmemory, or let retention free some"),
     ("READONLY ", EngineUnavailable, "has become a read-only replica; name the primary, or wait for the failover"),
     ("MISCONF ", EngineUnavailable, "cannot write to its disk and accepts no writes; free space there, see its log"),
-    ("NOREPLICAS ", EngineUnavailable, "has fewer replicas than min-replicas-to-write asks for; start them"),
+    ("NOREPLICAS ", EngineUnavailable, "has fewer replicas than min-replicas-to-write requires; start them"),
     ("LOADING ", EngineUnavailable, "is still loading its data; wait"),
     ("MASTERDOWN ", EngineUnavailable, "has lost its primary; wait for the failover"),
     ("CLUSTERDOWN ", EngineUnavailable, "is a cluster that is down; look at CLUSTER INFO"),
     ("MOVED ", EngineUnavailable, "has moved the store to another node; trying again finds it"),
     ("ASK ", EngineUnavailable, _MOVING),
     ("TRYAGAIN ", EngineUnavailable, _MOVING),
-    ("BUSY ", EngineBusy, "is busy with a script of somebody else; wait, or run SCRIPT KILL"),
+    ("BUSY ", EngineBusy, "is busy with a script of another client; wait, or run SCRIPT KILL"),
 )
 
 _LOSES_ITS_NODE = ("READONLY ", "MOVED ", "CLUSTERDOWN ", "MASTERDOWN ")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from everwork.core.job import HistoryEntry, StoredJob
-from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX
+from everwork.core.limits import DEFAULT_TENANT, HISTORY_ENTRIES_MAX, INSTANT_MS_MAX, LIST_SCAN_MAX, SEARCH_BYTES_MAX
 from everwork.core.queries import (
     Count,
     Explanation,
@@ -21,13 +21,14 @@ from everwork.core.queries import (
 )
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import PageBuilder, first_cursor
+from everwork.engines.portions import PageBuilder, batches, dedupe_owners, first_cursor, is_by_dedupe_key, newest_below
 from everwork.engines.redis.opened import RedisBase
 from everwork.engines.redis.records import (
     LETTER_OF,
     SEPARATOR,
     STATE_OF,
     Record,
+    dedupe_field,
     history_of,
     id_of,
     job_of,
@@ -115,10 +116,13 @@ class RedisQuestions(RedisBase, Questions):
         # Candidates come in order; their short states rule most out before a payload is read.
         connection = self._connection
         last = first_cursor(query) if cursor is None else cursor
-        conditions = _conditions(query)
+        now_ms, holders = (0, None) if query.dedupe_key is None else await self._holders(query)
         builder = PageBuilder(query, limit)
-        seen, read, step = 0, 0, max(limit + 1, 200)
-        while seen < LIST_SCAN_MAX and read < PAYLOADS_MAX:
+        if holders is not None and is_by_dedupe_key(query):
+            return await self._of_holders(builder, newest_below(holders, (last, len(holders))), now_ms)
+        conditions = _conditions(query)
+        seen, step = 0, max(limit + 1, 200)
+        while seen < LIST_SCAN_MAX and not _has_read_enough(query, builder):
             reply = await connection.read("find", query.order.label[0], *_place(last), step, *conditions)
             if reply is None:
                 raise InvalidInput(
@@ -126,21 +130,51 @@ class RedisQuestions(RedisBase, Questions):
                 )
             instant, next_id, ids, instants, states, now, scanned = reply
             found = zip(map(int, instants), map(int, ids), map(record_of, states), strict=True)
-            places = [cursor_at(at, key) for at, key, record in found if _may_match(record, query, int(now))]
+            places = [
+                cursor_at(at, key)
+                for at, key, record in found
+                if _may_match(record, query, int(now)) and (holders is None or key in holders)
+            ]
             left = builder.keys(places)
             while left:
                 if builder.is_full:
                     return builder.page()
                 few, left = left[: builder.step], left[builder.step :]
                 builder.add(await self.get(few), int(now))
-                read += len(few)
-                if read >= PAYLOADS_MAX and left:
+                if left and _has_read_enough(query, builder):
                     return Page(builder.jobs, places[-len(left) - 1])
             if not next_id:
                 return Page(builder.jobs, None)
             last, seen = cursor_at(int(instant), int(next_id)), seen + scanned
             step = min(step * 2, LIST_STEP_MAX, max(LIST_SCAN_MAX - seen, 1))
         return Page(builder.jobs, last)
+
+    async def _holders(self, query: JobFilter) -> tuple[int, set[int]]:
+        """The server's now, and the jobs that hold the dedupe key of a query."""
+        owners = dedupe_owners(query, await self.count())
+        fields = [dedupe_field(type, tenant, query.dedupe_key or "") for type, tenant in owners]
+        now, holders = 0, set[int]()
+        for step in batches(fields, LIST_STEP_MAX):
+            now, ids = await self._connection.read("find", "k", *step)
+            holders |= set(map(int, ids))
+        return int(now), holders
+
+    async def _of_holders(self, builder: PageBuilder, keys: Sequence[int], now_ms: int) -> Page:
+        """The page of those of the keys whose jobs match."""
+        while keys:
+            if builder.is_full:
+                return builder.page()
+            few, keys = keys[: builder.step], keys[builder.step :]
+            builder.add(await self.get(few), now_ms)
+            if keys and builder.jobs_read >= PAYLOADS_MAX:
+                return Page(builder.jobs, few[-1])
+        return Page(builder.jobs, None)
+
+
+def _has_read_enough(query: JobFilter, builder: PageBuilder) -> bool:
+    """Whether one call has read as many payloads as it may, or as many bytes in which it searches a text."""
+    is_searched = query.variables_text is not None and builder.bytes_read >= SEARCH_BYTES_MAX
+    return is_searched or builder.jobs_read >= PAYLOADS_MAX
 
 
 def _facts(key: int, reply: Sequence[Any]) -> Facts:

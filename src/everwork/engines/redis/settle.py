@@ -22,7 +22,7 @@ from everwork.exceptions import EngineBusy
 ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
 TRIES_MAX: Final = 50
 LAPSED_VALUES: Final = 4
-"""Per lapsed lease: id, state, own policy, number of its type's policy."""
+"""Per expired lease: id, state, own policy, number of its type's policy."""
 _UNDECIDED: Final[tuple[Arg, ...]] = ("", "", 0, 0, "", "", "", "", 0, "", "")
 _RELEASE: Final[tuple[Arg, ...]] = ("release", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0, "", "")
 
@@ -47,7 +47,7 @@ async def settle(
 
 
 async def lapse(connection: Connection, lapsed: Sequence[Any], policies: Sequence[bytes]) -> int:
-    """End the leases that `sweep.lua` has found to be over: each is a failed attempt. Returns how many."""
+    """End the leases that `sweep.lua` has found to be expired: each is a failed attempt. Returns how many."""
     args: list[Arg] = []
     for at in range(0, len(lapsed), LAPSED_VALUES):
         id, state, own, number = lapsed[at : at + LAPSED_VALUES]

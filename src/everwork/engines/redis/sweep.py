@@ -1,4 +1,4 @@
-"""sweep: one bounded step of upkeep."""
+"""sweep: one bounded step of maintenance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SWEEP_TURN_MS: Final = 5_000
 
 
 async def sweep(connection: Connection, holder: str) -> Swept:
-    """Expire lapsed leases first, then do the rest of the upkeep."""
+    """End expired leases first, then do the rest of the maintenance."""
     args = (holder, SWEEP_TURN_MS, DONE_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS)
     found, *rest = await connection.call("sweep", *args)
     if not found:

@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
     def window(self, now_ms: int) -> tuple[int, int]:
         """The start of the current rate window, and how many jobs were leased in it; after its end a new one starts.
 
-        A clock that was set back by more than a window starts a new one, too: nothing may wait for the old one.
+        A clock that was set back by more than a window starts a new one, too: nothing waits for the old one.
         """
         since_ms = self.rate_since_ms
         return (
@@ -241,7 +241,7 @@ def recount(tx: Transaction) -> None:
 
 
 def recount_queue(tx: Transaction, limited: Limited) -> None:
-    """Count running jobs again; open and close lanes by the limits now in force."""
+    """Count running jobs again; open and close lanes by the limits now effective."""
     queue, solo, _, max_running, per_key = limited
     tx.cursor.execute(RECOUNT["count_running"], (queue, max_running is not None))
     tx.cursor.execute(RECOUNT["forget_busy"], (queue,))

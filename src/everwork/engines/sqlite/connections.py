@@ -63,7 +63,7 @@ def _answer(act: Callable[[], T], done: Future[T]) -> None:
 
 
 def join(thread: threading.Thread, path: str) -> None:
-    """Wait for a thread, but not for ever: another process may hold the lock it waits for."""
+    """Wait for a thread, but not forever: another process may hold the lock it waits for."""
     thread.join(CLOSE_SECONDS)
     if thread.is_alive():
         log.error("the store is locked by another process, no longer waiting for it", path=path)

@@ -34,7 +34,7 @@ class SqliteCreate(SqliteBase, JobFlow):
 
 
 class Repeated(Exception):
-    """Rolls back a create whose producer has got that far before: its last number, and what was returned then."""
+    """Rolls back a create that its producer has already sent: its last number, and what was returned then."""
 
     def __init__(self, number: int, keys: str) -> None:
         super().__init__(number)
@@ -54,7 +54,7 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
 
 
 def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
-    """`create`, unless the producer has got that far before: then this raises, to undo it."""
+    """`create`, unless the producer has already sent it: then this raises, to undo it."""
     created = create(tx, jobs)
     cursor = tx.cursor
     keys = f"[{','.join([str(-one.key if one.deduplicated else one.key) for one in created])}]"

@@ -27,7 +27,19 @@ from everwork.core.queries import (
 )
 from everwork.core.states import State
 from everwork.engines.contract.questions import Questions
-from everwork.engines.portions import Hours, PageBuilder, batches, first_cursor, first_step, hour_ranges, next_step
+from everwork.engines.portions import (
+    Hours,
+    PageBuilder,
+    VariablesSearch,
+    batches,
+    dedupe_owners,
+    first_cursor,
+    first_step,
+    hour_ranges,
+    is_by_dedupe_key,
+    newest_below,
+    next_step,
+)
 from everwork.engines.rules import (
     AHEAD_MAX,
     Facts,
@@ -117,7 +129,7 @@ def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None],
     """Scan a bounded number of candidates, in order, and keep the jobs that match."""
     limit, after = page
     last = first_cursor(query) if after is None else after
-    builder = PageBuilder(query, limit)
+    builder, search = PageBuilder(query, limit), VariablesSearch(query)
     seen = 0
     step = first_step(query, limit)
     while step:
@@ -125,10 +137,16 @@ def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None],
         for part in batches(builder.keys(places), FILTER_STEP):
             left = _prefiltered(cursor, part, query)
             while left:
-                if builder.is_full:
-                    return builder.page()
-                few, left = left[: builder.step], left[builder.step :]
-                builder.add(get(cursor, few), now_ms)
+                searched = search.portion(left)
+                found = _containing(cursor, searched, query, search)
+                while found:
+                    if builder.is_full:
+                        return builder.page()
+                    few, found = found[: builder.step], found[builder.step :]
+                    builder.add(get(cursor, few), now_ms)
+                if search.is_over:
+                    return builder.page_up_to(searched[-1])
+                left = left[len(searched) :]
         if len(places) < step:
             return Page(builder.jobs, None)
         last = places[-1]
@@ -151,6 +169,15 @@ def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) 
             if query.worker in (None, worker) and error_matches(error, query.error_text)
         ]
     return keys
+
+
+def _containing(
+    cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter, search: VariablesSearch
+) -> Sequence[int]:
+    """Those of the keys whose variables contain the text of the query; all if there is none."""
+    if query.variables_text is None:
+        return keys
+    return search.matching(cursor.execute(FIND["of_variables"], (json.dumps(list(keys)), query.variables_text)))
 
 
 def count(cursor: sqlite3.Cursor) -> list[Count]:
@@ -196,6 +223,9 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
 def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
     """The next places after the cursor whose jobs may match: of all jobs, or merged from matching queues and states."""
     last, limit = window
+    if is_by_dedupe_key(query):
+        owners = json.dumps(dedupe_owners(query, count(cursor)))
+        return newest_below((key for (key,) in cursor.execute(FIND["deduped"], (owners, query.dedupe_key))), window)
     if query.correlation_id is not None and query.order is Order.NEWEST:
         return [key for (key,) in cursor.execute(FIND["correlated"], (query.correlation_id, *window)).fetchall()]
     states = states_to_search(query)

@@ -1,4 +1,4 @@
-"""reclaim: take lapsed leases back, and undo all that the lapse has counted."""
+"""reclaim: take expired leases back, and undo everything that their expiry has counted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SHARED = statements("shared")
 
 
 class SqliteReclaim(SqliteBase, JobFlow):
-    """Taking back leases that have lapsed."""
+    """Taking back leases that have expired."""
 
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         return await self._store.writer.submit(lambda tx: reclaim(tx, leases, lease_ms))
 
 
 class Lapsed(NamedTuple):
-    """What the history knows of a lapse; the last two are None if another store or version has counted it."""
+    """What the history records of an expired lease; the last two are None if another store or version counted it."""
 
     worker: str
     activated_at_ms: int
@@ -39,14 +39,14 @@ class Lapsed(NamedTuple):
     attempts: int | None
 
     def leased(self, row: Pending) -> Pending:
-        """The row of the job as it was before the lapse; it may have been requeued since."""
+        """The row of the job as it was before the lease expired; it may have been requeued since."""
         attempts = max(row.attempts, 1) if self.attempts is None else self.attempts
         due_at_ms = min(row.run_at_ms, self.activated_at_ms) if self.due_at_ms is None else self.due_at_ms
         return row._replace(run_at_ms=due_at_ms, attempts=attempts, max_attempts=max(row.max_attempts, attempts))
 
 
 def reclaim(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-    """Take lapsed leases back, then extend all."""
+    """Take expired leases back, then extend all."""
     for lease in leases:
         found, row = find_job(tx, lease.key), tx.cursor.execute(SQL["lapse"], lease).fetchone()
         if found is not None and row is not None and found.attempt == lease.attempt:
@@ -75,7 +75,7 @@ def _undo_lapse(tx: Transaction, found: FoundJob, lapsed: Lapsed, until_ms: int)
 
 
 def _uncount(tx: Transaction, queue: int, lapsed: Lapsed, due_at_ms: int) -> None:
-    """Take the lapse out of the statistics of its hour, unless these are forgotten."""
+    """Remove the expired lease from the statistics of its hour, unless these are deleted."""
     tx.flush()  # The lapse may have been counted in this very transaction.
     hour = lapsed.at_ms // HOUR_MS
     is_retried = lapsed.retry_at_ms is not None

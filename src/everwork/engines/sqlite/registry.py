@@ -214,7 +214,7 @@ FIRE = statements("fire")
 
 
 def known_marks(cursor: sqlite3.Cursor, triggers: Sequence[str], now_ms: int) -> TriggerMarks | None:
-    """The marks of triggers; None if one of them has not begun."""
+    """The marks of triggers; None if one of them has not started."""
     marks = _marks(cursor, triggers)
     if not all(trigger in marks for trigger in triggers):
         return None
@@ -222,7 +222,7 @@ def known_marks(cursor: sqlite3.Cursor, triggers: Sequence[str], now_ms: int) ->
 
 
 def begun_marks(tx: Transaction, triggers: Sequence[str]) -> TriggerMarks:
-    """The marks of triggers; those that have not begun do so now."""
+    """The marks of triggers; those that have not started do so now."""
     body = mark_text(TriggerMark(tx.now_ms, tx.now_ms))
     known = _marks(tx.cursor, triggers)
     tx.cursor.executemany(FIRE["put_mark"], [(trigger, body) for trigger in triggers if trigger not in known])
@@ -231,7 +231,7 @@ def begun_marks(tx: Transaction, triggers: Sequence[str]) -> TriggerMarks:
 
 
 def fire(tx: Transaction, fires: Sequence[Fire]) -> list[Fired]:
-    """Pass the time points that have not passed yet, and create their jobs."""
+    """Pass the scheduled times that have not passed yet, and create their jobs."""
     judged = passages(fires, _marks(tx.cursor, {fire.trigger for fire in fires}))
     tx.cursor.executemany(FIRE["put_mark"], list(marks_passed(fires, judged).items()))
     return fired(fires, judged, create(tx, jobs_of(fires, judged)))

@@ -100,7 +100,7 @@ def settle(tx: Transaction, outcomes: Sequence[Outcome]) -> list[Judged]:
 
 
 def lapse(tx: Transaction, lapsed: Sequence[Lapse]) -> int:
-    """End attempts whose lease has lapsed: each is a failed attempt."""
+    """End attempts whose lease has expired: each is a failed attempt."""
     return len(_fail(tx, lapsed))
 
 

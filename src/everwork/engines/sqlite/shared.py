@@ -129,7 +129,7 @@ def finish_cancelled(tx: Transaction, found: FoundJob, cause: Cause, reason: str
 
 
 class Ended(NamedTuple):
-    """A history entry to insert. That of a lapse has what reclaim needs to undo it: the last two fields."""
+    """A history entry to insert. That of an expired lease has what reclaim needs to undo it: the last two fields."""
 
     key: int
     attempt: int

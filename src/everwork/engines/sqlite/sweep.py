@@ -1,4 +1,4 @@
-"""sweep: one bounded step of upkeep. It checks first, without a lock, and writes only if there is something to do."""
+"""sweep: one bounded step of maintenance. It checks first, without a lock, and writes only if needed."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class SqliteSweep(SqliteBase, Lifecycle):
 
 
 def has_lapsed(cursor: sqlite3.Cursor, now_ms: int) -> bool:
-    """Whether a lease has lapsed, a pending job has expired, or one is of a group that was dropped."""
+    """Whether a lease has expired, a pending job has expired, or one is of a group that was dropped."""
     (has_expired,) = cursor.execute(SQL["has_expired"], (now_ms,)).fetchone()
     return bool(has_expired or _lapsed(cursor, now_ms) or _stranded(cursor))
 
 
 def sweep_lapsed(tx: Transaction) -> Swept:
-    """End lapsed leases and cancel expired jobs; searched again here, under the lock."""
+    """End expired leases and cancel expired jobs; searched again here, under the lock."""
     lapsed = _lapsed(tx.cursor, tx.now_ms)
     lapse(tx, lapsed)
     cancel_pending(tx, _stranded(tx.cursor), Cause.CANCEL, "its group was dropped")

@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
 
 def failed_work(at_ms: int, activated_at_ms: int, due_at_ms: int, *, is_retried: bool, is_lapsed: bool) -> Work:
-    """What one failed attempt adds to the statistics of its worker. How long a lapsed one ran is not known."""
+    """What one failed attempt adds to the statistics of its worker; with an expired lease, its run time is unknown."""
     return Work(
         failed=int(not is_retried),
         retried=int(is_retried),
@@ -321,6 +321,6 @@ def measure_failed(tx: Transaction, queue: int, execution_ms: int, wait_ms: int,
 
 
 def failed_measures(execution_ms: int, wait_ms: int, category: str) -> tuple[str, ...]:
-    """The names under which a failed attempt is counted; a lapsed one has no run time."""
+    """The names under which a failed attempt is counted; one with an expired lease has no run time."""
     always = WAITS[bucket_of(wait_ms)], failure(category)
     return always if category == LAPSED else (EXECUTIONS[bucket_of(execution_ms)], *always)

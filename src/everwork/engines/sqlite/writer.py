@@ -145,7 +145,7 @@ class Writer(ABC):
         return values, tx.woken, tx.finished
 
     def _refuse_another_file(self) -> None:
-        """Refuse to write to a file that was removed or replaced: the writes would be lost."""
+        """Refuse to write to a file that was deleted or replaced: the writes would be lost."""
         if self._file is not None:
             require_same_file(self._url.path, self._file)
 

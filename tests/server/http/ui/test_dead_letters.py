@@ -40,6 +40,41 @@ async def test_dead_letters_are_grouped_by_error_and_a_sort_leads_to_its_jobs(vi
         assert len(groups_in(await visitor.page(f"/ui/dead?{query}"))) == found, query
 
 
+CLASS = re.compile(r'data-key="x-([^"]+)"><th[^>]*>[^<]+<span class="quietly">(\d+)<')
+CLASS_BAR = re.compile(r'data-key="x-([^"]+)">.*?class="num">(\d+)</td><td class="quietly">([^<]+)<', re.DOTALL)
+
+
+async def test_error_groups_are_listed_by_exception_class(visitor: Visitor) -> None:
+    for error in ("no paper", "no paper", "no paper", "KeyError: 'a' is missing", "shop.Declined: no funds"):
+        await visitor.rest.dead_letter(error)
+    await visitor.rest.dead_letter("KeyError: of another message")
+    page = await visitor.page("/ui/dead")
+    assert CLASS.findall(page) == [("KeyError", "2"), ("Declined", "1"), ("Other errors", "3")]
+    assert [jobs for _, _, jobs in groups_in(page)] == ["1", "1", "1", "3"]
+
+
+async def test_recent_dead_letters_are_counted_by_exception_class_with_its_classification(visitor: Visitor) -> None:
+    rules = [{"strategy": "permanent", "exception": "Declined"}]
+    await visitor.rest.ok("PUT", "/api/v1/types/email-send/policy", {"errors": rules})
+    for error in ("TimeoutError: a", "TimeoutError: b", "shop.Declined: no funds", "no paper"):
+        await visitor.rest.dead_letter(error)
+    await visitor.rest.dead_letter("Declined", type="sms-send")
+    await visitor.rest.dead_letter("NoPaper: hunter2", variables={"password": "hunter2"}, type="print")
+    bars = CLASS_BAR.findall(await visitor.page("/ui/type?name=email-send"))
+    assert bars == [
+        ("TimeoutError", "2", "transient error"),
+        ("Declined", "1", "permanent error"),
+        ("Other errors", "1", "unclassified error"),
+    ]
+    page = await visitor.page("/ui")
+    assert "hunter2" not in page
+    assert ("NoPaper", "1", "unclassified error") in CLASS_BAR.findall(page)
+    assert re.findall(r'<a href="([^"]+)">TimeoutError<', page) == ["/ui/dead?error=TimeoutError"]
+    await visitor.rest.dead_letter("timed out after 5 s", type="slow")
+    [timeouts] = re.findall(r'<a href="([^"]+)">TimeoutError<', await visitor.page("/ui/type?name=slow"))
+    assert len(groups_in(await visitor.page(timeouts))) == 1
+
+
 async def test_a_sort_is_brought_back_after_a_question_and_what_fails_meanwhile_stays(visitor: Visitor) -> None:
     rest = visitor.rest
     meant, other = await rest.dead_letter("refused"), await rest.dead_letter("lost")

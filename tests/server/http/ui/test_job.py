@@ -29,7 +29,7 @@ async def test_a_job_tells_why_it_is_not_running_with_a_way_to_the_reason(visito
     job = await visitor.rest.job(correlation_id="order 1", dedupe_key="once", priority=7)
     path = f"/ui/jobs/{job['key']}"
     page = await visitor.page(path)
-    assert "No worker has asked for type 'email-send' yet" in page
+    assert "No worker has polled for type 'email-send' yet" in page
     assert 'href="/ui/workers"' in page.partition('class="why')[2].partition("</section>")[0]
     assert 'href="/ui/jobs?correlation=order+1"' in page
     assert "once" in page
@@ -57,7 +57,7 @@ async def test_a_failed_job_begins_with_its_error_and_a_running_one_counts_attem
     error = "2 fields are wrong\n  to: no address\n  from: missing\nTraceback (most recent call last):\n  line 7"
     await rest.ok("PUT", f"{at}/fail", {"error_message": error, "backoff_ms": 60_000, "retries": 1})
     page = await visitor.page(path)
-    assert re.match(r"Why is it not running\? Scheduled: it may start at .* UTC \)\. .*Attempt 1 failed", why_of(page))
+    assert re.match(r"Why is it not running\? Scheduled to start at .* UTC \)\. .*Attempt 1 failed", why_of(page))
     assert "1 of 2, 1 left" in page
     await visitor.done(f"{path}/run-now", path)
     await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})

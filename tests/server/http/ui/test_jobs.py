@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -35,7 +36,7 @@ async def test_a_list_shows_what_is_filtered_for_and_counts_the_states_of_the_ty
     rest = visitor.rest
     dead = await rest.dead_letter("no such address", correlation_id="order-1")
     held = await rest.leased(tenant="acme")
-    later = await rest.job(type="report", run_at=LATER)
+    later = await rest.job(type="report", run_at=LATER, dedupe_key="monthly", variables={"to": "ann@example.org"})
     asks = {
         "": [later, held, dead],
         "state=failed": [dead],
@@ -46,6 +47,11 @@ async def test_a_list_shows_what_is_filtered_for_and_counts_the_states_of_the_ty
         "tenant=acme": [held],
         "correlation=order-1": [dead],
         "error=such+addr": [dead],
+        "dedupe=monthly": [later],
+        "dedupe=month": [],
+        "variables=ann%40example": [later],
+        "variables=%22to%22%3A%22ann": [later],
+        "variables=ANN": [],
         "after=2099-01-01T00:00": [],
         "before=2099-01-01T00:00&type=email-send": [held, dead],
     }
@@ -133,6 +139,21 @@ async def test_what_is_secret_in_a_job_does_not_stand_in_its_error_either(visito
     page = await visitor.page("/ui/jobs")
     assert "login failed: ••••••" in page
     assert "hunter2" not in page
+
+
+@pytest.mark.parametrize("text", ["hunter2", '"password":"h', "hunter2-in-an-url", "refused hunter2", "77"])
+async def test_what_is_masked_cannot_be_searched_for(visitor: Visitor, text: str) -> None:
+    secrets = {"password": "hunter2", "token": 77, "db": "redis://:hunter2-in-an-url@h", "note": "it is hunter2"}
+    job = await visitor.rest.dead_letter("refused hunter2", variables={"to": "ann", **secrets})
+    for field in ("variables", "error"):
+        query = urlencode({field: text})
+        assert keys_in(await visitor.page(f"/ui/jobs?{query}")) == []
+        asked = {"act": "delete", "scope": "all", "filter": query}
+        assert "Delete 0 jobs?" in (await visitor.post("/ui/jobs/change", **asked)).text
+        assert (await visitor.done("/ui/jobs/change", **asked, sure="yes", below="99"))["is_good"] is False
+    assert "No matching dead letters" in await visitor.page(f"/ui/dead?{urlencode({'error': text})}")
+    for found in ("variables=%22to%22%3A%22ann", "variables=%22password%22%3A", "error=refused"):
+        assert keys_in(await visitor.page(f"/ui/jobs?{found}")) == [job["key"]]
 
 
 # Many at once ---------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ async def test_a_policy_is_changed_and_taken_back_and_mistakes_are_told_with_wha
     await visitor.rest.job()
     mistakes = {
         '{"max_attempts": 0}': "max_attempts",
-        '{"nonsense": 1}': "is no field of it",
+        '{"nonsense": 1}': "is not a field of a policy",
         "[1]": "must be a JSON object",
         "{": "this is no JSON",
         '{"breaker_failures": "x"}': "breaker_failures",

@@ -10,6 +10,11 @@ SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
 -- key + 0: sorted after the index of correlation ids has found them, never by walking through all keys.
 SELECT key FROM {schema}.job WHERE correlation_id = $1 AND key < $2 ORDER BY key + 0 DESC LIMIT $3;
 
+-- name: deduped
+-- Of types ($1) and tenants ($2), in pairs: the jobs that hold the dedupe key ($3).
+SELECT d.key FROM unnest($1::text[], $2::text[]) AS p(type, tenant) CROSS JOIN LATERAL (
+  SELECT a.key FROM {schema}.dedupe a WHERE a.type = p.type AND a.tenant = p.tenant AND a.dedupe_key = $3 LIMIT 1) d;
+
 -- name: some
 -- Of some queues ($1), in some states ($4; live ones: 1 pending, 2 processing), in one snapshot: no job is found twice.
 SELECT key FROM (
@@ -73,11 +78,20 @@ ORDER BY 1, 2 LIMIT $4;
 SELECT id, type, grp FROM {schema}.queue;
 
 -- name: of_job
--- Those of the keys ($1) whose jobs have one of the tenants ($2) and the correlation id ($3), created from $4 to $5.
+-- Those of the keys ($1) whose jobs have one of the tenants ($2), the correlation id ($3) and the dedupe key ($4), and
+-- were created from $5 to before $6.
 SELECT j.key FROM unnest($1::bigint[]) AS k(key)
 CROSS JOIN LATERAL (SELECT * FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
-WHERE ($3::text IS NULL OR j.correlation_id = $3) AND j.created_at_ms >= $4 AND j.created_at_ms < $5
+WHERE ($3::text IS NULL OR j.correlation_id = $3) AND ($4::text IS NULL OR j.dedupe_key = $4)
+  AND j.created_at_ms >= $5 AND j.created_at_ms < $6
   AND ($2::text[] IS NULL OR j.lane_id IN (SELECT x.id FROM {schema}.lane x WHERE x.tenant = ANY($2)));
+
+-- name: of_variables
+-- Of the keys ($1), in their order: how many bytes the variables have, and whether they contain the text ($2).
+SELECT j.key, octet_length(j.variables), strpos(j.variables COLLATE "C", $2::text) > 0
+FROM unnest($1::bigint[]) WITH ORDINALITY AS k(key, place)
+CROSS JOIN LATERAL (SELECT a.key, a.variables FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
+ORDER BY k.place;
 
 -- name: of_attempt
 SELECT j.key, coalesce(f.worker, l.worker),

@@ -1,4 +1,4 @@
--- Purpose: pass time points of triggers, each once; their jobs are created in the same transaction, see create.sql.
+-- Purpose: pass scheduled times of triggers, each once; their jobs are created in the same transaction, see create.sql.
 -- Inputs and returns: see each statement.
 
 -- name: take_marks

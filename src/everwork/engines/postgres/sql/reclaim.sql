@@ -1,4 +1,4 @@
--- Purpose: take back leases that have lapsed, as long as no other attempt has begun, and undo what the lapse counted.
+-- Purpose: take back expired leases, as long as no other attempt has started, and undo what their expiry counted.
 -- Inputs: sorted keys, attempts, lease_ms, now, the note of automatic requeues. Returns: nothing; see
 --   functions/reclaim.sql.
 

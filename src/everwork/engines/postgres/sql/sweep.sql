@@ -1,4 +1,4 @@
--- Purpose: what one step of upkeep reads and does.
+-- Purpose: what one step of maintenance reads and does.
 -- Inputs: instants and limits. Returns: candidates; settle.sql, cancel.sql, requeue.sql and delete.sql change them.
 
 -- name: lapsed
@@ -95,7 +95,7 @@ folded AS (
 SELECT count(*) FROM d;
 
 -- name: forget_zeros
--- Statistics are zero where all that was counted are lapses that reclaim has undone.
+-- Statistics are zero where only expired leases were counted that reclaim has taken back.
 WITH measured AS (DELETE FROM {schema}.measure_hour WHERE jobs = 0),
 worked AS (
   DELETE FROM {schema}.work_hour
@@ -114,7 +114,7 @@ DELETE FROM {schema}.producer WHERE at_ms < $1;
 DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 
 -- name: vacuum
--- Dead rows slow claims down; autovacuum runs once a minute, which is late at thousands of jobs a second.
+-- Dead rows slow claims down; autovacuum runs once a minute, which is late at thousands of jobs per second.
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
 
 -- name: vacuum_deltas

@@ -5,8 +5,14 @@
 --   before which they were created; texts that their states must contain.
 -- Returns: the instant and the id of the next cursor (the id is '' at the end), ids, their instants, states, now, the
 --   number scanned. Nothing if pending jobs are in too many lanes to be ordered.
+--   The order 'k': the jobs that hold dedupe keys, in no order. Inputs: now; 'k'; the dedupe fields. Returns: now, ids.
 -- Failed and cancelled jobs have indexes of their own, live ones are few; for completed ones the buckets are walked.
 -- Parts: records candidates ordered
+if ARGV[2] == 'k' then
+  local holders = {}
+  for i = 3, #ARGV do holders[#holders + 1] = call('HGET', P .. ':dedupe', ARGV[i]) or nil end
+  return {NOW, holders}
+end
 local order, instant, id, step, type, states = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local is_due, is_tried = string.find(ARGV[8], 'd', 1, true), string.find(ARGV[8], 't', 1, true)
 local from, before = ARGV[9], ARGV[10]

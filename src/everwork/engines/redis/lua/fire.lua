@@ -1,4 +1,4 @@
--- Purpose: let time points of triggers pass, each once, and create their jobs.
+-- Purpose: let scheduled times of triggers pass, each once, and create their jobs.
 -- Inputs: now; fires, then per fire trigger, point; '1' and jobs (see parts/intake.lua; their owners are the numbers of
 --   their fires, from 1 on) or '0'.
 -- Returns: per fire '1' if it passes, else '0', when its trigger began, the last point that has passed; then per job

@@ -1,4 +1,4 @@
--- Purpose: end lapsed leases as the core has decided; the writing half of a sweep.
+-- Purpose: end expired leases as the core has decided; the writing half of a sweep.
 -- Inputs: now; per lease the values of an outcome, see settle.lua.
 -- Returns: how many were ended; one that was extended, ended or changed since it was read is left for the next sweep.
 -- Parts: records traits running effects queues endings breakers work outcomes

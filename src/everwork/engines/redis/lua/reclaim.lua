@@ -1,4 +1,4 @@
--- Purpose: take back leases that have lapsed, as long as no other attempt has begun, and undo what the lapse counted;
+-- Purpose: take back expired leases, as long as no other attempt has started, and undo what their expiry counted;
 --   extend those that hold.
 -- Inputs: now; lease_ms; per lease id, attempt. Returns: the letters of check.lua.
 -- Parts: records traits running effects queues endings work leases

@@ -8,6 +8,12 @@ SELECT key FROM ew_job WHERE key < ? ORDER BY key DESC LIMIT ?;
 -- name: correlated
 SELECT key FROM ew_job WHERE correlation_id = ? AND key < ? ORDER BY key DESC LIMIT ?;
 
+-- name: deduped
+-- ?1: pairs of type and tenant, as JSON; ?2: the dedupe key.
+SELECT d.key FROM json_each(?1) p
+CROSS JOIN ew_dedupe d ON d.type = json_extract(p.value, '$[0]') AND d.tenant = json_extract(p.value, '$[1]')
+  AND d.dedupe_key = ?2;
+
 -- name: pending
 -- ?4: the latest run_at; ?5: the lowest attempt number.
 SELECT key FROM (
@@ -46,14 +52,20 @@ ORDER BY run_at_ms, key LIMIT ?4;
 SELECT id, type, grp FROM ew_queue;
 
 -- name: of_job
--- Those of the keys (?1, as JSON) whose jobs have one of the tenants (?2, as JSON), the correlation id (?3),
--- and were created from ?4 to before ?5. ?6: the default tenant.
+-- Those of the keys (?1, as JSON) whose jobs have one of the tenants (?2, as JSON), the correlation id (?3), the
+-- dedupe key (?4), and were created from ?5 to before ?6. ?7: the default tenant.
 SELECT j.key FROM json_each(?1) k
 CROSS JOIN ew_job j ON j.key = k.value
-WHERE (?3 IS NULL OR j.correlation_id = ?3) AND j.created_at_ms >= ?4 AND j.created_at_ms < ?5
+WHERE (?3 IS NULL OR j.correlation_id = ?3) AND (?4 IS NULL OR j.dedupe_key = ?4)
+  AND j.created_at_ms >= ?5 AND j.created_at_ms < ?6
   AND (?2 IS NULL
-    OR CASE j.lane WHEN '' THEN ?6 ELSE substr(j.lane, 1, instr(j.lane, char(31)) - 1) END
+    OR CASE j.lane WHEN '' THEN ?7 ELSE substr(j.lane, 1, instr(j.lane, char(31)) - 1) END
       IN (SELECT value FROM json_each(?2)));
+
+-- name: of_variables
+-- Of the keys (?1, as JSON): how many bytes the variables have, and whether they contain the text (?2).
+SELECT j.key, length(CAST(j.variables AS BLOB)), instr(j.variables, ?2) > 0 FROM json_each(?1) k
+CROSS JOIN ew_job j ON j.key = k.value;
 
 -- name: of_attempt
 SELECT j.key, COALESCE(f.worker, l.worker),

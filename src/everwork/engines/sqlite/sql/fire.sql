@@ -1,4 +1,4 @@
--- Purpose: pass time points of triggers, each once; their jobs are created in the same transaction, see create.sql.
+-- Purpose: pass scheduled times of triggers, each once; their jobs are created in the same transaction, see create.sql.
 -- Inputs: the marks after these points. Returns: nothing.
 
 -- name: put_mark

@@ -1,5 +1,5 @@
--- Purpose: take back leases that have lapsed, as long as no other attempt has begun, and undo what the lapse counted.
--- Inputs: key and attempt; or the hour and queue that counted it. Returns: what the history knows of the lapse.
+-- Purpose: take back expired leases, as long as no other attempt has started, and undo what their expiry counted.
+-- Inputs: key and attempt; or the hour and queue that counted it. Returns: what the history records of it.
 
 -- name: lapse
 SELECT worker, activated_at_ms, at_ms, retry_at_ms, due_at_ms, attempts

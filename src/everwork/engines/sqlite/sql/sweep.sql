@@ -1,4 +1,4 @@
--- Purpose: what one step of upkeep searches and does.
+-- Purpose: what one step of maintenance searches and does.
 -- Inputs: instants and limits. Returns: candidates; settle, change and shared write.
 
 -- name: lapsed

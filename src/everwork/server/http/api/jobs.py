@@ -52,9 +52,11 @@ FILTER: Final = (
     Field("worker", NAME, "Jobs that this worker is running or ran last."),
     Field("tenant", ListOf(NAME, TENANTS_MAX, 1), "Jobs of these tenants.", default=()),
     Field("correlation_id", NAME, "Jobs with this correlation id."),
+    Field("dedupe_key", NAME, "Jobs with this dedupe key: at most one per type and tenant."),
     Field("created_after", INSTANT, "Jobs created at or after this time."),
     Field("created_before", INSTANT, "Jobs created before this time."),
-    Field("error", SEARCH_TEXT, "Jobs whose last error contains this text."),
+    Field("error", SEARCH_TEXT, "Jobs whose last error contains this text, ignoring case."),
+    Field("variables", SEARCH_TEXT, "Jobs whose variables, as compact JSON, contain this text; case-sensitive."),
 )
 _LIST_QUERY: Final = (
     Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states. `activatable` means pending and due.", default=()),
@@ -79,10 +81,11 @@ async def _bounded_page(call: Call, filter_: JobFilter, limit: int) -> Page:
     page = Page([], call.query["cursor"])
     chars = 0
     while len(jobs) < limit and chars < PAGE_CHARS_MAX:
-        page = await call.jobs.find(filter_, min(limit - len(jobs), PAGE_STEP), page.next)
+        wanted = min(limit - len(jobs), PAGE_STEP)
+        page = await call.jobs.find(filter_, wanted, page.next)
         jobs += page.jobs
         chars += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
-        if page.next is None:
+        if page.next is None or len(page.jobs) < wanted:
             break
     return Page(jobs, page.next)
 
@@ -132,9 +135,11 @@ def job_filter(sent: dict[str, Any]) -> JobFilter:
         tenants=sent["tenant"],
         worker=sent["worker"],
         correlation_id=sent["correlation_id"],
+        dedupe_key=sent["dedupe_key"],
         created_after_ms=sent["created_after"],
         created_before_ms=sent["created_before"],
         error_text=sent["error"],
+        variables_text=sent["variables"],
         due=due,
     )
 

@@ -144,7 +144,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "JobInDetail": exactly(**{**_JOB, "history": list_of(ref("HistoryEntry")), "explanation": ref("Explanation")}),
     "HistoryEntry": exactly(
         **_properties(HistoryEntry),
-        label={**_TEXT, "description": "The kind in plain English, such as `released` for `release`."},
+        label={**_TEXT, "description": "The kind in plain English, such as `lease expired` for `lapse`."},
     ),
     "Explanation": exactly(
         reason={"type": "string", "enum": [reason.value for reason in Reason]},
@@ -222,6 +222,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Opened": exactly(type=_TEXT, seconds=_NUMBER),
     "DeadGroup": exactly(
         type=_TEXT,
+        exception_class={**_MAYBE_TEXT, "description": "The class that the error begins with, such as `KeyError`."},
         fingerprint=_TEXT,
         jobs=_COUNT,
         first=_TIME,

@@ -17,7 +17,10 @@ import orjson
 from everwork.codec.fields import JSON_TEXTS, TEXTS
 from everwork.codec.json import decode
 from everwork.core.job import StoredJob
+from everwork.core.queries import JobFilter
+from everwork.engines.rules import error_matches
 from everwork.server.http.ui.visit import Visit
+from everwork.service.bulk import BulkFilter
 
 MASK: Final = "••••••"
 SECRET_CHARS_MIN: Final = 4
@@ -74,6 +77,10 @@ class Masks:
         one_of = "|".join(map(re.escape, sorted(self._listed)))
         self._any_name, self._name_start = re.compile(one_of), re.compile(f"(?={one_of})")
         self._known = lru_cache(maxsize=4_096)(self._hides)
+
+    def __bool__(self) -> bool:
+        """Whether anything is masked."""
+        return bool(self._listed)
 
     def hides(self, name: str) -> bool:
         """Whether the value of this name is secret."""
@@ -241,6 +248,18 @@ class RedactedJob:
         marked = self._marked(text, work_max)
         return MASK if marked is None else self._unmarked(marked)
 
+    def shows(self, query: JobFilter) -> bool:
+        """Whether the texts that a search has found are also in what is shown, not only in what is masked."""
+        error, variables = query.error_text, query.variables_text
+        is_error = error is None or error_matches(self.redact(self._job.last_error or ""), error)
+        return is_error and (variables is None or variables in self._shown_variables)
+
+    @property
+    def _shown_variables(self) -> str:
+        """The variables as compact JSON, in which texts are searched, with the secrets masked."""
+        masked = self._masks.masked(self._values["variables"])
+        return self.redact(orjson.dumps(masked, option=orjson.OPT_NON_STR_KEYS).decode())
+
     @property
     def job(self) -> StoredJob:
         """The job with its own texts redacted."""
@@ -276,6 +295,14 @@ class RedactedJob:
             if len(long) > SECRETS_MAX:
                 break
         return sorted(long, key=len, reverse=True)
+
+
+def only_shown(search: BulkFilter, masks: Masks) -> BulkFilter:
+    """The search without jobs of which only masked texts match."""
+    filter_ = search.filter
+    if not masks or (filter_.error_text is None and filter_.variables_text is None):
+        return search
+    return replace(search, is_shown=lambda job: RedactedJob(masks, job).shows(filter_))
 
 
 def masks_of(visit: Visit) -> Masks:

@@ -14,13 +14,14 @@ from everwork.core.instants import moment_ms
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.redaction import Masks, only_shown
 from everwork.service.bulk import BulkFilter
 
 SCHEDULED: Final = "scheduled"
 DUE: Final = "due"
 SUBSTATES: Final = (SCHEDULED, DUE)
 """Values of the state field that are parts of a state: of pending jobs."""
-FIELDS: Final = ("state", "type", "worker", "tenant", "correlation", "after", "before", "error")
+FIELDS: Final = ("state", "type", "worker", "tenant", "correlation", "dedupe", "after", "before", "error", "variables")
 _LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,3})?)?", re.ASCII)
 
 ReadField = Callable[[str], str | None]
@@ -41,8 +42,8 @@ class SearchForm:
         return urlencode(self.typed)
 
 
-def read_search(read: ReadField) -> SearchForm:
-    """Parse the search form."""
+def read_search(read: ReadField, masks: Masks) -> SearchForm:
+    """Parse the search form; what is masked cannot be searched for."""
     typed = {name: value for name in FIELDS if (value := read(name)) is not None}
     problems: dict[str, str] = {}
     found = {name: _checked(name, value, problems) for name, value in typed.items()}
@@ -53,12 +54,15 @@ def read_search(read: ReadField) -> SearchForm:
         tenants=(found["tenant"],) if found.get("tenant") else (),
         worker=found.get("worker"),
         correlation_id=found.get("correlation"),
+        dedupe_key=found.get("dedupe"),
         created_after_ms=found.get("after"),
         created_before_ms=found.get("before"),
         error_text=found.get("error"),
+        variables_text=found.get("variables"),
         due=due,
     )
-    return SearchForm(BulkFilter(filter_, scheduled=typed.get("state") == SCHEDULED), typed, problems)
+    search = BulkFilter(filter_, scheduled=typed.get("state") == SCHEDULED)
+    return SearchForm(only_shown(search, masks), typed, problems)
 
 
 def _checked(name: str, text: str, problems: dict[str, str]) -> Any:
@@ -91,4 +95,5 @@ _READERS: Final[Mapping[str, Callable[[str, str], object]]] = {
     "after": utc_moment,
     "before": utc_moment,
     "error": search_text,
+    "variables": search_text,
 }

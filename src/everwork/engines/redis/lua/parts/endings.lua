@@ -22,9 +22,9 @@ local function lapse_of(id, attempt) -- The entry of the history that says so, i
   end
 end
 
--- A lapse is recorded with what reclaim.lua needs to undo it, behind its error: since when the job had been due, and
--- its attempts. Entries that another store or version has written end with their error. Of other ends it is the
--- traceback that stands behind the error, if there is one.
+-- An expired lease is recorded with what reclaim.lua needs to undo it, behind its error: since when the job had been due,
+-- and its attempts. Entries that another store or version has written end with their error. Of other ends it is the
+-- traceback that follows the error, if there is one.
 local function lapse_text(error, due, attempts) return error .. '\0' .. fmt('%.0f', due) .. ' ' .. attempts end
 
 local function lapse_parts(text)
@@ -68,7 +68,7 @@ local function expire() -- Cancels expired pending jobs: how many, and whether t
   return cancel_pending(due, 'expire', 'expired'), #due == STEP
 end
 
--- With its attempts from 0 on, from `run_at` on; its error is gone, its history tells of the requeue.
+-- With its attempts from 0 on, from `run_at` on; its error is cleared, its history records the requeue.
 local function enter_again(id, record, r, run_at, max, error)
   put(STATES, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
   drop(ERRORS, id)

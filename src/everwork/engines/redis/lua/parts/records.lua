@@ -23,7 +23,7 @@ local STATES, PAYLOADS, ERRORS, RESULTS = P .. ':s:', P .. ':j:', P .. ':e:', P 
 local DEDUPE_FIELDS, OWN_POLICIES, REQUEUE_ROUNDS = P .. ':k:', P .. ':p:', P .. ':a:'
 local LEASES, EXPIRY = P .. ':leases', P .. ':expiry'
 local FAILED, CANCELLED, FAILED_AT = P .. ':failed', P .. ':cancelled', P .. ':failed-at'
--- A small set or hash is a list that every write walks over; one long member makes it a tree or table for good.
+-- A small set or hash is a list that every write walks over; one long member makes it a tree or table permanently.
 local FILLER = string.rep('~', 65)
 local CHUNK = 2000 -- Lua cannot unpack more than about 7,900 values; even, for pairs.
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from everwork.codec.json import decode_policy
 from everwork.codec.new_job import search_text
 from everwork.core import checks
-from everwork.core.fingerprint import fingerprint
+from everwork.core.classify import ErrorRule
+from everwork.core.ending import TIMED_OUT
+from everwork.core.fingerprint import category_of, exception_class, fingerprint
 from everwork.core.job import StoredJob
 from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.address import address
+from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.page import Action, Done, Page, View
-from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of
+from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of, only_shown
 from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
@@ -24,6 +29,20 @@ from everwork.service.bulk import BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, DeadLetterGroup, Survey, dead_filter
 from everwork.service.jobs import Jobs
 
+CAUSES: Final[Mapping[str, str]] = {
+    "retryable": "transient error",
+    "temporary": "temporary error",
+    "rate_limited": "rate limited upstream",
+    "permanent": "permanent error",
+    "unclassified": "unclassified error",
+    "retry_asked": "retry requested",
+    "lapsed": "lease expired",
+    "rejected": "rejected by the worker",
+    "thrown": "business error",
+}
+"""Why attempts failed (`core.measures`), in words."""
+NO_CLASS: Final = "Other errors"
+"""The heading of errors that begin with no exception class."""
 SCAN_MAX: Final = 1_000
 """How many of the newest dead letters the page scans, unless more are requested."""
 SCAN_FURTHER_MAX: Final = 20_000
@@ -59,6 +78,14 @@ class GroupRow(NamedTuple):
     fields: Mapping[str, str]
 
 
+class ClassRows(NamedTuple):
+    """The groups of one exception class, most frequent first, and how many jobs they have."""
+
+    name: str
+    jobs: int
+    rows: list[GroupRow]
+
+
 class DeadLetterForm(NamedTuple):
     """A filter of dead letters, the typed texts, and their problems by field."""
 
@@ -69,17 +96,19 @@ class DeadLetterForm(NamedTuple):
 
 async def show(visit: Visit) -> View:
     """List the groups; of a single group, its newest jobs too."""
-    form, is_all = _read_form(visit.param), visit.param("all") == "1"
+    form, is_all = _read_form(visit.param, masks_of(visit)), visit.param("all") == "1"
     newest_max = NEWEST if form.query.fingerprint is not None else 0
     survey: Survey | None = None
     if not form.problems:
         scan_max = SCAN_FURTHER_MAX if is_all else SCAN_MAX
         survey = await dead_letters.survey(visit.jobs, form.query, scan_max, newest_max)
     masks = masks_of(visit)
+    groups = [] if survey is None else await _rows(visit, form, survey.grouped.groups)
     context = {
         "form": form,
         "survey": survey,
-        "groups": [] if survey is None else await _rows(visit, form, survey.grouped.groups),
+        "groups": groups,
+        "classes": by_class(groups),
         "newest": [] if survey is None else [(job, gist(_redacted(masks, job))) for job in survey.newest],
         "is_all": is_all,
         "further": visit.url(all="1"),
@@ -141,6 +170,15 @@ def _row(form: DeadLetterForm, group: DeadLetterGroup, error: str) -> GroupRow:
     return GroupRow(group, error, gist(error), jobs if is_alone else address("/dead", **fields), fields)
 
 
+def by_class(rows: Sequence[GroupRow]) -> list[ClassRows]:
+    """The groups by the exception class of their errors, as shown; most frequent first, errors without one last."""
+    found: dict[str, list[GroupRow]] = {}
+    for row in rows:
+        found.setdefault(exception_class(row.error), []).append(row)
+    ordered = sorted(found.items(), key=lambda one: (not one[0], -sum(row.group.jobs for row in one[1]), one[0]))
+    return [ClassRows(name or NO_CLASS, sum(row.group.jobs for row in rows), rows) for name, rows in ordered]
+
+
 def _redacted(masks: Masks, job: StoredJob) -> str:
     return RedactedJob(masks, job).redact(job.last_error or "")
 
@@ -164,7 +202,7 @@ async def _returns(visit: Visit, type: str | None) -> float | None:
 # Forms -------------------------------------------------------------------------------------------------
 
 
-def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
+def _read_form(read: Callable[[str], str | None], masks: Masks) -> DeadLetterForm:
     typed = {name: value for name in _READERS if (value := read(name)) is not None}
     found: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -175,12 +213,13 @@ def _read_form(read: Callable[[str], str | None]) -> DeadLetterForm:
             problems[name] = error.problem
     tenants = (found["tenant"],) if "tenant" in found else ()
     fields = {field: found.get(name) for name, field in FIELDS.items()}
-    return DeadLetterForm(dead_filter(tenants=tenants, rejected="rejected" in found, **fields), typed, problems)
+    query = only_shown(dead_filter(tenants=tenants, rejected="rejected" in found, **fields), masks)
+    return DeadLetterForm(query, typed, problems)
 
 
 def _sent_form(visit: Visit) -> DeadLetterForm:
     """The filter of a posted form; the page filled it in, so problems are errors."""
-    form = _read_form(visit.optional)
+    form = _read_form(visit.optional, masks_of(visit))
     for name, problem in form.problems.items():
         raise InvalidInput(name, problem)
     return form
@@ -204,6 +243,7 @@ def _action(visit: Visit) -> DeadLetterAction:
 RECENT_SCAN_MAX: Final = 100
 """How many of the newest dead letters are scanned."""
 RECENT_GROUPS_MAX: Final = 5
+RECENT_CLASSES_MAX: Final = 8
 
 
 class ErrorGroup(NamedTuple):
@@ -220,12 +260,26 @@ class ErrorGroup(NamedTuple):
         return _failed_ms(self.job)
 
 
+class ErrorClass(NamedTuple):
+    """The scanned dead letters of one exception class: how many, their share, and their classifications."""
+
+    name: str
+    jobs: int
+    bar: str
+    causes: str
+    href: str
+
+
 class RecentFailures(NamedTuple):
-    """The latest error groups among the scanned dead letters; `is_cut`: there are more than were scanned."""
+    """The latest error groups among the scanned dead letters; `is_cut`: there are more than were scanned.
+
+    `classes`: all that were scanned, by exception class.
+    """
 
     groups: list[ErrorGroup]
     scanned: int
     is_cut: bool
+    classes: Sequence[ErrorClass] = ()
 
 
 async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailures | None:
@@ -241,7 +295,41 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
     groups = [
         _error_group(visit, fingerprint_, jobs, job) for (_, fingerprint_), jobs, job in latest[:RECENT_GROUPS_MAX]
     ]
-    return RecentFailures(groups, len(page.jobs), page.next is not None)
+    classes = _error_classes(page.jobs, masks_of(visit), await _rules(visit), type)
+    return RecentFailures(groups, len(page.jobs), page.next is not None, classes)
+
+
+def _error_classes(
+    jobs: Sequence[StoredJob], masks: Masks, rules: Mapping[str, Sequence[ErrorRule]], type: str | None
+) -> list[ErrorClass]:
+    """Jobs by the exception class of their shown errors, most frequent first, with the classifications beside it."""
+    found: dict[str, list[StoredJob]] = {}
+    for job in jobs:
+        found.setdefault(exception_class(_redacted(masks, job)), []).append(job)
+    if not any(found):  # One bar of all would show nothing.
+        return []
+    ordered = sorted(found.items(), key=lambda one: (not one[0], -len(one[1]), one[0]))[:RECENT_CLASSES_MAX]
+    return [_error_class(name, of_class, len(jobs), rules, type) for name, of_class in ordered]
+
+
+def _error_class(
+    name: str, jobs: Sequence[StoredJob], of: int, rules: Mapping[str, Sequence[ErrorRule]], type: str | None
+) -> ErrorClass:
+    categories = Counter(category_of(job, rules.get(job.type, ())) for job in jobs)
+    causes = ", ".join(CAUSES.get(category, category) for category, _ in categories.most_common())
+    # The error of a handler's timeout does not name its class.
+    text = name if any(name in (job.last_error or "") for job in jobs) else TIMED_OUT
+    return ErrorClass(
+        name or NO_CLASS, len(jobs), share(len(jobs), of), causes, address("/dead", type=type, error=text or None)
+    )
+
+
+async def _rules(visit: Visit) -> dict[str, tuple[ErrorRule, ...]]:
+    """The error rules of the types that have some, for those who may see types."""
+    if not visit.sees_all:
+        return {}
+    sample = visit.context.sampler.latest or await visit.context.sampler.fresh()
+    return {one.type: decode_policy(one.policy).errors for one in sample.types if one.policy is not None}
 
 
 def _error_group(visit: Visit, fingerprint_: str, jobs: int, job: StoredJob) -> ErrorGroup:

@@ -69,9 +69,11 @@ CONDITIONS: Final = {
     "worker": "of worker",
     "tenant": "of tenant",
     "correlation": "with the correlation id",
+    "dedupe": "with the dedupe key",
     "after": "created at (UTC) or after",
     "before": "created before (UTC)",
     "error": "whose last error contains",
+    "variables": "whose variables contain",
 }
 
 
@@ -87,14 +89,14 @@ class Row(NamedTuple):
 
 async def show(visit: Visit) -> View:
     """List the newest matching jobs."""
-    form = read_search(visit.param)
+    masks = masks_of(visit)
+    form = read_search(visit.param, masks)
     cursor, problems = _cursor(visit), dict(form.problems)
     now_ms = await now_of(visit)
     found = JobPage([], None)
     if not problems:
         start = await _start(visit, form) if cursor is None else cursor
         found = await bulk.find_within(visit.jobs, form.search, PAGE_JOBS, now_ms, start)
-    masks = masks_of(visit)
     context = {
         "form": form,
         "rows": [_row(job, now_ms, masks) for job in found.jobs],
@@ -237,7 +239,7 @@ def _action(visit: Visit) -> BulkAction:
 
 def _sent_form(visit: Visit) -> SearchForm:
     query = parse_pairs((visit.optional("filter") or "").encode())
-    form = read_search(lambda name: query.get(name, [""])[-1] or None)
+    form = read_search(lambda name: query.get(name, [""])[-1] or None, masks_of(visit))
     for name, problem in form.problems.items():
         raise InvalidInput(name, problem)
     return form

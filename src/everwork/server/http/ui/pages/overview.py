@@ -14,7 +14,7 @@ from everwork.server.http.ui.address import address, type_url
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, Charts, charts, range_of
 from everwork.server.http.ui.page import Action, Page, View
-from everwork.server.http.ui.pages.dead_letters import recent_failures
+from everwork.server.http.ui.pages.dead_letters import CAUSES, recent_failures
 from everwork.server.http.ui.pages.types import NO_WORKER_MS, RATE_MINUTES, without_worker
 from everwork.server.http.ui.render import duration, number
 from everwork.server.http.ui.status import LATE_MS, Facts, status_of
@@ -27,18 +27,6 @@ from everwork.spool.contents import SpoolStatus
 
 ROWS_MAX: Final = 10
 NAMES_MAX: Final = 3
-CAUSES: Final[Mapping[str, str]] = {
-    "retryable": "transient error",
-    "temporary": "temporary error",
-    "rate_limited": "rate limited upstream",
-    "permanent": "permanent error",
-    "unclassified": "unclassified error",
-    "retry_asked": "retry requested",
-    "lapsed": "lease expired",
-    "rejected": "rejected by the worker",
-    "thrown": "business error",
-}
-"""Why attempts failed (`core.measures`), in words."""
 
 
 class Notice(NamedTuple):
