@@ -71,7 +71,7 @@ async def test_a_process_that_is_told_to_stop_by_somebody_else_finishes_and_is_r
     key = await outside.push("hold", gate=str(tmp_path / "gate"))
     await said.times(1, "begin")
     os.kill(said.pids("begin")[0], signal.SIGTERM)
-    await manager.logged("process received a stop signal, not from its manager")
+    await manager.logged("process received a stop signal that its manager did not send")
     (tmp_path / "gate").touch()
     await outside.all_are(State.COMPLETED, [key])
     await said.times(2, "startup", "holder")
