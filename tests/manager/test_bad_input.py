@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no settings": (of(Mute), "worker Mute: _get_settings must return a WorkerSettings, not 'settings'"),
     "a generator": (
         of(Generating),
-        "worker Generating: __call__ must be an async function that returns",
+        "worker Generating: __call__ must be an async function without yield",
     ),
     "plain startup": (of(Hasty), "worker Hasty: startup must be an async function"),
     "no processes": ({"processes": []}, "processes: must be a list with at least one Process"),

@@ -154,7 +154,7 @@ def test_a_program_that_its_processes_cannot_import_is_told_so_once(way: str, tm
         [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=LATE_S,
         stdin=(tmp_path / "shop.py").open(), env={**os.environ, "PYTHONPATH": str(ROOT), LOG: str(tmp_path / "said")},
     )  # fmt: skip
-    says = "every new process imports the program" if way == "file" else "new processes can import, and <stdin>"
+    says = "new processes import the program" if way == "file" else "new processes can import, but <stdin>"
     assert f"{BadConfiguration.__name__}: " in ended.stderr
     assert ended.stderr.count(says) == 1
     assert ended.stderr.count("Traceback") == 1
