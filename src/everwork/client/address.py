@@ -93,7 +93,7 @@ def _require_pair(certificate: str | Path, key: str | Path) -> None:
         # An empty password, so that OpenSSL does not prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError):
-        must = "must be a PEM key without a password that matches the PEM certificate"
+        must = "must be a PEM key without a password that belongs to the PEM certificate"
         raise BadConfiguration(f"tls_key: {str(key)!r} {must} {str(certificate)!r}") from None
 
 
@@ -110,7 +110,5 @@ def _content(name: str, path: str | Path) -> bytes:
 def _key(key: str | None) -> str | None:
     key = key if key is not None else os.environ.get(KEY_VARIABLE) or None
     if key is not None and not (key and key.isascii() and key.isprintable()):
-        raise BadConfiguration(
-            "key: must be an API key as shown by `everwork keys create`, printable ASCII characters only"
-        )
+        raise BadConfiguration("key: must be printable ASCII characters, as shown by `everwork keys create`")
     return key.strip() if key else None

@@ -50,9 +50,9 @@ STATE_OF_ORDER: Final[Mapping[Order, State]] = MappingProxyType({Order.DUE: Stat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs match. None does not restrict, nor do empty `states` and `tenants`.
+    """Which jobs match. None, and empty `states` and `tenants`, do not restrict.
 
-    Group "" is the default one. `due`: only pending jobs that are due.
+    The group `""` is the default one. `due` restricts to pending jobs that are due. Times are milliseconds UTC.
     """
 
     type: str | None = None
