@@ -1,4 +1,4 @@
-"""Pictures of every page of the dashboard: light, dark, and as a phone shows it.
+"""Takes screenshots of every page of the dashboard: light, dark, and on a phone.
 
 python -m tools.screenshots [FOLDER]
 """
@@ -22,7 +22,7 @@ FOLDER: Final = Path("build/screenshots")
 CHOSEN: Final = ("overview-light", "overview-dark", "job-failed-light", "dead-light", "type-dark", "jobs-phone")
 HEIGHT_MAX: Final = 1_800
 MINUTES: Final = 170
-"""What charts can show."""
+"""The metrics of the charts."""
 LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {
     "light": {"viewport": DESKTOP, "color_scheme": "light"},
     "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
@@ -44,13 +44,13 @@ async def main(folder: Path, chosen: Collection[str] | None) -> None:
 
 
 class _Album(NamedTuple):
-    """Where pictures go, and which are wanted; None: all."""
+    """The folder of the screenshots, and which to take; None: all."""
 
     folder: Path
     chosen: Collection[str] | None
 
     async def add(self, visitor: Visitor, name: str, path: str) -> None:
-        """A picture of a page, once its live part has come."""
+        """Take a screenshot of a page once its live part is loaded."""
         if self.chosen is not None and name not in self.chosen:
             return
         page = await visitor.go(path)
@@ -73,7 +73,7 @@ async def _pictures(browser: Browser, world: World, look: str, album: _Album) ->
 
 
 async def _fit(visitor: Visitor) -> None:
-    """A window as high as the page, within reason: what sticks to an edge stands where people see it."""
+    """Make the window as high as the page, up to a limit, so that sticky elements are in their usual position."""
     window = visitor.page.viewport_size or DESKTOP
     height: int = await visitor.page.evaluate("document.documentElement.scrollHeight")
     fitting = ViewportSize(width=window["width"], height=min(max(height, DESKTOP["height"]), HEIGHT_MAX))

@@ -233,7 +233,7 @@ async def test_afterwards_the_application_is_on_its_own_store_again(tmp_path: Pa
             await app.enqueue("mine", order=2)
             stage.assert_enqueued("mine", count=1, order=2)
         assert (await app.get(before)).variables == {"order": 1}
-    with pytest.raises(BadConfiguration, match="over"):
+    with pytest.raises(BadConfiguration, match="has ended"):
         stage.jobs()
 
 
