@@ -75,3 +75,20 @@ async def test_a_dead_letter_is_asserted_with_a_part_of_its_error(app: Everwork,
             stage.assert_failed(key, "on fire")
         with pytest.raises(AssertionError, match="there is no job 99"):
             stage.assert_completed(99)
+
+
+async def test_a_failed_attempt_is_logged_with_its_retry_as_workers_log_it(
+    app: Everwork, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.failures = 5
+    async with rehearse(app) as stage:
+        await app.enqueue("letter-send", order=7)
+        await stage.drain(until_empty=True)
+    logged = [(record.levelname, record.getMessage().partition(":")[0]) for record in caplog.records]
+    assert logged == [
+        ("WARNING", "attempt 1 of 5 failed, retrying in 5 s"),
+        ("WARNING", "attempt 2 of 5 failed, retrying in 10 s"),
+        ("WARNING", "attempt 3 of 5 failed, retrying in 20 s"),
+        ("WARNING", "attempt 4 of 5 failed, retrying in 40 s"),
+        ("ERROR", "gave up after 5 attempts"),
+    ]

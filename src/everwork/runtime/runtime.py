@@ -147,7 +147,7 @@ class Runtime:
         if fetching.done():
             await fetching
         else:
-            log.error("the engine does not answer, jobs without a stored outcome are retried when their leases expire")
+            log.error("the engine does not respond, jobs without a stored outcome are retried when their leases expire")
 
     # Between two loops. Each of these is called in one thread and acts in the other.
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core import outcome as o
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Demand, Verdict
+from everwork.core.leasing import Demand, Failure, Judged, Verdict
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.outcome import Outcome, kind_of
 from everwork.exceptions import Fail
@@ -81,29 +81,30 @@ class Simulation:
 
     async def _run(self, job: LeasedJob, handler: Handler) -> Run:
         fault = self._harness.faults.take(job.type)
-        outcome, exception = await self._call_handler(job, handler)
+        attempt, outcome = await self._call_handler(job, handler)
         verdicts: list[Verdict] = []
         if fault is Fault.LOSE_LEASE:
             await self._expire_lease(job)
-        if fault is not Fault.CRASH_BEFORE_SETTLE:
-            verdicts.append(await self._settle(outcome))
+        if fault is Fault.CRASH_BEFORE_SETTLE:
+            self._log_failure(attempt, outcome, None)
+        else:
+            verdicts.append(await self._settle(attempt, outcome))
         if fault is Fault.DUPLICATE_DELIVERY:
-            again, _ = await self._call_handler(job, handler)
-            verdicts.append(await self._settle(again))
+            verdicts.append(await self._settle(*await self._call_handler(job, handler)))
         if fault is Fault.CRASH_AFTER_SETTLE:
-            verdicts.append(await self._settle(outcome))
+            verdicts.append((await self._judged(outcome)).verdict)
         return Run(
             key=job.key,
             type=job.type,
             attempt=job.attempt,
             outcome=kind_of(outcome),
             error=None if isinstance(outcome, o.Complete | o.Release) else outcome.error,
-            exception=exception,
+            exception=_raised(attempt, outcome),
             verdicts=tuple(verdicts),
             fault=None if fault is None else fault.value,
         )
 
-    async def _call_handler(self, job: LeasedJob, handler: Handler) -> tuple[Outcome, BaseException | None]:
+    async def _call_handler(self, job: LeasedJob, handler: Handler) -> tuple[Attempt, Outcome]:
         """Call the handler as workers do, with middleware, arguments and threads.
 
         Each attempt has its own executor, so that one that ignores its timeout does not delay the others.
@@ -121,13 +122,19 @@ class Simulation:
             executor.close()
             if not is_free:
                 await _abandon(executor)
-        if not isinstance(outcome, o.Complete | o.Release):
-            self._job_log.failed(attempt, outcome, None)
-        return outcome, _raised(attempt, outcome)
+        return attempt, outcome
 
-    async def _settle(self, outcome: Outcome) -> Verdict:
-        settlement = await self._harness.call(lambda service: service.step([outcome]))
-        return settlement.judged[0].verdict
+    async def _settle(self, attempt: Attempt, outcome: Outcome) -> Verdict:
+        judged = await self._judged(outcome)
+        self._log_failure(attempt, outcome, judged.failure)
+        return judged.verdict
+
+    async def _judged(self, outcome: Outcome) -> Judged:
+        return (await self._harness.call(lambda service: service.step([outcome]))).judged[0]
+
+    def _log_failure(self, attempt: Attempt, outcome: Outcome, failure: Failure | None) -> None:
+        if not isinstance(outcome, o.Complete | o.Release):
+            self._job_log.failed(attempt, outcome, failure)
 
     async def _expire_lease(self, job: LeasedJob) -> None:
         """Let the lease expire while the handler is running, and sweep."""
