@@ -1,10 +1,10 @@
-# One place for every routine. It needs make and Python 3.11 or newer; all else goes into .venv.
+# Needs make and Python 3.11 or newer; everything else is installed into .venv.
 
-# The first that is new enough and can make virtual environments is taken; `make PYTHON=...` overrides.
+# The first one that is new enough and can create virtual environments is used; override it with `make PYTHON=...`.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3 python
-# How many processes run the tests: twice as many as two cores, because many tests wait for others.
+# How many processes run the tests: two per core on two cores, because many tests wait for other processes.
 JOBS ?= 4
-# Passed on: make torture ARGS="--minutes 5"
+# Passed to the program: make torture ARGS="--minutes 5"
 ARGS ?=
 
 # Compiled modules are kept: the tests start hundreds of interpreters.
@@ -30,16 +30,16 @@ test: $(DEV) ## all checks, then the tests: what CI runs
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-all: export EVERWORK_TEST_EVERYTHING = 1
-test-all: test ## the same with every test on every engine and in every way
+test-all: test ## the same, with every test on every engine and in every configuration
 
-# On the other core while mypy runs: what some tests need, and the tests' modules compiled once, not by every process.
+# Runs on the other core while mypy runs: installs what some tests need, and compiles the tests' modules once.
 prepared: $(DEV)
 	-@$(BIN)/python -m tools.browser --install
 	-@$(BIN)/python -m tools.node --install
 	-@$(BIN)/python -m tools.other_django --install
 	-@$(BIN)/python -m pytest --collect-only --quiet $(ARGS) >/dev/null 2>&1
 
-figures: $(DEV) ## how large the house is, and how often it repeats itself
+figures: $(DEV) ## code metrics: size and repetition
 	$(BIN)/python -m tools.figures $(ARGS)
 
 lint: $(DEV) ## ruff, formatting, types, import rules
@@ -48,23 +48,23 @@ lint: $(DEV) ## ruff, formatting, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-proto: $(DEV) ## generate the Python code of the .proto files
+proto: $(DEV) ## generate Python code from the .proto files
 	$(BIN)/python -m tools.generate_proto
 
 bench: $(DEV) ## measure speed
 	$(BIN)/python -m benchmarks $(ARGS)
 
-torture: $(DEV) ## kill real processes for a while and count what was lost
+torture: $(DEV) ## kill processes at random for a while and count lost jobs
 	$(BIN)/python -m tests.torture $(ARGS)
 
 docs: $(DEV) ## check links, examples and commands in the documentation
 	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
 
-screenshots: $(DEV) ## pictures of every page of the dashboard, in build/screenshots
+screenshots: $(DEV) ## take screenshots of every dashboard page into build/screenshots
 	$(BIN)/python -m tools.browser --install
 	$(BIN)/python -m tools.screenshots $(ARGS)
 
-image: $(DEV) ## build the container image for real, and run its server and workers (root, Debian or Ubuntu)
+image: $(DEV) ## build the container image and test its server and workers (root, Debian or Ubuntu)
 	$(BIN)/python -m tools.image $(ARGS)
 
 clean: ## remove .venv, caches and build results
@@ -77,7 +77,7 @@ clean: ## remove .venv, caches and build results
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-# pip is the last thing a virtual environment gets, so that a broken one is made again.
+# pip is installed last into a virtual environment, so an incomplete one is created again.
 $(BIN)/pip:
 	@problem='Everwork needs Python 3.11 or newer; found none (looked for: $(PYTHON)).'; \
 	for python in $(PYTHON); do \
@@ -86,6 +86,6 @@ $(BIN)/pip:
 	    echo "$$("$$python" --version) -> .venv"; \
 	    exec "$$python" -m venv --clear .venv; \
 	  fi; \
-	  problem="$$python cannot make virtual environments: install its venv module (on Debian and Ubuntu: python3-venv)."; \
+	  problem="$$python cannot create virtual environments: install its venv module (on Debian and Ubuntu: python3-venv)."; \
 	done; \
 	echo "$$problem" >&2; exit 1

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from benchmarks import results
 from benchmarks.bench import Bench, Row
 from benchmarks.beside import main as measure_beside
-from benchmarks.doors import measure_doors
 from benchmarks.drain import measure_drain, measure_lanes
 from benchmarks.enqueue import measure_enqueue
 from benchmarks.handlers import measure_handlers
@@ -27,6 +26,7 @@ from benchmarks.offline import measure_offline
 from benchmarks.pages import measure_pages
 from benchmarks.peers.command import main as measure_peers
 from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
+from benchmarks.server import measure_server
 from benchmarks.snapshot import measure_snapshot
 from everwork.aio.loops import new_loop
 
@@ -37,7 +37,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "offline": measure_offline,
     "latency": measure_latency,
     "manager": measure_manager,
-    "doors": measure_doors,
+    "server": measure_server,
     "pages": measure_pages,
     "history": measure_history,
     "lanes": measure_lanes,
@@ -46,14 +46,14 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
 }
 ONLY_FOR = {"snapshot": "postgres"}
 FOLDER = Path("/var/tmp")
-"""On a disk where /tmp may be memory."""
+"""On a disk, even where /tmp is in memory."""
 
 Measured = tuple[list[Row], dict[str, str]]
 T = TypeVar("T")
 
 
 def main() -> None:
-    """Measure what was asked for, and print one table for each engine."""
+    """Run the requested measurements, and print one table for each engine."""
     for command, measure in (("peers", measure_peers), ("beside", measure_beside)):
         if sys.argv[1:2] == [command]:
             measure(sys.argv[2:])
@@ -89,23 +89,25 @@ def _run(part: Coroutine[Any, Any, T]) -> T:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure the speed of Everwork on every engine, next to what the engine's storage itself allows.",
-        epilog="Beside other job queues: python -m benchmarks peers --help. What was found: benchmarks/RESULTS.md.",
+        description="Measure the speed of Everwork on every engine, compared with the bare storage.",
+        epilog="Comparison with other job queues: python -m benchmarks peers --help. Results: benchmarks/RESULTS.md.",
     )
     parser.add_argument("--engine", nargs="+", choices=HOSTS, metavar="ENGINE", help=f"some of: {', '.join(HOSTS)}")
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"some of: {', '.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="small counts: a first impression, in a minute or two")
+    parser.add_argument("--quick", action="store_true", help="small counts, for a first impression in a minute or two")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the tables")
     parser.add_argument("--write", action="store_true", help=f"also write the tables into {results.RESULTS.name}")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the stores are made; default: %(default)s")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what `pages` has filled for the next run")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder for the stores; default: %(default)s")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="folder that keeps the stores filled by `pages` for the next run"
+    )
     options = parser.parse_args()
     if options.write and options.quick:
-        parser.error("--write is for full counts: leave --quick out")
+        parser.error("--write needs full counts: omit --quick")
     if not options.folder.is_dir():
         parser.error(f"--folder: {options.folder} is not a directory")
     if file_system(options.folder) in ("tmpfs", "ramfs"):
-        parser.error(f"--folder: {options.folder} is in memory, where durability costs nothing; name one on a disk")
+        parser.error(f"--folder: {options.folder} is in memory, where durability costs nothing; use a folder on a disk")
     return options
 
 

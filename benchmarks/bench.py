@@ -1,4 +1,4 @@
-"""What every part measures with: stopwatch, fresh stores, interleaved rounds, rows of the table."""
+"""Shared by all parts: stopwatch, fresh stores, interleaved rounds, rows of the table."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ ROUNDS = 3
 BATCH = 100
 RESAMPLES = 1_000
 BARE_CPU_MIN = 0.5
-"""A bare loop that spends less of its time on the CPU waits for the disk: then everything is as fast as the disk."""
+"""A bare loop with a lower CPU share waits for the disk, so that everything is limited by the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One run on one engine: where its stores are, how much is measured, and who is told what happens."""
+    """One run on one engine: its stores, how much is measured, and where progress is reported."""
 
     host: Host
     is_quick: bool
     say: Callable[[str], None]
     keep: Path | None = None
-    """Where stores that take long to fill are kept between runs."""
+    """The folder that keeps stores between runs that take long to fill."""
 
     def jobs(self, full: int, quick: int) -> int:
-        """How many jobs a measurement takes."""
+        """The number of jobs of a measurement."""
         return quick if self.is_quick else full
 
     def timing(self, jobs: int) -> Timing:
-        """A stopwatch for that many jobs, which also sees the server's CPU."""
+        """A stopwatch for a number of jobs, which includes the database server's CPU."""
         return Timing(jobs, self.host.cpu_seconds)
 
     @contextmanager
     def store(self) -> Iterator[str]:
-        """The URL of a store that does not exist yet; it is gone afterwards."""
+        """The URL of a new store, deleted afterwards."""
         with self.host.store() as url:
             yield url
 
@@ -72,7 +72,7 @@ async def opened(url: str, *, own_loop: bool = False) -> AsyncIterator[Engine]:
 
 @dataclass(slots=True)
 class Timing:
-    """What some jobs took: wall time, and CPU time of all threads of this process and of the server."""
+    """The time of some jobs: wall time, and CPU time of all threads of this process and of the server."""
 
     jobs: int
     server_cpu: Callable[[], float]
@@ -81,7 +81,7 @@ class Timing:
     _began: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
 
     def __enter__(self) -> Timing:
-        # The server is looked at outside of what is measured: looking costs this process CPU too.
+        # The server's CPU time is read outside the measurement, because reading it costs this process CPU time.
         server_cpu = self.server_cpu()
         self._began = (time.perf_counter(), time.process_time() + server_cpu)
         return self
@@ -103,9 +103,9 @@ class Timing:
 
 
 def check_all(done: int, jobs: int) -> None:
-    """A rate of jobs that were not done is no rate."""
+    """Fail unless all jobs were done: otherwise the rate is meaningless."""
     if done != jobs:
-        raise RuntimeError(f"{done} of {jobs} jobs were handed out")
+        raise RuntimeError(f"{done} of {jobs} jobs were run")
 
 
 Measure = Callable[[], Awaitable[Timing]]
@@ -114,7 +114,7 @@ Measure = Callable[[], Awaitable[Timing]]
 async def interleave(
     bench: Bench, part: str, measures: Mapping[str, Measure], rounds: int = ROUNDS
 ) -> dict[str, list[Timing]]:
-    """Measure everything once, then again: what disturbs the machine disturbs all of them alike."""
+    """Measure everything once per round, so that disturbances affect all measurements alike."""
     taken: dict[str, list[Timing]] = {name: [] for name in measures}
     for number in range(1, rounds + 1):
         for name, measure in measures.items():
@@ -134,17 +134,17 @@ class Row:
     unit: str = "jobs/s"
     ratio: float | None = None
     interval: tuple[float, float] | None = None
-    """Of the ratio, if it was resampled."""
+    """The bootstrap interval of the ratio, if it was computed."""
     cpu_us: float | None = None
     ratio_min: float | None = None
     value_max: float | None = None
     value_min: float | None = None
     is_judged: bool = True
-    """False: the bare loop was waiting, so that its ratio says nothing of the engine."""
+    """False if the bare loop waited for the disk, so that the ratio says nothing about the engine."""
 
     @property
     def aim(self) -> str:
-        """What is wanted, in words."""
+        """The target as text."""
         if self.ratio_min is not None:
             return f"ratio >= {self.ratio_min:.2f}"
         if self.value_min is not None:
@@ -153,7 +153,7 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the aim is met; None if there is none, or it cannot be judged."""
+        """Whether the target is met; None if there is none or it cannot be judged."""
         if not self.is_judged:
             return None
         if self.ratio_min is not None:
@@ -173,7 +173,7 @@ def rate_row(
     value_min: float | None = None,
     with_interval: bool = False,
 ) -> Row:
-    """Medians over the rounds; the ratio is the median of the rounds' own ratios."""
+    """Medians over the rounds; the ratio is the median of the ratios of the rounds."""
     ratios = [t.rate / b.rate for t, b in zip(taken, bare, strict=True)] if bare is not None else []
     return Row(
         part=part,
@@ -189,7 +189,7 @@ def rate_row(
 
 
 def resampled(ratios: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies, in 95 of 100 cases, if rounds are drawn again."""
+    """The 95 % bootstrap interval of the median."""
     drawn = sorted(median(random.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     return drawn[RESAMPLES // 40], drawn[-RESAMPLES // 40 - 1]
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks beside COMMIT`: this checkout and another commit by turns, a slice of work at a time.
+"""`python -m benchmarks beside COMMIT`: compares this checkout with another commit, in alternating short runs.
 
-Machines change their speed from minute to minute by more than a change of the code is worth. So both versions run at
-the same time, each on a store of its own, and take turns of a second or two; what is compared is each pair of turns.
+The speed of a machine varies from minute to minute by more than most code changes. So both versions run side by side,
+each on its own store, and alternate in turns of a second or two; each pair of turns is compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Turn = dict[str, tuple[float, float]]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure both by turns, and print a table for each engine."""
+    """Measure both in turns, and print a table for each engine."""
     options = _options(arguments)
     with _checkout(options.commit) as other:
         for engine in options.engine or HOSTS:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _turns(first: tuple[Path, str], second: tuple[Path, str], rounds: int) -> tuple[list[Turn], list[Turn]]:
-    """The turns of both; who begins alternates, and the first turn of each only warms up."""
+    """The turns of both; the first to run alternates, and the first turn of each is a warm-up."""
     with ExitStack() as stack:
         programs = [stack.enter_context(_program(*one)) for one in (first, second)]
         taken: tuple[list[Turn], list[Turn]] = ([], [])
@@ -55,7 +55,7 @@ def _turn(program: subprocess.Popen[str]) -> Turn:
     program.stdin.flush()
     line = program.stdout.readline()
     if not line:
-        sys.exit("one of the two programs has ended; what it wrote is above")
+        sys.exit("one of the two programs has exited; its output is above")
     turn: Turn = json.loads(line)
     return turn
 
@@ -89,7 +89,7 @@ def _table(before: list[Turn], now: list[Turn]) -> str:
 
 @contextmanager
 def _checkout(commit: str) -> Iterator[Path]:
-    """A folder with another version: a commit is checked out for a while."""
+    """A folder with another version; a commit is checked out temporarily."""
     if Path(commit).is_dir():
         yield Path(commit).resolve()
         return
@@ -114,8 +114,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         description=(__doc__ or "").partition("\n")[0],
         epilog="Example: python -m benchmarks beside HEAD~1 --engine sqlite --rounds 40",
     )
-    parser.add_argument("commit", help="what to compare with: a commit, or the folder of a checkout")
-    parser.add_argument("--engine", action="append", choices=HOSTS, help="may be repeated (default: every engine)")
-    parser.add_argument("--rounds", type=int, default=30, help="turns of each (default 30: about two minutes)")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where the stores are (default {FOLDER})")
+    parser.add_argument("commit", help="the version to compare with: a commit, or the folder of a checkout")
+    parser.add_argument("--engine", action="append", choices=HOSTS, help="can be repeated (default: every engine)")
+    parser.add_argument("--rounds", type=int, default=30, help="turns per version (default: 30, about two minutes)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"folder for the stores (default: {FOLDER})")
     return parser.parse_args(arguments)

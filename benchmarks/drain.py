@@ -1,4 +1,4 @@
-"""Drain: how fast the engine hands out jobs and ends them, in batches of 100, next to the bare loop."""
+"""Drain: how fast the engine activates and settles jobs, in batches of 100, compared with the bare loop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DEMAND = Demand(TYPE, "bench-worker", BATCH)
 FILL_BATCH = 10_000
 BARE_LOOP = "bare loop: claim 100, delete 100"
 WAYS = {
-    "sqlite": {"engine in its own loop, as workers run it": True, "engine with a writer's thread": False},
+    "sqlite": {"engine in its own event loop, as in workers": True, "engine with a writer thread": False},
     "postgres": {"engine": False},
     "redis": {"engine": False},
 }
-"""The ways in which an engine can be called, and whether the event loop is its own."""
+"""How an engine can be called, and whether it has its own event loop."""
 
 Make = Callable[[int], NewJob]
 """The n-th job of a load."""
@@ -31,7 +31,7 @@ Drain = Callable[[Engine, int], Coroutine[Any, Any, None]]
 
 
 async def measure_drain(bench: Bench) -> list[Row]:
-    """One lane: activate and settle as two calls, and in one."""
+    """One lane: activate and settle as two calls and as one."""
     jobs = bench.jobs(100_000, 10_000)
     measures: dict[str, Measure] = {BARE_LOOP: bare_loop(bench, jobs)}
     for name, own_loop in WAYS[bench.host.name].items():
@@ -57,7 +57,7 @@ async def measure_lanes(bench: Bench) -> list[Row]:
 
 
 def bare_loop(bench: Bench, jobs: int) -> Measure:
-    """The bare loop as something to be measured in turn with others."""
+    """The bare loop, to be measured in turn with others."""
 
     async def measure() -> Timing:
         return await bare_of(bench).drain(bench, jobs)
@@ -66,12 +66,12 @@ def bare_loop(bench: Bench, jobs: int) -> Measure:
 
 
 def a_job(n: int) -> NewJob:
-    """A small job, due at once."""
+    """A small job, due immediately."""
     return NewJob(TYPE, f'{{"n": {n}}}')
 
 
 async def fill(engine: Engine, jobs: int, make: Make = a_job) -> None:
-    """Create that many jobs."""
+    """Create a number of jobs."""
     for low in range(0, jobs, FILL_BATCH):
         await engine.create([make(n) for n in range(low, min(low + FILL_BATCH, jobs))])
 
@@ -96,7 +96,7 @@ async def fused(engine: Engine, jobs: int) -> None:
 
 
 def worked(leased: Sequence[LeasedJob]) -> list[Complete]:
-    """What a worker does at the least: read the variables, report the end."""
+    """The minimum that a worker does: parse the variables, report the outcome."""
     outcomes = []
     for job in leased:
         json.loads(job.variables)
@@ -105,19 +105,19 @@ def worked(leased: Sequence[LeasedJob]) -> list[Complete]:
 
 
 async def check_completed(engine: Engine, jobs: int) -> None:
-    """Every job of the store has to be completed: a rate of jobs that were not done is no rate."""
+    """Fail unless every job of the store is completed: otherwise the rate is meaningless."""
     counts = {count.state: 0 for count in await engine.count()}
     for count in await engine.count():
         counts[count.state] += count.jobs
     if counts != {State.COMPLETED: jobs}:
         found = {state.label: number for state, number in counts.items()}
-        raise RuntimeError(f"{jobs} jobs should be completed, the engine says {found}")
+        raise RuntimeError(f"{jobs} jobs should be completed, the engine reports {found}")
 
 
 def drained(
     bench: Bench, jobs: int, drain: Drain, make: Make = a_job, *, own_loop: bool = False, policy: str | None = None
 ) -> Measure:
-    """A load that is drained, as something to be measured in turn with others."""
+    """Drain a load, to be measured in turn with others."""
 
     async def measure() -> Timing:
         with bench.store() as url:

@@ -1,4 +1,4 @@
-"""A bare grpc.aio server that gives back what it gets: what our unary calls are measured against."""
+"""A bare grpc.aio server that returns each request: the baseline of unary calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueue: how fast jobs are accepted, durably, next to bare inserts of the same size."""
+"""Enqueue: how fast jobs are stored durably, compared with bare inserts of the same size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Enqueue = Callable[[Everwork, int], Coroutine[Any, Any, None]]
 
 
 async def measure_enqueue(bench: Bench) -> list[Row]:
-    """One by one, by many callers at once, in bulk, and the engine alone."""
+    """Sequentially, with many concurrent callers, in bulk, and the engine alone."""
     few, some, many = bench.jobs(3_000, 300), bench.jobs(25_600, 2_560), bench.jobs(100_000, 10_000)
     measures: dict[str, Measure] = {
         "bare insert of 1": _inserted(bench, few, 1),
-        "app.enqueue, one after the other": _enqueued(bench, few, _one_by_one),
-        f"app.enqueue, {CALLERS} callers at once": _enqueued(bench, some, _at_once),
+        "app.enqueue, sequentially": _enqueued(bench, few, _one_by_one),
+        f"app.enqueue, {CALLERS} concurrent callers": _enqueued(bench, some, _at_once),
         f"bare insert of {BULK:,}": _inserted(bench, many, BULK),
         f"app.enqueue_many of {BULK:,}": _enqueued(bench, many, _in_bulk),
         f"bare insert of {BATCH}": _inserted(bench, many, BATCH),

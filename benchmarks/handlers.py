@@ -1,4 +1,4 @@
-"""Handlers: the whole path through `@app.job` functions in one process, next to the bare loop."""
+"""Handlers: the whole path through `@app.job` functions in one process, compared with the bare loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from everwork import Everwork
 
 CONCURRENCY = 100
 RATIO_MIN = {"sqlite": 25_000 / 130_000}
-"""25,000 jobs/s where the bare loop does 130,000; the servers' aims are in comparison with peers."""
+"""25,000 jobs/s where the bare loop does 130,000; the targets of the servers are relative to peers."""
 
 
 async def measure_handlers(bench: Bench) -> list[Row]:
@@ -43,7 +43,7 @@ def _worked(bench: Bench, jobs: int, *, is_async: bool) -> Measure:
 
 
 async def _work(bench: Bench, url: str, jobs: int, *, is_async: bool) -> Timing:
-    """From the start of the workers until all is settled and they have stopped."""
+    """Run from the start of the workers until all jobs are settled and the workers have stopped."""
     app = Everwork(url)
     left = jobs
 

@@ -1,4 +1,4 @@
-"""History: what a batch costs beside a million finished and a million future jobs, against an empty store (G10)."""
+"""History: the cost of a batch with a million finished and a million future jobs, compared with an empty store."""
 
 from __future__ import annotations
 
@@ -29,13 +29,9 @@ async def measure_history(bench: Bench) -> list[Row]:
             alone, beside = await _in_turn(bench, empty, full, batches)
     return [
         _batch_row("batch of 100, fused, empty store", alone),
-        _batch_row(f"beside {jobs:,} finished and {jobs:,} future jobs", beside),
-        _multiple_row(
-            "the second by the first, wall time (G10)", [median(t.seconds for t in x) for x in (alone, beside)]
-        ),
-        _multiple_row(
-            "the second by the first, CPU (G10)", [median(t.cpu_seconds for t in x) for x in (alone, beside)]
-        ),
+        _batch_row(f"with {jobs:,} finished and {jobs:,} future jobs", beside),
+        _multiple_row("ratio of the two, wall time", [median(t.seconds for t in x) for x in (alone, beside)]),
+        _multiple_row("ratio of the two, CPU", [median(t.cpu_seconds for t in x) for x in (alone, beside)]),
     ]
 
 
@@ -49,7 +45,7 @@ def _multiple_row(what: str, pair: list[float]) -> Row:
 
 
 async def _in_turn(bench: Bench, empty: Engine, full: Engine, batches: int) -> tuple[list[Timing], list[Timing]]:
-    """One batch here, one there. Nothing else runs, so the CPU time is the batch's."""
+    """Alternate batches between the stores. Nothing else runs, so the CPU time is that of the batch."""
     outcomes: dict[Engine, list[Complete]] = {empty: [], full: []}
     taken: dict[Engine, list[Timing]] = {empty: [], full: []}
     for _ in range(WARM_UP_BATCHES + batches):
@@ -64,7 +60,7 @@ async def _in_turn(bench: Bench, empty: Engine, full: Engine, batches: int) -> t
 
 
 async def _finish(bench: Bench, engine: Engine, jobs: int) -> None:
-    """Create and complete, a part at a time, so that the ready jobs stay few."""
+    """Create and complete jobs in portions, so that few jobs are ready at a time."""
     part = 10 * FILL_BATCH
     for low in range(0, jobs, part):
         bench.say(f"history: finishing jobs, {low:,} of {jobs:,}")
@@ -72,7 +68,7 @@ async def _finish(bench: Bench, engine: Engine, jobs: int) -> None:
         outcomes: list[Complete] = []
         while leased := (await engine.settle(outcomes, [TAKE])).activation.jobs:
             outcomes = [Complete(job.key, job.attempt) for job in leased]
-        await engine.sweep("bench")  # As every service does, once a second.
+        await engine.sweep("bench")  # As every service does, once per second.
 
 
 async def _schedule(bench: Bench, engine: Engine, jobs: int) -> None:

@@ -1,6 +1,6 @@
-"""Where an engine's stores are while it is measured: a folder, or a server that is started for it and gone afterwards.
+"""Hosts the stores of a measured engine: in a folder, or on a server that is started and deleted afterwards.
 
-PostgreSQL and Redis come from the wheels that the tests use, with the durability that people run them with.
+PostgreSQL and Redis come from the wheels that the tests use, with production durability settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Server)
 
 
 class Host(ABC):
-    """One engine's ground. `store()` is a new, empty one each time."""
+    """The host of one engine. `store()` returns a new, empty store each time."""
 
     name: str
     what_bare_is: str
@@ -38,22 +38,22 @@ class Host(ABC):
     @abstractmethod
     @contextmanager
     def store(self) -> Iterator[str]:
-        """The URL of a store that nobody has used; it is gone afterwards."""
+        """The URL of a new store, deleted afterwards."""
 
     @abstractmethod
     def keep(self, url: str, folder: Path) -> None:
-        """Keep a store that nobody uses now, as it stands, in a folder that does not exist yet."""
+        """Copy an unused store to a new folder."""
 
     @abstractmethod
     @contextmanager
     def kept(self, folder: Path) -> Iterator[str]:
-        """The URL of a copy of a store that was kept; it is gone afterwards."""
+        """The URL of a copy of a kept store, deleted afterwards."""
 
     def loaded(self, url: str) -> None:  # noqa: B027 - most have nothing to do
-        """Let a server come to rest after a load, so that its upkeep of the load is not measured."""
+        """Let a server settle after loading, so that its maintenance work is not measured."""
 
     def cpu_seconds(self) -> float:
-        """CPU time of the server so far; 0 where the caller's own process is all there is."""
+        """CPU time of the server so far; 0 if there is no server process."""
         return 0.0
 
     def close(self) -> None:  # noqa: B027
@@ -77,7 +77,7 @@ class SqliteHost(Host):
             yield f"sqlite:///{folder}/jobs.db"
 
     def keep(self, url: str, folder: Path) -> None:
-        """The file, and what belongs to it."""
+        """Copy the file and its companion files."""
         _copy(Path(url.removeprefix("sqlite:///")).parent, folder)
 
     @contextmanager
@@ -108,7 +108,7 @@ class PostgresHost(Host):
         self._execute(self._server.url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def keep(self, url: str, folder: Path) -> None:
-        """The server's whole folder, in which the database is called `kept`."""
+        """Copy the server's whole folder, with the database renamed to `kept`."""
         self._execute(self._server.url, f"ALTER DATABASE {url.rpartition('/')[2]} RENAME TO kept")
         self._server.stop()
         _copy(self._server.folder / "cluster", folder)
@@ -117,7 +117,7 @@ class PostgresHost(Host):
 
     @contextmanager
     def kept(self, folder: Path) -> Iterator[str]:
-        """The server takes up a copy of that folder."""
+        """Run the server on a copy of that folder."""
         self._server.stop()
         shutil.rmtree(self._server.folder / "cluster")
         _copy(folder, self._server.folder / "cluster")
@@ -144,7 +144,7 @@ class PostgresHost(Host):
 
 
 class RedisHost(Host):
-    """A new namespace each time, on one server, which is emptied when nobody uses it."""
+    """A new namespace each time, on one server, which is emptied when unused."""
 
     name = "redis"
     what_bare_is = "one redis-py connection; a sorted set of ready jobs, one of leases, a hash; scripts"
@@ -165,10 +165,11 @@ class RedisHost(Host):
             self._server.ask("FLUSHALL", "SYNC")
 
     def keep(self, url: str, folder: Path) -> None:
-        """The append-only file, made short, in a folder that names the namespace."""
+        """Copy the rewritten append-only file to a folder named after the namespace."""
         self._server.ask("BGREWRITEAOF")
         wait_until(
-            lambda: "aof_rewrite_in_progress:0" in self._server.ask("INFO", "persistence"), "no end of rewriting"
+            lambda: "aof_rewrite_in_progress:0" in self._server.ask("INFO", "persistence"),
+            "the append-only file was not rewritten in time",
         )
         self._server.stop()
         folder.mkdir()
@@ -177,7 +178,7 @@ class RedisHost(Host):
 
     @contextmanager
     def kept(self, folder: Path) -> Iterator[str]:
-        """The server takes up a copy of that file."""
+        """Run the server on a copy of that file."""
         file = next(folder.iterdir())
         self._server.stop()
         (self._server.folder / AOF).unlink()
@@ -196,7 +197,7 @@ class RedisHost(Host):
 
 
 class MeasuredPostgres(PostgresServer):
-    """As people run it, where the tests' own is made to start quickly."""
+    """With production settings; the tests' own server is tuned to start quickly."""
 
     def __init__(self) -> None:
         super().__init__(fsync=True)
@@ -212,7 +213,7 @@ HOSTS: dict[str, type[SqliteHost | PostgresHost | RedisHost]] = {
 
 @contextmanager
 def host_of(name: str, folder: Path) -> Iterator[Host]:
-    """A host for as long as it is needed."""
+    """A host inside this context."""
     host = HOSTS[name](folder)
     try:
         yield host
@@ -221,12 +222,12 @@ def host_of(name: str, folder: Path) -> Iterator[Host]:
 
 
 def _copy(what: Path, target: Path) -> None:
-    """With its owner: servers do not run as root."""
+    """Copy a folder with its owner, because servers do not run as root."""
     subprocess.run(["cp", "--archive", "--reflink=auto", what, target], check=True)
 
 
 def _in_folder(folder: Path, kind: Callable[[], S]) -> S:
-    """A server, not started, whose files are on the disk that was chosen and not where other temporary files are."""
+    """A server, not yet started, with its files in the chosen folder instead of the temporary one."""
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         return kind()
@@ -235,7 +236,7 @@ def _in_folder(folder: Path, kind: Callable[[], S]) -> S:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """CPU time of a process and its children: what is alive to the nanosecond, what has ended to the tick."""
+    """CPU time of a process and its children: exact for running ones, in clock ticks for those that have exited."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     ended = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
@@ -247,4 +248,4 @@ def alive_seconds(pid: str) -> float:
     try:
         return sum(int(t.read_text("utf-8").split()[0]) for t in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0  # It ended while it was looked at.
+        return 0.0  # It ended in the meantime.

@@ -1,4 +1,4 @@
-"""Latency: from enqueue in one process to the start of the handler in another, and what that worker costs when idle."""
+"""Latency: from enqueue in one process to the start of the handler in another, and the idle cost of that worker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EVERY_SECONDS = 0.01
 WARM_UP_JOBS = 20
 START_SECONDS_MAX = 60.0
 P99_MS_MAX = {"sqlite": 5.0}
-"""The servers' aims are in comparison with peers."""
+"""The targets of the servers are relative to peers."""
 
 
 async def measure_latency(bench: Bench) -> list[Row]:
-    """One worker process serves both measurements: same build, same settings."""
+    """One worker process serves both measurements, with the same build and settings."""
     jobs, idle_seconds = bench.jobs(500, 100), 2.0 if bench.is_quick else 5.0
     with bench.store() as url:
         worker = await asyncio.create_subprocess_exec(sys.executable, "-m", "benchmarks.tick_worker", url, stdout=PIPE)
@@ -46,7 +46,7 @@ def _rows(late_ms: list[float], jobs: int, idle_percent: float, p99_max: float |
         Row(part="latency", what=f"{what}, median", value=late_ms[jobs // 2], unit="ms"),
         Row(part="latency", what=f"{what}, p99", value=late_ms[jobs * 99 // 100], unit="ms", value_max=p99_max),
         Row(part="latency", what=f"{what}, worst", value=late_ms[-1], unit="ms"),
-        Row(part="latency", what="the same worker, idle", value=idle_percent, unit="% of a core", value_max=1),
+        Row(part="latency", what="the same worker while idle", value=idle_percent, unit="% of a core", value_max=1),
     ]
 
 
@@ -71,13 +71,13 @@ async def _cpu_percent(pid: int, seconds: float) -> float:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process; the name before the last parenthesis may hold spaces."""
+    """User and system time of all threads of a process; the name before the last parenthesis can contain spaces."""
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _stop(worker: Process) -> list[float]:
-    """Stop the worker and read what it has noted, in milliseconds; its last line, because logs may stand above."""
+    """Stop the worker and read its delays in milliseconds from its last line; log lines can be above it."""
     if worker.returncode is None:
         worker.terminate()
     output, _ = await worker.communicate()

@@ -1,4 +1,4 @@
-"""Limits: what a type pays for its policy while nothing is held back, and while it is."""
+"""Limits: the cost of a type's policy while its limits are not reached, and while they are."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from everwork.core.policy import Rate, TypePolicy
 
 RATIO_MIN = 0.85
 ROUNDS = 9
-"""More than elsewhere: what is looked for is a few percent."""
+"""More than elsewhere, to detect differences of a few percent."""
 KEYS = 100
 NEVER = 10_000
-"""A limit that is never reached: what is measured is the looking."""
+"""A limit that is never reached, to measure the cost of checking it."""
 
 
 async def measure_limits(bench: Bench) -> list[Row]:
-    """Drain in batches of 100, fused: each policy beside the same load without one."""
+    """Drain in batches of 100, fused: each policy compared with the same load without one."""
     jobs = bench.jobs(30_000, 10_000)
     return [
         *await _beside(bench, jobs, "1 lane", a_job, ONE_LANE),
@@ -50,12 +50,12 @@ def _drained(bench: Bench, jobs: int, make: Make, policy: TypePolicy | None) -> 
 ONE_LANE = {
     "a breaker": TypePolicy(breaker=CircuitBreaker()),
     "max_running, never reached": TypePolicy(max_running=NEVER),
-    "max_running 100: always full": TypePolicy(max_running=100),
+    "max_running 100, always reached": TypePolicy(max_running=100),
     "rate, never reached": TypePolicy(rate=Rate(1_000_000, 1)),
 }
 MANY_LANES = {
     "max_running_per_key, never reached": TypePolicy(max_running_per_key=NEVER),
-    "max_running_per_key 1: always full": TypePolicy(max_running_per_key=1),
+    "max_running_per_key 1, always reached": TypePolicy(max_running_per_key=1),
     "all together": TypePolicy(
         breaker=CircuitBreaker(), max_running=NEVER, max_running_per_key=5, rate=Rate(1_000_000, 1)
     ),

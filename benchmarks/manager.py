@@ -1,4 +1,4 @@
-"""The manager: its processes next to the function API, and what they cost when there is nothing to do."""
+"""Manager: its processes compared with the function API, and their cost while idle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORBIDDEN: Final = {"grpc", "starlette", "uvicorn", "typer", "google", "promethe
 
 
 async def measure_manager(bench: Bench) -> list[Row]:
-    """One process under a manager beside one process with a function; then two that wait."""
+    """One process under a manager and one process with a function; then two idle processes."""
     jobs = bench.jobs(60_000, 5_000)
     measures: dict[str, Measure] = {
         f"function API, its own process, concurrency {CONCURRENCY}": _worked(bench, jobs, "functions"),
@@ -66,7 +66,7 @@ def _worked(bench: Bench, jobs: int, which: str) -> Measure:
 
 
 async def _idle_rows(bench: Bench) -> list[Row]:
-    """CPU of the manager and its processes while nothing happens, and the memory of each."""
+    """CPU of the manager and its processes while idle, and the memory of each."""
     bench.say(f"manager: {IDLE_PROCESSES} idle processes for {IDLE_SECONDS:g} s")
     with bench.store() as url:
         async with opened(url) as engine:
@@ -82,10 +82,10 @@ async def _idle_rows(bench: Bench) -> list[Row]:
                 sizes = {pid: _memory_mb(pid) for pid in family}
     workers = [mb for pid, mb in sizes.items() if pid != program.pid and _is_worker(mb)]
     return [
-        _row("idle, 2 processes and their manager", percent, "% of a core", IDLE_PERCENT_MAX),
+        _row("manager and 2 processes while idle", percent, "% of a core", IDLE_PERCENT_MAX),
         _row("memory of a worker process", median(workers), "MB", MEMORY_MB_MAX),
         _row("memory of the manager", sizes[program.pid], "MB", MEMORY_MB_MAX),
-        _row("imported by a worker process although it must not be", len(imported & FORBIDDEN), "packages", 0),
+        _row("unwanted packages imported by a worker process", len(imported & FORBIDDEN), "packages", 0),
     ]
 
 
@@ -104,7 +104,7 @@ def _running(which: str, url: str, processes: int = 1) -> Iterator[subprocess.Po
 
 
 async def _until_asked(engine: Engine) -> None:
-    """Wait until a worker asks for jobs."""
+    """Wait until a worker polls for jobs."""
     ends = time.monotonic() + READY_SECONDS
     while not any(info.type == TYPE and info.last_asked_ms for info in await engine.types()):
         if time.monotonic() > ends:
@@ -132,10 +132,10 @@ def _cpu_seconds(pids: list[int]) -> float:
 
 
 def _memory_mb(pid: int) -> float:
-    """What is resident, as `ps` shows it."""
+    """The resident memory, as shown by `ps`."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def _is_worker(mb: float) -> bool:
-    """The interpreter's own tracker of shared resources is a child too, a small one."""
+    """Whether a child process is a worker and not the interpreter's resource tracker."""
     return mb > 20

@@ -27,7 +27,7 @@ class Noop(AbstractWorker):
 
 
 class Modules(AbstractWorker):
-    """Tells what its process has imported."""
+    """Returns the modules that its process has imported."""
 
     @classmethod
     def _get_settings(cls) -> WorkerSettings:

@@ -1,4 +1,4 @@
-"""Offline mode while the store is there: what `offline=` costs each enqueue."""
+"""Offline mode while the store is available: the cost of `offline=` per enqueue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everwork import Everwork
 CALLERS: Final = 64
 THREADS: Final = 8
 GARBAGE_TURNS: Final = 25
-"""How many turns until garbage is collected."""
+"""How many turns between garbage collections."""
 RATIO_MIN: Final = 0.95
 
 Enqueue = Callable[[Everwork, int], Coroutine[Any, Any, None]]
@@ -26,9 +26,9 @@ Run = tuple[int, Enqueue]
 
 
 async def measure_offline(bench: Bench) -> list[Row]:
-    """By turns with and without a spool, on two stores that stay open.
+    """Alternate turns with and without a spool, on two stores that stay open.
 
-    Many short turns: what is looked for is less than what machines change from one second to the next.
+    Many short turns, because the difference is smaller than the variation of machines from one second to the next.
     """
     with (
         bench.store() as plain_url,
@@ -40,8 +40,8 @@ async def measure_offline(bench: Bench) -> list[Row]:
         async with plain, spooled:
             rows = []
             for what, turns, jobs, enqueue in (
-                ("one after the other", 1_000, 8, _one_by_one),
-                (f"{CALLERS} callers at once", 300, 10 * CALLERS, _at_once),
+                ("sequentially", 1_000, 8, _one_by_one),
+                (f"{CALLERS} concurrent callers", 300, 10 * CALLERS, _at_once),
                 (f"{THREADS} threads", 400, 8 * THREADS, _in_threads(pool)),
             ):
                 without, with_ = await _turns(bench, what, (plain, spooled), bench.jobs(turns, 30), (jobs, enqueue))
@@ -57,7 +57,7 @@ async def measure_offline(bench: Bench) -> list[Row]:
 async def _turns(
     bench: Bench, what: str, apps: tuple[Everwork, Everwork], turns: int, run: Run
 ) -> tuple[list[Timing], list[Timing]]:
-    """The turns of both; who begins alternates, and the first turns only warm up."""
+    """The turns of both; the first to run alternates, and the first turns are a warm-up."""
     warm_up, (jobs, enqueue) = turns // 15, run
     taken: tuple[list[Timing], list[Timing]] = ([], [])
     for number in range(turns + warm_up):

@@ -1,4 +1,4 @@
-"""The dashboard and the metrics beside a million finished and a hundred thousand waiting jobs, seen from one client."""
+"""Pages: the dashboard and the metrics with a million finished and 100,000 waiting jobs, from one client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from statistics import median
 from urllib.parse import urlencode
 
 from benchmarks.bench import Bench, Row, opened
-from benchmarks.doors import KEY, served
 from benchmarks.hosts import alive_seconds
 from benchmarks.population import DEAD_EVERY, Size, error_of, populate, size_of, tenant_of, type_of, worker_of
+from benchmarks.server import KEY, served
 from benchmarks.surroundings import surround
 from everwork.core.fingerprint import fingerprint
 from everwork.core.job import NewJob
@@ -31,7 +31,7 @@ FIRST_VIEW_MS_MAX = 300
 METRICS_MS_MAX = 100
 MANY_TYPES = 1_000
 KEPT_SECONDS_MAX = 12 * 3_600
-"""A kept store that is older is filled anew: Redis forgets what has finished after a day."""
+"""An older kept store is filled again: Redis deletes finished jobs after a day."""
 MOMENT = re.compile(r"[0-9-]+T[0-9]+%3A[0-9]+")
 ASSET = re.compile(rb'(?:href|src)="(/ui/static/[^"]+)"')
 
@@ -39,7 +39,7 @@ Ask = Callable[[], None]
 
 
 async def measure_pages(bench: Bench) -> list[Row]:
-    """Every page in turn, again and again, one request at a time over one connection; then with many types."""
+    """Request every page in turn, repeatedly, one request at a time over one connection; then with many types."""
     async with _filled(bench) as url:
         await _prepare(url)
         bench.host.loaded(url)
@@ -71,7 +71,7 @@ def _paths(size: Size) -> Iterator[str]:
 
 
 def _filters(size: Size, dead: int) -> Iterator[Mapping[str, object]]:
-    """Those that match much, and those that match little or nothing, for which a store looks at many jobs."""
+    """Filters that match many jobs, and filters that match few or none, for which a store scans many jobs."""
     middle = size.finished // 2
     yield {}
     states = ("pending", "scheduled", "due", "processing", "completed", "failed", "cancelled")
@@ -102,20 +102,20 @@ class Cpu:
     pid: int
 
     def seconds(self) -> float:
-        """So far."""
+        """CPU seconds so far."""
         return alive_seconds(str(self.pid)) + self.bench.host.cpu_seconds()
 
 
 @dataclass(slots=True)
 class Taken:
-    """What the requests for one page took."""
+    """The times of the requests for one page."""
 
     value_max: float
     wall_ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
 
     def row(self, what: str) -> Row:
-        """The slow ones are judged."""
+        """The row of the table; the target applies to p95."""
         p95 = sorted(self.wall_ms)[max(0, -(-95 * len(self.wall_ms) // 100) - 1)]
         said = f"{what}: p95 (p50 {median(self.wall_ms):.1f} ms, CPU {median(self.cpu_ms):.1f} ms)"
         return Row(part="pages", what=said, value=p95, unit="ms", value_max=self.value_max)
@@ -149,7 +149,7 @@ class Client:
         self._headers["Cookie"] = self._log_in()
 
     def page(self, path: str) -> Ask:
-        """A page, as something to be asked for."""
+        """A request for a page."""
 
         def ask() -> None:
             self._get(self._connection, path, self._headers)
@@ -157,18 +157,18 @@ class Client:
         return ask
 
     def metrics(self) -> None:
-        """What Prometheus asks for."""
+        """A request for the metrics, as Prometheus makes it."""
         self._get(self._connection, "/metrics", {"X-API-Key": KEY})
 
     def first_view(self) -> None:
-        """The first page and its files, over a connection of their own, as a browser without a cache has them."""
+        """The first page and its files, over a new connection, as in a browser without a cache."""
         connection = HTTPConnection("127.0.0.1", self._port, timeout=120)
         for asset in ASSET.findall(self._get(connection, "/ui", self._headers)):
             self._get(connection, asset.decode(), self._headers)
         connection.close()
 
     def wait_for_types(self, number: int) -> None:
-        """The metrics are read every few seconds."""
+        """Wait until the metrics, which are sampled every few seconds, show all types."""
         deadline = time.monotonic() + 60
         while self._get(self._connection, "/metrics", {"X-API-Key": KEY}).count(b'"many.') < number:
             if time.monotonic() > deadline:
@@ -188,7 +188,7 @@ class Client:
         answer = connection.getresponse()
         body = answer.read()
         if answer.status != 200:
-            raise RuntimeError(f"{path} answers {answer.status}: {body[:300]!r}")
+            raise RuntimeError(f"{path} returned {answer.status}: {body[:300]!r}")
         return body
 
 
@@ -197,7 +197,7 @@ class Client:
 
 @asynccontextmanager
 async def _filled(bench: Bench) -> AsyncIterator[str]:
-    """A store full of jobs; from an earlier run, if it may be kept."""
+    """A filled store; a copy from an earlier run, if there is one."""
     folder = None if bench.keep is None else bench.keep / f"{bench.host.name}-{size_of(bench).jobs}"
     if folder is None:
         with bench.store() as url:
@@ -237,7 +237,7 @@ async def _many_types(bench: Bench, url: str) -> None:
 
 
 async def _pass_through(engine: Engine, type: str) -> None:
-    """A job that is done, and one that waits."""
+    """Add a completed job and a waiting one."""
     await engine.create([NewJob(type), NewJob(type)])
     leased = (await engine.activate([Demand(type, worker_of(0), 1)])).jobs
     await engine.settle([Complete(job.key, job.attempt) for job in leased])

@@ -1,4 +1,4 @@
-"""A store as a busy one looks after some hours: jobs of every kind, each made from its number."""
+"""Fills a store like a busy one after some hours: jobs of every kind, each generated from its number."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SORTS = 20
 DEAD_EVERY = 100
 LOAD_BATCH = 2_000
 WORKED = 20_000
-"""Jobs that go through the engine itself, so that hours have counts."""
+"""Jobs that are run through the engine itself, so that there are hourly counts."""
 DAY_MS = 86_400_000
 SPREAD_MS = DAY_MS // 4
-"""Since when jobs have finished: Redis keeps them for a day."""
+"""The time span in which jobs finished: Redis keeps them for a day."""
 
 STACK = "".join(
     f'  File "/srv/app/orders/step_{n}.py", line {40 + n}, in handle\n    return await client.send(order)\n'
@@ -43,17 +43,17 @@ class Size:
 
     @property
     def jobs(self) -> int:
-        """All that are loaded."""
+        """The number of loaded jobs."""
         return self.finished + self.waiting
 
 
 def size_of(bench: Bench) -> Size:
-    """What the aims speak of, or a fiftieth of it."""
+    """The size that the targets refer to, or a fiftieth of it."""
     return Size(bench.jobs(1_000_000, 20_000), bench.jobs(100_000, 2_000))
 
 
 async def populate(bench: Bench, engine: Engine) -> None:
-    """Fill an empty store. Those that wait are the newest, as after an outage."""
+    """Fill an empty store. Waiting jobs are the newest, as after an outage."""
     size = size_of(bench)
     now_ms = time.time_ns() // 1_000_000
     for low in range(0, size.jobs, LOAD_BATCH):
@@ -66,22 +66,22 @@ async def populate(bench: Bench, engine: Engine) -> None:
 
 
 def type_of(n: int) -> str:
-    """The type of the n-th job. Neighbours have the same one: stores take them quicker then."""
+    """The type of the n-th job. Neighbors have the same type, which is faster to load."""
     return f"shop.order-{n // 40 % TYPES:02d}"
 
 
 def tenant_of(n: int) -> str:
-    """Whose the n-th job is: every second ten are the default tenant's."""
+    """The tenant of the n-th job: every other ten jobs belong to the default tenant."""
     return DEFAULT_TENANT if n // 10 % 2 else f"tenant-{n // 20 % TENANTS}"
 
 
 def worker_of(n: int) -> str:
-    """The worker that had the n-th job."""
+    """The worker that ran the n-th job."""
     return f"host-{n % WORKERS}:orders"
 
 
 def error_of(n: int) -> str:
-    """An error of one of twenty sorts, with what differs from job to job."""
+    """An error of one of twenty groups, with details that differ from job to job."""
     sort = n // DEAD_EVERY % SORTS
     words = " ".join(f"{chr(97 + sort)}{word}" for word in ("service", "refused", "the", "order"))
     return f"ShopError: {words} {n}: timed out after {n % 30} s\nTraceback (most recent call last):\n{STACK}"
@@ -114,7 +114,7 @@ def _history(job: StoredJob, n: int) -> Iterator[HistoryEntry]:
 
 
 def _waiting(size: Size, now_ms: int, n: int) -> JobRecord:
-    """One in seven is scheduled for later, some hundred are being worked at."""
+    """Waiting jobs: one in seven is scheduled for later, some hundred are running."""
     created_ms = now_ms - 3_600_000 + 3_600_000 * (n - size.finished) // size.waiting
     if n % 200 == 0:
         return JobRecord(_job(n, created_ms, State.PROCESSING, attempt=1), 3, None, ())
@@ -157,8 +157,8 @@ def _job(
 
 
 async def _work(bench: Bench, engine: Engine) -> None:
-    """Let jobs pass through, a tenth of them with a failure, by all workers."""
-    bench.say(f"pages: working on {WORKED:,} jobs")
+    """Run jobs, a tenth of them with a failure, spread over all workers."""
+    bench.say(f"pages: running {WORKED:,} jobs")
     for type in sorted({type_of(n) for n in range(0, 40 * TYPES, 40)}):
         await engine.create([NewJob(type, f'{{"n":{m}}}', priority=500) for m in range(WORKED // TYPES)])
         for worker in range(WORKERS):

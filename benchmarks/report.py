@@ -1,4 +1,4 @@
-"""The table on the terminal, in JSON, and in RESULTS.md; the facts of the machine that belong to it."""
+"""The table on the terminal, in JSON and in RESULTS.md, with facts about the machine."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from benchmarks.bench import ROUNDS, Bench, Row
 from benchmarks.hosts import Host
 from everwork.aio.loops import new_loop
 
-HEADINGS = ("part", "measured", "result", "", "to bare", "CPU us/job", "aim", "")
+HEADINGS = ("part", "measured", "result", "", "vs. bare", "CPU us/job", "target", "")
 NUMBERS = (2, 4, 5)
-"""The columns that are set flush right."""
+"""The right-aligned columns."""
 
 PAGES = (
-    "30 requests for each page, in turn, one at a time over one connection, from a client on the same machine; "
-    "CPU is that of the server and of the store's server."
+    "30 requests per page, pages in turn, one request at a time over one connection, from a client on the same "
+    "machine; CPU includes the server and the database server."
 )
 OFFLINE = (
-    "Short turns with and without a spool, on two stores of the same server; who begins alternates. The ratio is the "
-    "median of those of the pairs of turns; in brackets, where 95 % of the medians lie if pairs are drawn again."
+    "Short alternating runs with and without a spool, on two stores of the same server. The ratio is the median over "
+    "pairs of runs, with its 95 % bootstrap interval in parentheses."
 )
-ECHO = "The bare echo is a grpc.aio server that gives back what it gets; server and client are one process each."
+ECHO = "The bare echo is a grpc.aio server that returns each request; server and client are one process each."
 
 DRIVERS = {"sqlite": [], "postgres": ["asyncpg"], "redis": ["redis", "hiredis"]}
 
@@ -37,7 +37,7 @@ Facts = Mapping[str, str]
 
 
 def facts(folder: Path, load_before: float) -> dict[str, str]:
-    """What the numbers depend on; nothing that names the machine."""
+    """What the figures depend on, without the name of the machine."""
     loop = new_loop()
     loop.close()
     cores = len(os.sched_getaffinity(0))
@@ -50,12 +50,12 @@ def facts(folder: Path, load_before: float) -> dict[str, str]:
         "load average before and after": f"{load_before:.1f}, {os.getloadavg()[0]:.1f}",
     }
     if load_before > cores / 2:
-        known["beware"] = "the machine was busy with other work: wall times and their ratios tell little, compare CPU"
+        known["warning"] = "the machine was busy with other work; wall times and their ratios mean little, compare CPU"
     return known
 
 
 async def engine_facts(bench: Bench) -> dict[str, str]:
-    """The engine that was measured, as it tells of itself."""
+    """The measured engine: version, driver, durability, settings."""
     async with bench.engine() as engine:
         health = await engine.health()
     drivers = {module: importlib.metadata.version(module) for module in DRIVERS[bench.host.name]}
@@ -69,7 +69,7 @@ async def engine_facts(bench: Bench) -> dict[str, str]:
 
 
 def _sync_ms(folder: Path) -> float:
-    """What one durable write costs on this disk: the median of a few."""
+    """The median time of a durable write on this disk."""
     taken_ms = []
     with NamedTemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(200):
@@ -81,7 +81,7 @@ def _sync_ms(folder: Path) -> float:
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system that a folder is on."""
+    """The type of a folder's file system."""
     mounts = [line.split(" ") for line in Path("/proc/self/mounts").read_text("utf-8").splitlines()]
     inside = [(mount[1], mount[2]) for mount in mounts if folder.resolve().is_relative_to(mount[1])]
     return max(inside, key=lambda mount: len(mount[0]))[1]
@@ -97,7 +97,7 @@ def as_text(rows: Sequence[Row], known: Facts) -> str:
 
 
 def as_json(measured: Mapping[str, tuple[Sequence[Row], Facts]]) -> str:
-    """The same for programs, by engine."""
+    """The same as JSON, by engine."""
     return json.dumps(
         {
             name: {"facts": known, "rows": [{**asdict(row), "aim": row.aim, "is_met": row.is_met} for row in rows]}
@@ -111,7 +111,7 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
     """The engine's section of RESULTS.md, or one of some parts only."""
     only = f" --only {' '.join(parts)}" if parts else ""
     bare = f"{ROUNDS} rounds, unless the text says more. The bare loop is {host.what_bare_is}."
-    words = {"doors": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES, "offline": OFFLINE}.get(" ".join(parts), bare)
+    words = {"server": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES, "offline": OFFLINE}.get(" ".join(parts), bare)
     headings = (*HEADINGS[:3], "unit", *HEADINGS[4:7], "met")
     rule = ["--:" if at in NUMBERS else "---" for at in range(len(headings))]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *map(_cells, rows)))

@@ -1,4 +1,4 @@
-"""RESULTS.md: sections that measurements write anew, between words of people that stay."""
+"""RESULTS.md: measured sections are replaced, handwritten text is kept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def put(section: str, text: str, path: Path = RESULTS) -> None:
-    """Write one section anew; at the end if there is none of that name yet."""
+    """Replace one section, or append it if there is none of that name."""
     begin, end = f"<!-- measured: {section} -->", f"<!-- end: {section} -->"
     block = f"{begin}\n\n{text.strip()}\n\n{end}"
     known = path.read_text("utf-8") if path.exists() else ""

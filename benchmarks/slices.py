@@ -1,6 +1,6 @@
-"""A program that takes turns with the same program on another version of Everwork: a slice of each kind per line read.
+"""Takes turns with the same program on another version of Everwork: one slice of each kind per line of input.
 
-It knows only the public API, so that it runs on any commit; see beside.py, which starts it.
+It uses only the public API, so that it runs on any commit; started by beside.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ONE_BY_ONE, CALLERS, EACH, BULK, HANDLED, STREAMED, COMPLETED = 250, 64, 16, 3_0
 THREADS, FROM_THREAD = 8, 64
 Slice = Callable[[], Awaitable[object]]
 Slices = dict[str, tuple[int, Slice, Slice]]
-"""By name: how many jobs, what has to be there before, and what is measured."""
+"""By name: the number of jobs, the preparation, and the measured call."""
 
 
 async def main(url: str) -> None:
-    """Measure a slice of everything for each line that is read."""
+    """Measure one slice of each kind for each line of input."""
     with Server(url) as server:
         client = Client(f"grpc://127.0.0.1:{server.facts['grpc_port']}", key=KEY)
         async with Everwork(url) as producer, Everwork(url) as worker, client:
@@ -52,7 +52,7 @@ async def _nothing() -> None:
 def _of_producer(app: Everwork) -> Slices:
     @app.job("accepted")
     async def accepted(n: int) -> None:
-        """Never run: only accepted."""
+        """Jobs that are created but never run."""
 
     async def one_by_one() -> None:
         for n in range(ONE_BY_ONE):
@@ -153,14 +153,14 @@ async def _complete(client: Client, jobs: Sequence[ActiveJob]) -> None:
 
 
 class Countdown:
-    """Jobs that are still to be handled."""
+    """Counts the jobs that remain to be handled."""
 
     def __init__(self) -> None:
         self._left = 0
         self.done = asyncio.Event()
 
     def start(self, jobs: int) -> None:
-        """Begin again."""
+        """Restart the count."""
         self._left = jobs
         self.done.clear()
 

@@ -1,7 +1,7 @@
-"""Snapshot: what activation costs on PostgreSQL while somebody holds a snapshot open, and after it has ended.
+"""Snapshot: the cost of activation on PostgreSQL while a transaction holds a snapshot open, and after it has ended.
 
-No vacuum may remove what such a snapshot might still see: the index entries of every job that has passed stay. A plain
-index gets 33 times slower over 240,000 jobs.
+No vacuum can remove rows that such a snapshot might still see, so the index entries of all finished jobs stay. With a
+plain index, activation gets 33 times slower over 240,000 jobs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ async def measure_snapshot(bench: Bench) -> list[Row]:
             after = await _pass(bench, engine)
     return [
         _row("activate 100, before", before),
-        _row("a snapshot held: the first 10,000 jobs", during[0]),
-        _row(f"a snapshot held: the last 10,000 of {jobs:,} jobs", during[-1]),
-        _row("after it has ended, and a vacuum", after),
-        *_times("held, last by before", during[-1], before, TIMES_SLOWER_MAX),
-        *_times("after by before", after, before, TIMES_AFTER_MAX),
+        _row("snapshot held: the first 10,000 jobs", during[0]),
+        _row(f"snapshot held: the last 10,000 of {jobs:,} jobs", during[-1]),
+        _row("after the snapshot ended and a vacuum", after),
+        *_times("ratio: held (last) to before", during[-1], before, TIMES_SLOWER_MAX),
+        *_times("ratio: after to before", after, before, TIMES_AFTER_MAX),
     ]
 
 
@@ -72,7 +72,7 @@ async def _noted(bench: Bench, engine: Engine, low: int) -> list[Timing]:
 
 
 async def _pass(bench: Bench, engine: Engine) -> list[Timing]:
-    """Let a portion pass; what each activation took."""
+    """Create and drain a portion; returns the time of each activation."""
     await fill(engine, PORTION)
     taken = []
     for _ in range(PORTION // BATCH):
@@ -82,13 +82,13 @@ async def _pass(bench: Bench, engine: Engine) -> list[Timing]:
         if len(leased) != BATCH:
             raise RuntimeError(f"a batch had {len(leased)} jobs")
         await engine.settle(worked(leased))
-    await engine.sweep("bench")  # As every service does, once a second.
+    await engine.sweep("bench")  # As every service does, once per second.
     return taken
 
 
 @asynccontextmanager
 async def _snapshot(url: str) -> AsyncIterator[None]:
-    """A transaction that has looked at the jobs and does not end."""
+    """A transaction that has read the jobs and stays open."""
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction(isolation="repeatable_read"):

@@ -1,4 +1,4 @@
-"""Who works on a store, and who watches it: workers, triggers, keys, audit, policies, minutes. Quick to write."""
+"""Fills a store with everything other than jobs: workers, triggers, keys, audit log, policies, minutes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLICY = encode_policy_fields({"breaker_failures": 5, "max_running": 50, "rate_j
 
 
 async def surround(engine: Engine) -> None:
-    """Write it all anew: what lives would not live on in a store that is kept."""
+    """Write everything again: in a kept store, registry entries have expired."""
     now_ms = time.time_ns() // 1_000_000
     for kind, name, card in (*_fleet(now_ms), *_declared()):
         await engine.register(kind, name, entry_body(card), LIVES_MS)
@@ -76,7 +76,7 @@ def _declared() -> list[tuple[str, str, Entry]]:
 
 
 def _minute(number: int) -> Minute:
-    """Every type has ended jobs, of several durations, some with errors."""
+    """One minute of metrics: every type has finished jobs of several durations, some with errors."""
     durations = {
         name(bucket): 10 + number % 7 for bucket in range(1, 10) for name in (measures.execution, measures.wait)
     }

@@ -1,4 +1,4 @@
-"""The worker process of the latency part: notes how late each job starts, prints it all when it is stopped.
+"""The worker process of the latency part: records the delay of each job, and prints all delays when stopped.
 
 python -m benchmarks.tick_worker URL
 """
@@ -15,13 +15,13 @@ TICK = "tick"
 
 
 def main() -> None:
-    """Work until SIGTERM."""
+    """Run until SIGTERM."""
     app = Everwork(sys.argv[1])
     late_ns: list[int] = []
 
     @app.job(TICK, concurrency=10)
     async def tick(sent_ns: int) -> None:
-        # The monotonic clock of Linux is one for all processes of a machine.
+        # On Linux, all processes of a machine share one monotonic clock.
         late_ns.append(time.monotonic_ns() - sent_ns)
 
     app.run()

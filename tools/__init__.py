@@ -1,1 +1,1 @@
-"""Programs for whoever changes Everwork."""
+"""Programs for contributors to Everwork."""

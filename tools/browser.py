@@ -1,8 +1,8 @@
-"""Finds the browser that the dashboard is tested with; on Debian and Ubuntu, root may have it installed.
+"""Finds the browser for the dashboard's tests; on Debian and Ubuntu, root can install it.
 
     python -m tools.browser [--install]
 
-The package playwright brings no browser here: the system's own is what people have, and is kept up to date with it.
+The browser of playwright is not used: the system's own browser is what users have, and it is kept up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADVICE: Final = f"install Chromium (on Debian and Ubuntu: apt-get install {PACKA
 
 
 def find_browser(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The path of a Chromium; None if there is none. The variable goes before what the system has."""
+    """The path of a Chromium: the one in the environment variable, else the system's; None if there is none."""
     named = environ.get(VARIABLE)
     if named:
         return shutil.which(named)
@@ -30,14 +30,14 @@ def find_browser(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def why_none(environ: Mapping[str, str] = os.environ) -> str:
-    """What to tell whoever has no browser: what is missing, and what to do."""
+    """Why there is no browser, and what to do."""
     named = environ.get(VARIABLE)
-    missing = f"{VARIABLE}={named} is no program" if named else f"there is none of {', '.join(NAMES)}"
+    missing = f"{VARIABLE}={named} is not a program" if named else f"none of {', '.join(NAMES)} was found"
     return f"{missing}: {ADVICE}"
 
 
 def install() -> str | None:
-    """Have the system's package installed, where that is possible; the path of the browser then."""
+    """Install the system's package, where possible; returns the path of the browser."""
     if os.geteuid() != 0 or os.environ.get(VARIABLE) or shutil.which("apt-get") is None:
         return None
     _say(f"installing {PACKAGE}, which the dashboard's tests need")
@@ -47,7 +47,7 @@ def install() -> str | None:
 
 
 def _apt(action: str) -> bool:
-    """Whether it went well. What it says is of interest only if it did not."""
+    """Run apt-get; returns whether it succeeded. Its output is shown only if it failed."""
     more = ["--yes", "--no-install-recommends", PACKAGE] if action == "install" else []
     command = ["apt-get", "-qq", action, *more]
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -68,7 +68,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Say which browser there is. Having none is no failure: whoever runs the tests is told once more at their end."""
+    """Print the path of the browser. A missing one is not an error: the test run reports it again at its end."""
     found = find_browser() or (install() if "--install" in arguments else None)
     if found is None:
         _say(f"NO BROWSER, so the dashboard will not be tested: {why_none()}")

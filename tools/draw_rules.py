@@ -1,4 +1,4 @@
-"""Writes who may call what into `docs/how-to/keys.md`, from the rules of the verbs: run it after every change of one.
+"""Generates the table of permissions in `docs/how-to/keys.md` from the rules of the operations.
 
 python -m tools.draw_rules
 """
@@ -24,7 +24,7 @@ END: Final = "<!-- end of the generated table -->"
 
 
 def table() -> Iterator[str]:
-    """A row for each verb that a server offers: of jobs first, then of the store."""
+    """One row per operation of a server: operations on jobs first, then on the store."""
     offered = {one.verb for one in (*OPERATIONS, *ACTIONS, *RPCS.values(), CREATE, WORK)}
     yield "| operation | permission | if the key is bound to tenants | audit log |"
     yield "|---|---|---|---|"
@@ -33,7 +33,7 @@ def table() -> Iterator[str]:
 
 
 def drawn(page: str) -> str:
-    """The page with the table between its marks."""
+    """The page with the table between its markers."""
     rows = "\n".join(table())
     return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{rows}\n{END}", page, count=1, flags=re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""Draws the states of a job into `docs/how-to/failures.md`, from the one table: run it after every change of that.
+"""Generates the state diagram in `docs/how-to/failures.md` from the transition table.
 
 python -m tools.draw_states
 """
@@ -18,7 +18,7 @@ END: Final = "<!-- end of what is drawn -->"
 
 
 def picture() -> str:
-    """A Mermaid diagram: an arrow for each pair of states, with everything that leads from one to the other."""
+    """A Mermaid diagram: one arrow per pair of states, labeled with all causes of that transition."""
     arrows = defaultdict(list)
     for (state, cause), then in TRANSITIONS.items():
         arrows[state, then].append(cause.value)
@@ -28,7 +28,7 @@ def picture() -> str:
 
 
 def drawn(page: str) -> str:
-    """The page with the picture between its marks."""
+    """The page with the diagram between its markers."""
     return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{picture()}\n{END}", page, count=1, flags=re.DOTALL)
 
 

@@ -1,9 +1,9 @@
-"""How large the house is, how often it repeats itself, and how far one call walks through it.
+"""Code metrics: the size of the source, repetition, and how many functions and files one call passes.
 
     python -m tools.figures [--calls] [--json] [CHECKOUT]
 
-The column "before" was made by this program on commit 54065ee, before modules and words were put in order. `--calls`
-also counts the functions and files that one enqueue and one create over REST pass; it needs a moment and a Redis.
+The column "before" was measured by this program on commit 54065ee, before modules and terms were reorganized. `--calls`
+also counts the functions and files that one enqueue and one create over REST pass; it takes a moment and needs Redis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEY: Final = "figures-" + "k" * 24
 
 
 class Figure(NamedTuple):
-    """One row: what is counted, how much it was before, and how much it should be at the most."""
+    """One row: what is counted, its value before, and the target (a maximum)."""
 
     title: str
     before: str
@@ -44,13 +44,13 @@ FIGURES: Final = {
     "largest_folder": Figure("modules in the largest folder", "49", "20"),
     "small_modules": Figure(f"modules of at most {SMALL_LINES_MAX} lines", "52", "25"),
     "largest_module": Figure("lines of the largest module", "398", "400"),
-    "verb_files": Figure("files that name the verb `reschedule`", "18", "14"),
-    "field_files": Figure("files that name the field `correlation_id`", "52", "37"),
+    "verb_files": Figure("files that mention the operation `reschedule`", "18", "14"),
+    "field_files": Figure("files that mention the field `correlation_id`", "52", "37"),
     "verb_classes": Figure(f"classes that repeat {', '.join(VERBS)}", "15, 14, 14, 13", "6 each"),
-    "engine_reached": Figure("lines above the service that reach for an engine", "63", "0"),
-    "retry_loops": Figure("loops that try again while the engine is away", "5", "1"),
+    "engine_reached": Figure("lines above the service that access an engine", "63", "0"),
+    "retry_loops": Figure("retry loops for an unavailable engine", "5", "1"),
     "long_sql_lines": Figure("lines of SQL and Lua over 120 columns", "363", "0"),
-    "metaphors": Figure("uses of words that nobody in this field uses", "1,364", "0"),
+    "metaphors": Figure("uses of words that are not terms of the field", "1,364", "0"),
     "enqueue_sqlite": Figure("one enqueue on SQLite: functions, files", "86, 24", "62, 16"),
     "enqueue_redis": Figure("one enqueue on Redis: functions, files", "45, 18", "32, -"),
     "job_sqlite": Figure("one whole job on SQLite", "203, 42", "-"),
@@ -66,11 +66,11 @@ METAPHORS: Final = re.compile(
 )
 
 
-# What stands in the files -----------------------------------------------------------------------
+# Static figures ---------------------------------------------------------------------------------
 
 
 def static_figures(source: Path) -> dict[str, str]:
-    """Everything that can be counted by reading."""
+    """Everything that can be counted in the source files."""
     modules = {path: path.read_text() for path in sorted(source.rglob("*.py")) if not GENERATED.search(path.name)}
     trees = {path: ast.parse(text) for path, text in modules.items()}
     folders = [path.parent for path in modules if path.name != "__init__.py"]
@@ -95,7 +95,7 @@ def static_figures(source: Path) -> dict[str, str]:
 
 
 def _files_that_name(source: Path, word: str) -> Iterator[Path]:
-    """Hand-written files, of any language, in which a word stands."""
+    """Handwritten files, in any language, that contain a word."""
     for path in source.rglob("*"):
         is_written = path.suffix in (".py", ".sql", ".lua", ".proto", ".html", ".js") and not GENERATED.search(
             path.name
@@ -125,7 +125,7 @@ def _reaches(_name: str, tree: ast.Module) -> int:
 
 
 def _retries(tree: ast.Module) -> int:
-    """Loops around a call whose error says that the engine is away."""
+    """Loops around a call that handle the error of an unavailable engine."""
     loops = [node for node in ast.walk(tree) if isinstance(node, (ast.While, ast.For, ast.AsyncFor))]
     return sum(any(_is_away(handler) for one in loop.body for handler in _handlers(one)) for loop in loops)
 
@@ -138,7 +138,7 @@ def _is_away(handler: ast.ExceptHandler) -> bool:
     return handler.type is not None and "EngineUnavailable" in ast.unparse(handler.type)
 
 
-# How far one call walks -------------------------------------------------------------------------
+# Call figures -----------------------------------------------------------------------------------
 
 TRACED: Final = """
 import os, signal, sys, threading
@@ -196,7 +196,7 @@ async def main():
 asyncio.run(main())
 """
 )
-"""The smallest of five: the others met a sweep or a heartbeat."""
+"""The smallest of five: the others include a sweep or a heartbeat."""
 SERVE: Final = (
     TRACED
     + """
@@ -257,7 +257,7 @@ def _grpc(checkout: Path, url: str) -> str:
 
 
 def _served(checkout: Path, url: str, create: Callable[[dict[str, Any]], None]) -> str:
-    """What a server passes for one create, after three that were not counted."""
+    """What one create passes in a server, after three that are not counted."""
     received, sent = os.pipe()
     command = ["sh", "-c", f'exec "$@" 3>&{sent}', "sh", sys.executable, "-c", SERVE]
     arguments = ["--engine", url, "--http-port", "0", "--grpc-port", "0", "--json"]
@@ -308,7 +308,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return
     width = max(len(one.title) for one in FIGURES.values())
-    sys.stdout.write(f"{'':{width}}  {'before':>14}  {'now':>14}  {'aim':>8}\n")
+    sys.stdout.write(f"{'':{width}}  {'before':>14}  {'now':>14}  {'target':>8}\n")
     for name, (title, before, aim) in FIGURES.items():
         if name in found:
             sys.stdout.write(f"{title:{width}}  {before:>14}  {found[name]:>14}  {aim:>8}\n")

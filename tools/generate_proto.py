@@ -1,7 +1,7 @@
-"""Writes `everwork/proto` from the files in `proto/`: run it after every change of those.
+"""Generates `everwork/proto` from the files in `proto/`: run it after every change to them.
 
-Not protoc's own Python: that registers everything in the one default pool of the process, where a user's own
-generated code of the same messages would collide with it, and it refuses to run beside an older protobuf.
+protoc's own Python output is not used: it registers everything in the default pool of the process, where it would
+collide with a user's own generated code of the same messages, and it refuses to run with an older protobuf.
 
     python -m tools.generate_proto [FOLDER]
 """
@@ -147,7 +147,7 @@ def _given(file: FileDescriptorProto, message: DescriptorProto, field: FieldDesc
 
 
 def _entry(message: DescriptorProto, field: FieldDescriptorProto) -> DescriptorProto | None:
-    """The pair that a map field consists of; None if it is no map."""
+    """The entry message of a map field; None if the field is not a map."""
     name = field.type_name.rpartition(".")[2]
     return next((n for n in message.nested_type if n.options.map_entry and n.name == name), None)
 

@@ -1,9 +1,9 @@
-"""Builds the Dockerfile for real and runs what comes out: its server, its workers, its health checks.
+"""Builds the container image and tests it: server, workers, health checks.
 
     python -m tools.image [--base IMAGE] [--folder PATH]
 
 It needs no Docker: buildah builds and runs the image in a chroot, as root on Debian or Ubuntu. Without --base, the base
-image is a Debian made by debootstrap, under the name that the Dockerfile is given as a build argument. pip inside the
+image is a Debian created by debootstrap, under the name that the Dockerfile gets as a build argument. pip inside the
 build uses the package index of this machine's pip configuration, which is passed as a secret and not kept.
 """
 
@@ -26,14 +26,14 @@ from tools.image_run import Container, ImageRun, TrialFailed
 ROOT: Final = Path(__file__).resolve().parents[1]
 IMAGE: Final = "localhost/everwork:built"
 PROGRAMS: Final = ("buildah", "debootstrap")
-"""What is needed; Debian's packages have the same names."""
+"""The required programs; Debian's packages have the same names."""
 SUITE: Final = "trixie"
 BASE_PACKAGES: Final = "python3,python3-venv,ca-certificates"
 BUILD_SECONDS_MAX: Final = 1_800
 USER: Final = "10001:10001"
 CA_TARGET: Final = "/run/secrets/ca.pem"
 PASSED_ON: Final = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
-"""The settings of pip that also hold inside of the build; files of this machine cannot be reached there."""
+"""The settings of pip that also apply inside the build, where files of this machine cannot be reached."""
 
 
 class Failed(Exception):
@@ -41,7 +41,7 @@ class Failed(Exception):
 
 
 class Buildah:
-    """buildah with a storage of its own, so that nothing else on this machine is touched."""
+    """buildah with its own storage, so that nothing else on this machine is changed."""
 
     def __init__(self, folder: Path) -> None:
         self._options = ["--root", str(folder / "store"), "--runroot", str(folder / "run"), "--storage-driver", "vfs"]
@@ -60,12 +60,12 @@ class Buildah:
         return inspected.returncode == 0
 
     def config(self, image: str) -> dict[str, Any]:
-        """The configuration of an image, as Docker has it."""
+        """The configuration of an image, in Docker's format."""
         found: dict[str, Any] = json.loads(self("inspect", "--type", "image", image))["Docker"]["config"]
         return found
 
     def size(self, image: str) -> str:
-        """The size of an image, for people."""
+        """The size of an image as readable text."""
         [found] = json.loads(self("images", "--json", image))
         return str(found["size"])
 
@@ -85,10 +85,10 @@ def run(command: Sequence[str], seconds: float = BUILD_SECONDS_MAX) -> str:
 
 
 def main() -> None:
-    """Build, run, report; exit code 1 with the reason if anything is not as it should be."""
+    """Build, run and report; exit code 1 with the reason if anything fails."""
     parser = argparse.ArgumentParser(prog="python -m tools.image", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--base", help="a base image that buildah can pull (default: made by debootstrap)")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "image", help="where images are kept")
+    parser.add_argument("--base", help="a base image that buildah can pull (default: created by debootstrap)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "image", help="folder for images")
     arguments = parser.parse_args()
     try:
         _require_programs(has_base=arguments.base is not None)
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def say(text: str) -> None:
-    """One line of progress, with the time."""
+    """Print one line of progress, with the time."""
     sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
     sys.stdout.flush()
 
@@ -127,12 +127,12 @@ def _require_programs(*, has_base: bool) -> None:
 
 
 def _made_base(buildah: Buildah, folder: Path) -> str:
-    """A small Debian with Python, made once."""
+    """A small Debian with Python, created once."""
     name = f"localhost/debian-python:{SUITE}"
     if buildah.has(name):
-        say(f"base {name} is there")
+        say(f"using the existing base {name}")
         return name
-    say(f"making the base {name} with debootstrap (half a minute)")
+    say(f"creating the base {name} with debootstrap (half a minute)")
     system = folder / "debian"
     shutil.rmtree(system, ignore_errors=True)
     try:
@@ -157,7 +157,7 @@ def _build(buildah: Buildah, base: str) -> None:
 
 
 def _pip_secrets(folder: Path) -> list[str]:
-    """The options that pass this machine's index, and the authority that it trusts, into the build."""
+    """The options that pass this machine's package index and trusted CA into the build."""
     settings: dict[str, str] = {}
     for line in run([sys.executable, "-m", "pip", "config", "list"]).splitlines():
         name, _, value = line.partition("=")
@@ -178,7 +178,7 @@ def _reachable(value: str) -> str:
 
 
 def _check_config(config: dict[str, Any]) -> None:
-    """What the orchestrators rely on."""
+    """Check the settings that orchestrators rely on."""
     expected = {
         "User": USER,
         "StopSignal": "SIGTERM",
@@ -196,7 +196,7 @@ def _check_config(config: dict[str, Any]) -> None:
 
 
 def _try_out(buildah: Buildah) -> None:
-    """Run a server and workers of the image, and let them do a job."""
+    """Run a server and workers of the image, and let them run a job."""
     with tempfile.TemporaryDirectory() as data:
         os.chown(data, *map(int, USER.split(":")))
         config = buildah.config(IMAGE)

@@ -1,4 +1,4 @@
-"""A server and workers out of an image, as an orchestrator would run them: entry point, user, probes, signals."""
+"""Runs a server and workers of an image as an orchestrator would: entry point, user, probes, signals."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 30.0
 LOOK_EVERY_SECONDS: Final = 0.2
 TYPE: Final = "email-send"
-"""A type that the sample workers take."""
+"""A job type of the sample workers."""
 
 
 class TrialFailed(Exception):
-    """What the image does not do as it should."""
+    """The image does not work as expected."""
 
 
 def require(holds: bool, problem: str) -> None:
-    """Fail the trial unless something holds."""
+    """Fail the trial unless a condition is true."""
     if not holds:
         raise TrialFailed(problem)
 
@@ -45,13 +45,13 @@ class ImageRun:
 
     @property
     def options(self) -> list[str]:
-        """How containers are run: the volume, the program, and settings."""
+        """The options of containers: volume, program and settings."""
         settings = {
             "EVERWORK_HOST": "127.0.0.1",
             "EVERWORK_GRPC_PORT": self.grpc_port,
             "EVERWORK_HTTP_PORT": self.http_port,
             "EVERWORK_API_KEY": self.key,
-            # In a chroot there is no process with the number 1 of its own.
+            # In a chroot, the first process does not have the pid 1.
             "TINI_SUBREAPER": "1",
         }
         return [
@@ -61,7 +61,7 @@ class ImageRun:
         ]
 
     def run(self, server: Container, workers: Container) -> None:
-        """Start both, let them do a job, stop both."""
+        """Start both, let them run a job, stop both."""
         user = server.output("sh", "-c", "id -u; everwork version").split("\n")
         require(user[0] == self.config["User"].partition(":")[0], f"it runs as user {user[0]}")
         self.say(f"runs as user {user[0]}: {user[1]}")
@@ -80,11 +80,11 @@ class ImageRun:
         require(server.code(*probe) == 1, "the health check passes although the server has stopped")
 
     def _until_healthy(self, container: Container, probe: Sequence[str]) -> str:
-        """Ask as an orchestrator does, until the answer is yes."""
+        """Probe as an orchestrator does, until the container is healthy."""
         began = time.monotonic()
         while (code := container.code(*probe)) != 0:
             require(code == 1, f"{' '.join(probe)}: exit code {code}")
-            require(container.is_running(), f"it has ended:\n{container.log()}")
+            require(container.is_running(), f"it has exited:\n{container.log()}")
             require(time.monotonic() - began < START_SECONDS_MAX, f"never healthy:\n{container.log()}")
             time.sleep(LOOK_EVERY_SECONDS)
         return f"healthy after {time.monotonic() - began:.1f} s ({container.output(*probe)})"
@@ -94,7 +94,7 @@ class ImageRun:
         began = time.monotonic()
         created = self._call("POST", "/api/v1/jobs", {"type": TYPE, "variables": {"to": "ada@example.org"}})
         while (job := self._call("GET", f"/api/v1/jobs/{created['key']}"))["state"] != "completed":
-            require(time.monotonic() - began < START_SECONDS_MAX, f"no worker has completed the job: {job}")
+            require(time.monotonic() - began < START_SECONDS_MAX, f"no worker completed the job: {job}")
             time.sleep(LOOK_EVERY_SECONDS)
         return f"completed after {time.monotonic() - began:.1f} s with {json.dumps(job['result'])}"
 
@@ -128,21 +128,21 @@ class Container:
             )
 
     def code(self, *words: str) -> int:
-        """The exit code of a program that runs besides."""
+        """The exit code of another program run in the container."""
         return self._besides(words).returncode
 
     def output(self, *words: str) -> str:
-        """The output of a program that runs besides."""
+        """The output of another program run in the container."""
         done = self._besides(words)
         require(done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()}")
         return done.stdout.strip()
 
     def is_running(self) -> bool:
-        """Whether the program runs."""
+        """Whether the program is running."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> str:
-        """Send SIGTERM to the first process, as orchestrators do; it must end with exit code 0."""
+        """Send SIGTERM to the first process, as orchestrators do; it must exit with code 0."""
         began = time.monotonic()
         init = next((pid for pid in self._descendants() if _name(pid) == "tini"), None)
         if init is None or self._process is None:
@@ -156,7 +156,7 @@ class Container:
         return f"with exit code 0 in {time.monotonic() - began:.1f} s"
 
     def end(self) -> None:
-        """Kill what still runs: only after a failure there is something."""
+        """Kill processes that are still running after a failure."""
         for pid in self._descendants():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

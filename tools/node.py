@@ -1,4 +1,4 @@
-"""The JavaScript packages that programs of the tests need, installed once for all runs on this machine.
+"""Installs the JavaScript packages that the tests need, once for all runs on this machine.
 
     python -m tools.node [--install]
 
@@ -31,7 +31,7 @@ def find_packages() -> Path | None:
 
 
 def install() -> str | None:
-    """Install the packages, unless they are there; the reason if that failed."""
+    """Install the packages, unless they are installed; returns the reason if that fails."""
     folder = _folder()
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -69,7 +69,7 @@ def _npm_install(folder: Path) -> str | None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print where the packages are. A missing registry is no failure: the end of the test run says it once more."""
+    """Print the folder of the packages. A failed install is not an error: the test run reports it again at its end."""
     problem = install() if "--install" in arguments else None
     found = find_packages()
     if found is None:

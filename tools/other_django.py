@@ -1,9 +1,9 @@
-"""An environment with the Django that the tests' own environment does not have, made once per checkout.
+"""Installs an environment with the Django version that the tests' own environment lacks, once per checkout.
 
     python -m tools.other_django [--install]
 
-On Python 3.11 the tests have Django 5.2 and the package django-tasks; Django 6 needs Python 3.12 or newer, which is
-looked for. Where the tests run on such a Python themselves, they have Django 6, and the environment gets Django 5.2.
+On Python 3.11, the tests have Django 5.2 and the package django-tasks, and this environment gets Django 6, if a Python
+3.12 or newer is found. On newer Pythons, the tests have Django 6, and this environment gets Django 5.2.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _QUESTION: Final = "import ensurepip, sys, venv; sys.exit(sys.version_info < (%d
 
 
 def find_environment() -> Path | None:
-    """The environment's Python; None if it is not installed, or for an older list of packages."""
+    """The environment's Python; None if it is not installed or outdated."""
     note = FOLDER / "installed"
     return FOLDER / "bin" / "python" if note.exists() and note.read_text() == _list_hash() else None
 
 
 def install() -> str | None:
-    """Make the environment, unless it is there; the reason if that failed."""
+    """Create the environment, unless it exists; returns the reason if that fails."""
     FOLDER.mkdir(exist_ok=True)
     with (ROOT / ".venv-django" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -49,7 +49,7 @@ def install() -> str | None:
             return None
         python = find_python()
         if python is None:
-            return f"no Python {PYTHON_MIN[0]}.{PYTHON_MIN[1]} or newer was found that can make virtual environments"
+            return f"no Python {PYTHON_MIN[0]}.{PYTHON_MIN[1]} or newer was found that can create virtual environments"
         problem = _run(python, "-m", "venv", str(FOLDER)) or _run(
             str(FOLDER / "bin" / "python"),
             "-m",
@@ -65,7 +65,7 @@ def install() -> str | None:
 
 
 def find_python() -> str | None:
-    """A Python that is new enough: this one, one on the PATH, or one that pyenv or uv has installed."""
+    """A Python that is new enough: this one, one on the PATH, or one installed by pyenv or uv."""
     return next((one for one in dict.fromkeys(_candidates()) if _is_new_enough(one)), None)
 
 
@@ -82,7 +82,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _is_new_enough(python: str) -> bool:
-    """Asked of the program itself: a shim of pyenv may stand for nothing."""
+    """Whether a Python is new enough; it is run, because a pyenv shim can be unusable."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words
             [python, "-c", _QUESTION % PYTHON_MIN],
@@ -116,7 +116,7 @@ def _run(*command: str) -> str | None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print where the environment is. A missing one is no failure: the end of the test run says it once more."""
+    """Print the path of the environment. A missing one is not an error: the test run reports it again at its end."""
     problem = install() if "--install" in arguments else None
     found = find_environment()
     if found is None:

@@ -1,4 +1,4 @@
-"""Pictures of every page of the dashboard: light, dark, and on a phone.
+"""Take screenshots of every page of the dashboard: light, dark, and on a phone.
 
 python -m tools.screenshots [FOLDER] [--chosen] [--store busy|empty|one|young|failing|broken]
 """
@@ -66,13 +66,13 @@ async def _opened(store: str, scratch: Path) -> AsyncIterator[World | Population
 
 
 class _Album(NamedTuple):
-    """Where pictures go, and which are wanted; None: all."""
+    """The folder of the screenshots, and which to take; None: all."""
 
     folder: Path
     chosen: Collection[str] | None
 
     async def add(self, visitor: Visitor, name: str, path: str) -> None:
-        """A picture of a page, once its live part has come."""
+        """Take a screenshot of a page once its live part is loaded."""
         if self.chosen is not None and name not in self.chosen:
             return
         page = await visitor.go(path)
@@ -118,7 +118,7 @@ async def _broken(browser: Browser, scratch: Path, album: _Album) -> None:
 
 
 async def _fit(page: Page) -> None:
-    """A window as high as the page, within reason: what sticks to an edge stands where people see it."""
+    """Make the window as high as the page, up to a limit, so that sticky elements are in their usual position."""
     window = page.viewport_size or DESKTOP
     height: int = await page.evaluate("document.documentElement.scrollHeight")
     fitting = ViewportSize(width=window["width"], height=min(max(height, DESKTOP["height"]), HEIGHT_MAX))

@@ -2,8 +2,8 @@
 
     python -m tools.seeded_faults [--list] [--only NAME ...] [--everything]
 
-Each fault of seeded_faults.toml is put into a copy of the tree, and the tests of the packages it touches run until
-the first one fails. `--everything` runs them on every engine and in every way, as `make test-all` does.
+Each fault in seeded_faults.toml is applied to a copy of the source, and the tests of the affected packages run until
+the first one fails. `--everything` runs them on every engine and in every configuration, as `make test-all` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS_MAX: Final = 900
 
 
 class Fault(NamedTuple):
-    """A fault: what is changed into what, and the tests that may notice."""
+    """A fault: the text to replace, its replacement, and the tests that should notice."""
 
     file: str
     old: str
@@ -40,7 +40,7 @@ FAULTS: Final = {
 
 
 def noticed(fault: Fault, *, everything: bool) -> tuple[str, float]:
-    """The first test that fails because of a fault, empty if none does; and the seconds it took."""
+    """The first test that fails because of a fault (empty if none does), and the seconds it took."""
     with tempfile.TemporaryDirectory(prefix="everwork-fault-") as folder:
         copy = Path(folder)
         for name in COPIED:
@@ -48,7 +48,7 @@ def noticed(fault: Fault, *, everything: bool) -> tuple[str, float]:
         target = copy / SOURCE / fault.file
         text = target.read_text()
         if text.count(fault.old) != 1:
-            raise SystemExit(f"{fault.file}: {fault.old!r} is there {text.count(fault.old)} times")
+            raise SystemExit(f"{fault.file}: {fault.old!r} occurs {text.count(fault.old)} times")
         target.write_text(text.replace(fault.old, fault.new))
         return _first_failure(copy, fault, everything=everything)
 
@@ -71,18 +71,18 @@ def _first_failure(copy: Path, fault: Fault, *, everything: bool) -> tuple[str, 
         command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    lines.sort(key=lambda line: line.startswith("ERROR"))  # What is under way when a run ends may err.
+    lines.sort(key=lambda line: line.startswith("ERROR"))  # Tests in progress when a run ends may fail.
     if done.returncode not in (0, 1, 2) or (done.returncode and not lines):
         raise SystemExit(done.stdout[-3_000:] + done.stderr[-1_000:])
     return (lines[0].partition(" - ")[0] if lines else ""), time.monotonic() - began
 
 
 def main() -> None:
-    """Try the faults and list how each was noticed; exit 1 if one was not."""
+    """Try the faults and list which test noticed each; exit code 1 if one was not noticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="only list them")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=FAULTS, default=list(FAULTS))
-    parser.add_argument("--everything", action="store_true", help="on every engine and in every way")
+    parser.add_argument("--everything", action="store_true", help="on every engine and in every configuration")
     options = parser.parse_args()
     missed = []
     for name in options.only:

@@ -1,6 +1,6 @@
-"""What an engine's storage itself allows: the bare loops that everything else is a fraction of.
+"""Bare loops: what the storage of an engine itself allows; the baseline of all ratios.
 
-One table or its like, one index, no rules: no fencing, no counts, no history, no finished jobs.
+One table or equivalent, one index, no rules: no fencing, no counts, no history, no finished jobs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Bare(NamedTuple):
     drain: Callable[[Bench, int], Coroutine[Any, Any, Timing]]
     """Claim 100 in one call, delete the 100 in the next, until nothing is left."""
     insert: Callable[[Bench, int, int], Coroutine[Any, Any, Timing]]
-    """Insert so many, in calls of one size."""
+    """Insert a number of jobs, in calls of one size."""
 
 
 _BARE = {module.__name__.rpartition(".")[2]: Bare(module.drain, module.insert) for module in (sqlite, postgres, redis)}
 
 
 def bare_of(bench: Bench) -> Bare:
-    """The loops of the engine that is measured."""
+    """The loops of the measured engine."""
     return _BARE[bench.host.name]

@@ -1,4 +1,4 @@
-"""PostgreSQL alone: one table, one index, one connection; claims skip what others have locked."""
+"""PostgreSQL alone: one table, one index, one connection; claims skip locked rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redis alone: a sorted set of ready jobs, one of leases, a hash of payloads; one script a call, one connection."""
+"""Redis alone: a sorted set of ready jobs, one of leases, a hash of payloads; one script per call, one connection."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ async def _insert(redis: Redis, jobs: int, batch: int) -> None:
 
 
 def _server(url: str) -> str:
-    """The URL without what only Everwork understands."""
+    """The URL without Everwork's own parameters."""
     return url.partition("?")[0]

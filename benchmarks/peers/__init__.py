@@ -1,1 +1,1 @@
-"""Everwork beside its peers, in one harness: `python -m benchmarks peers`."""
+"""Compares Everwork with other job queues, in one harness: `python -m benchmarks peers`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks peers`: Everwork and its peers by turns, in one harness, on the same servers."""
+"""`python -m benchmarks peers`: Everwork and other job queues in turn, in one harness, on the same servers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PEERS = {
 }
 DEFAULT = ("postgres", "redis")
 BULK_PEER = "pgqueuer"
-"""Whose bulk enqueue is the one to reach, on any engine."""
+"""The peer whose bulk enqueue is the target on every engine."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure everybody in turn, as often as asked, and print the medians."""
+    """Measure all queues in turn, for the requested number of rounds, and print the medians."""
     options = _options(arguments)
     load_before = os.getloadavg()[0]
     with _home() as home:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _in_turn(engine: str) -> list[str]:
-    """The fastest peer, then we, then the others."""
+    """The fastest peer first, then Everwork, then the others."""
     ours = f"everwork_{engine}"
     first, *others = PEERS[engine]
     return [first, ours, f"{ours}{CALLERS}", *others]
@@ -53,7 +53,7 @@ def _report(engine: str, harness: Harness, known: Facts, *, is_written: bool) ->
     rows = harness.read()
     found = figures_of(rows, engine)
     if f"everwork_{engine}" not in found:
-        sys.exit(f"{harness.rows} has no figures of everwork_{engine}: measure first, with --repeat 1 or more")
+        sys.exit(f"{harness.rows} has no figures for everwork_{engine}: run with --repeat 1 or more first")
     bulk_peer = figures_of(rows, "postgres").get(BULK_PEER)
     text = as_markdown(engine, found, wanted_of(engine, found, bulk_peer), known)
     print(text, flush=True)
@@ -63,7 +63,7 @@ def _report(engine: str, harness: Harness, known: Facts, *, is_written: bool) ->
 
 @contextmanager
 def _home() -> Iterator[Path]:
-    """Where the peers are installed: $BENCH_HOME, which is kept, or a folder that is gone afterwards."""
+    """Where the peers are installed: $BENCH_HOME, which is kept, or a temporary folder."""
     kept = os.environ.get("BENCH_HOME")
     if kept:
         Path(kept).mkdir(parents=True, exist_ok=True)
@@ -82,16 +82,20 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     default = ROOT.parent / "shared" / "bench" / "peers"
     parser.add_argument("--engine", nargs="+", choices=PEERS, default=DEFAULT, metavar="ENGINE",
                         help=f"some of: {', '.join(PEERS)}; default: {', '.join(DEFAULT)}")  # fmt: skip
-    parser.add_argument("--repeat", type=int, default=5, help="rounds; 0: only report --rows; default: %(default)s")
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="number of rounds; 0 only reports --rows; default: %(default)s"
+    )
     parser.add_argument("--harness", type=Path, default=default, help="the folder of the harness's run.py")
-    parser.add_argument("--rows", type=Path, help="a file that keeps every row, added to what it holds")
-    parser.add_argument("--jobs", type=int, help="jobs in a drain, instead of each peer's own number: a first look")
+    parser.add_argument("--rows", type=Path, help="file to append every row to")
+    parser.add_argument(
+        "--jobs", type=int, help="number of jobs in a drain, instead of each peer's own, for a first impression"
+    )
     parser.add_argument("--write", action="store_true", help=f"also write the tables into {results.RESULTS.name}")
     options = parser.parse_args(arguments)
     if options.write and options.jobs:
-        parser.error("--write is for whole runs: leave --jobs out")
+        parser.error("--write needs whole runs: omit --jobs")
     if not (options.harness / "run.py").is_file():
-        parser.error(f"there is no harness at {options.harness}: name the folder of its run.py with --harness")
+        parser.error(f"there is no harness at {options.harness}: set --harness to the folder of its run.py")
     problem = missing(options.engine)
     if problem:
         parser.error(problem)

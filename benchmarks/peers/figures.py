@@ -1,4 +1,4 @@
-"""What the harness's rows say of each peer: medians over the rounds."""
+"""The figures of each peer, from the harness's rows: medians over the rounds."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any
 
 CALLERS = "_callers"
-"""How the adapter is called whose bulk is many callers at once."""
+"""The suffix of adapters whose bulk enqueue is many concurrent callers."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """One peer, or we ourselves."""
+    """The figures of one peer, or of Everwork."""
 
     name: str
     version: str = "?"
@@ -26,7 +26,7 @@ class Figures:
     failures: list[str] = field(default_factory=list)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take one row of the harness into account."""
+        """Add one row of the harness."""
         if row.get("failed"):
             self.failures.append(f"{row['workload']}: {row['figure']}")
             return
@@ -39,12 +39,12 @@ class Figures:
                 self.taken.setdefault(name, []).append(row[name])
 
     def median(self, name: str) -> float | None:
-        """The middle of what was measured; None if it was not."""
+        """The median of a figure; None if it was not measured."""
         return median(self.taken[name]) if self.taken.get(name) else None
 
 
 def figures_of(rows: Iterable[Mapping[str, Any]], engine: str) -> dict[str, Figures]:
-    """Everybody who was measured on an engine."""
+    """All queues that were measured on an engine."""
     found: dict[str, Figures] = {}
     for row in rows:
         if row["engine"] == engine and row["workload"] in ("W1", "W2", "install"):
@@ -54,7 +54,7 @@ def figures_of(rows: Iterable[Mapping[str, Any]], engine: str) -> dict[str, Figu
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One thing that is wanted in comparison with a peer."""
+    """One target relative to a peer."""
 
     what: str
     ours: float | None
@@ -65,23 +65,23 @@ class Ask:
 
     @property
     def ratio(self) -> float | None:
-        """Ours by theirs."""
+        """Everwork's figure divided by the peer's."""
         return self.ours / self.theirs if self.ours is not None and self.theirs else None
 
     @property
     def is_met(self) -> bool | None:
-        """Whether it is as wanted; None if it was not measured."""
+        """Whether the target is met; None if it was not measured."""
         if self.ratio is None:
             return None
         return self.ratio >= self.at_least if self.at_least is not None else self.ratio <= (self.at_most or 0)
 
 
 DRAIN_MIN = {"postgres": 1.5, "redis": 7.0}
-"""Where nothing is wanted in comparison with peers, the figures are shown alone."""
+"""On engines without targets relative to peers, only the figures are shown."""
 
 
 def asks_of(engine: str, found: Mapping[str, Figures], bulk_peer: Figures | None) -> list[Ask]:
-    """What is wanted on an engine; the best peer is the best of those who were measured."""
+    """The targets on an engine; the best peer is the best of those measured."""
     if engine not in DRAIN_MIN:
         return []
     ours = found[f"everwork_{engine}"]
@@ -99,7 +99,7 @@ def asks_of(engine: str, found: Mapping[str, Figures], bulk_peer: Figures | None
         ask("latency p50, ms", "p50", best=False, at_most=1.2),
         ask("latency p99, ms", "p99", best=False, at_most=1.2),
         ask("single enqueue, /s", "single", at_least=0.8),
-        Ask("64 callers, /s, by single enqueue", callers.median("bulk") if callers else None,
+        Ask("64 callers, /s, vs. single enqueue of the peer", callers.median("bulk") if callers else None,
             single.name if single else "", single_rate, at_least=3.0),
     ]  # fmt: skip
     if bulk_peer is not None:

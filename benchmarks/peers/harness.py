@@ -1,4 +1,4 @@
-"""The peers' harness as a program: one round of it, and the rows that it writes."""
+"""Runs the harness of the peers: one round, and the rows that it writes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 ADAPTERS = Path(__file__).with_name("adapters")
 SERVERS = {"postgres": "initdb", "redis": "redis-server"}
-"""What has to be there for an engine to be measured."""
+"""The programs needed to measure an engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """Where the harness is, where it may work, and how much it measures."""
+    """The folder of the harness, its working folder, and how much it measures."""
 
     folder: Path
     home: Path
@@ -31,7 +31,7 @@ class Harness:
         """Measure each of these once, in this order; the rows are appended to the file."""
         amount = [] if self.jobs is None else ["--n", str(self.jobs)]
         command = [sys.executable, str(self.folder / "run.py"), *names, "--out", str(self.rows), *amount]
-        # From the root of the project: our adapters install it from there.
+        # In the root of the project: our adapters install it from there.
         subprocess.run(command, check=True, cwd=ROOT, env=self._environment(), stdout=sys.stderr)
 
     def read(self) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ class Harness:
 
 
 def missing(engines: Sequence[str]) -> str | None:
-    """What the harness will not find, in words; None if all is there."""
+    """What is missing for the harness, as text; None if nothing is."""
     for engine in engines:
         program = SERVERS.get(engine)
         if program is not None and shutil.which(program, path=path()) is None:
@@ -58,7 +58,7 @@ def missing(engines: Sequence[str]) -> str | None:
 
 
 def path() -> str:
-    """Where programs are looked for. A redis-server that came with a wheel serves where the system has none."""
+    """The PATH of the harness; with the redis-server of a wheel, if the system has none."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 

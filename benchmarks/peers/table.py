@@ -1,4 +1,4 @@
-"""The comparison with the peers as text: what goes to the terminal and into RESULTS.md."""
+"""The comparison with other job queues as text, for the terminal and RESULTS.md."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.peers.figures import CALLERS, Ask, Figures
 
 HEADINGS = (
-    "", "version", "drain jobs/s", "range", "enqueue single /s", "bulk /s", "64 callers /s", "p50 ms", "p99 ms",
+    "", "version", "drain jobs/s", "range", "single enqueue /s", "bulk /s", "64 callers /s", "p50 ms", "p99 ms",
     "CPU us/job worker + server", "ack", "exactly once",
 )  # fmt: skip
 
 
 def as_markdown(engine: str, found: Mapping[str, Figures], asks: Sequence[Ask], known: Mapping[str, str]) -> str:
-    """One engine: everybody's figures, what is wanted, how everybody was set up."""
+    """One engine: the figures, targets and settings of all queues."""
     shown = sorted(
         (figures for name, figures in found.items() if not name.endswith(CALLERS)),
         key=lambda figures: -(figures.median("rate") or 0),
@@ -21,7 +21,7 @@ def as_markdown(engine: str, found: Mapping[str, Figures], asks: Sequence[Ask], 
     callers = found.get(f"everwork_{engine}{CALLERS}")
     rows = [_cells(one, callers if one.name == f"everwork_{engine}" else None) for one in shown]
     facts = "; ".join(f"{name}: {fact}" for name, fact in known.items())
-    return f"""### Beside the peers: {engine}
+    return f"""### Comparison with other job queues: {engine}
 
     python -m benchmarks peers --engine {engine} --write
 
@@ -29,7 +29,7 @@ def as_markdown(engine: str, found: Mapping[str, Figures], asks: Sequence[Ask], 
 
 {_table(HEADINGS, rows)}
 
-{_table(("wanted", "ours", "best peer", "theirs", "ratio", "aim", "met"), map(_ask_cells, asks)) if asks else ""}
+{_table(("figure", "Everwork", "best peer", "peer", "ratio", "target", "met"), map(_ask_cells, asks)) if asks else ""}
 
 {_notes(found.values())}
 """

@@ -74,7 +74,7 @@ async def _print_jobs(cards: GiftCards, title: str, statement: str) -> None:
 
 
 def _serve(settings: Settings, port: int) -> None:
-    import uvicorn  # noqa: PLC0415 - the other commands do without
+    import uvicorn  # noqa: PLC0415 - not needed by the other commands
 
     from giftcards.web import web_application  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ def _serve(settings: Settings, port: int) -> None:
 
 
 async def _demo(settings: Settings) -> None:
-    """Process cards as a cron service would, one run a second; the first e-mail fails, and is retried after 5 s."""
+    """Process cards as a cron service would, one run per second; the first e-mail fails and is retried after 5 s."""
     logs.configure("console", "CRITICAL")
     async with GiftCards(settings, middleware=[FailTypes({EMAIL: 1})]) as cards:
         ordered = [await cards.order(*customer) for customer in CUSTOMERS]

@@ -106,7 +106,7 @@ class GiftCards:
         async with self._database.transaction() as tx:
             return await tx.fetch(statement, *values)
 
-    # Stages. A stage that runs again after a crash finds what it did before, and does it only once. ---------------
+    # Stages. A stage that runs again after a crash finds its earlier results and does nothing twice. ---------------
 
     async def give_personal_code(self, ctx: JobContext, events: EventCollector) -> str:
         """Give the customer a unique code."""
@@ -137,7 +137,7 @@ class GiftCards:
         return str(number)
 
     async def send_email(self, ctx: JobContext) -> str:
-        """Send the card. A real one would pass the correlation id to the mail service, as its idempotency key."""
+        """Send the card. A real one would pass the correlation id to the mail service as an idempotency key."""
         async with self._database.transaction() as tx:
             order = await _order(tx, ctx)
             sent_at = datetime.now(UTC).isoformat(timespec="seconds")

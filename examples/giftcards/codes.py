@@ -1,4 +1,4 @@
-"""Personal codes such as KATE1520: a name and four digits, given to one customer only."""
+"""Personal codes such as KATE1520: a name and four digits, unique to one customer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TRIES: Final = 3
 NAME_LETTERS: Final = 4
 
 Claim = Callable[[str], Awaitable[bool]]
-"""Takes a code for a customer, atomically; False if it is taken."""
+"""Reserves a code for a customer, atomically; False if it is already taken."""
 Digits = Callable[[], int]
 
 
@@ -32,7 +32,7 @@ async def generate_unique_personal_code(customer: str, claim: Claim, digits: Dig
         if await claim(code):
             return code
         tried.append(code)
-    raise DuplicatePersonalCode(f"duplicate personal_code: {', '.join(tried)} are taken")
+    raise DuplicatePersonalCode(f"duplicate personal_code: {', '.join(tried)} are already taken")
 
 
 def _letters(customer: str) -> str:

@@ -1,6 +1,6 @@
-"""The application's own tables, beside the jobs in the same SQLite file or PostgreSQL database.
+"""The application's own tables, in the same SQLite file or PostgreSQL database as the jobs.
 
-Both take the same statements: `$1` is a numbered parameter of PostgreSQL and a named one of SQLite.
+Both accept the same statements: `$1` is a numbered parameter in PostgreSQL and a named one in SQLite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 
 class Transaction(Protocol):
-    """A transaction; `connection` is what `app.enqueue(tx=...)` takes."""
+    """A transaction; pass its `connection` to `app.using(tx=...)`."""
 
     @property
     def connection(self) -> Any:
@@ -48,7 +48,7 @@ class Transaction(Protocol):
 
 
 class Database(Protocol):
-    """The database that a store's URL names."""
+    """The database at a store's URL."""
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """`async with database.transaction() as tx`: commits at the end, rolls back after an error."""
@@ -65,25 +65,27 @@ def database_of(url: str) -> Database:
         return SqliteDatabase(url)
     if url.startswith(("postgresql:", "postgres:")):
         return PostgresDatabase(url)
-    raise BadConfiguration("EVERWORK_ENGINE: must be a SQLite or PostgreSQL URL: this example has its own tables")
+    raise BadConfiguration(
+        "EVERWORK_ENGINE: must be a SQLite or PostgreSQL URL, because this example has its own tables"
+    )
 
 
 class SqliteDatabase:
-    """The file that holds the jobs, too."""
+    """The SQLite file that also holds the jobs."""
 
     def __init__(self, url: str) -> None:
         self._path = unquote(urlsplit(url).path)[1:]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction that may write from the start."""
+        """A transaction that takes the write lock when it begins."""
         with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield _SqliteTransaction(connection)
             connection.execute("COMMIT")
 
     async def set_up(self) -> None:
-        """Create what is missing."""
+        """Create missing tables and views."""
         async with self.transaction() as tx:
             for statement in (*TABLES, VIEW.format(create="CREATE VIEW IF NOT EXISTS", schema="")):
                 await tx.execute(statement)
@@ -105,7 +107,7 @@ def _named(values: tuple[object, ...]) -> dict[str, object]:
 
 
 class PostgresDatabase:
-    """The database that holds the jobs, too; they are in a schema of their own."""
+    """The PostgreSQL database that also holds the jobs, in their own schema."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -114,8 +116,8 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction on a connection of its own."""
-        import asyncpg  # noqa: PLC0415 - only where it is used
+        """A transaction on its own connection."""
+        import asyncpg  # noqa: PLC0415 - needed only for PostgreSQL
 
         connection = await asyncpg.connect(self._address)
         try:
@@ -125,7 +127,7 @@ class PostgresDatabase:
             await connection.close()
 
     async def set_up(self) -> None:
-        """Create what is missing, one process at a time."""
+        """Create missing tables and views, one process at a time."""
         async with self.transaction() as tx:
             await tx.execute("SELECT pg_advisory_xact_lock($1)", SETUP_LOCK)
             view = VIEW.format(create="CREATE OR REPLACE VIEW", schema=f'"{self._schema}".')

@@ -19,7 +19,7 @@ STORE = os.environ.get("EVERWORK_ENGINE", "redis://localhost:6379/0")
 
 
 class ExampleWorker(AbstractWorker):
-    """Handles every event of example-stream, and what its own trigger sends every 30 seconds."""
+    """Handles every event of example-stream, and is called by its own trigger every 30 seconds."""
 
     @classmethod
     def _get_settings(cls) -> WorkerSettings:
@@ -44,7 +44,7 @@ class ExampleWorker(AbstractWorker):
 
 
 async def main() -> None:
-    """Run until Ctrl-C or SIGTERM; jobs that run may finish."""
+    """Run until Ctrl-C or SIGTERM; running jobs finish."""
     manager = ProcessManager(
         uuid="unique-manager-uuid",
         processes=[Process(workers=[ExampleWorker])],

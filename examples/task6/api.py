@@ -23,7 +23,7 @@ STATUS: dict[type[Exception], int] = {InvalidInput: 422, JobNotFound: 404, Wrong
 
 
 def web_application(app: Everwork, client: Client) -> Starlette:
-    """The API of a store, and its worker beside it."""
+    """The API of a store, with its worker in the same process."""
 
     @asynccontextmanager
     async def working(_: Starlette) -> AsyncIterator[None]:
@@ -91,7 +91,7 @@ def _checked(sent: object) -> tuple[str, dict[str, Any], int]:
     if not isinstance(sent, dict):
         raise InvalidInput("body", "must be a JSON object")
     if unknown := sent.keys() - FIELDS:
-        raise InvalidInput(min(unknown), f"is unknown; allowed are {', '.join(sorted(FIELDS))}")
+        raise InvalidInput(min(unknown), f"is unknown; allowed: {', '.join(sorted(FIELDS))}")
     if sent.get("type") not in TYPES:
         raise InvalidInput("type", f"must be one of {', '.join(TYPES)}")
     payload = sent.get("payload", {})

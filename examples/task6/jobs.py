@@ -1,4 +1,4 @@
-"""The worker: what each type does, and which calls fail. It reports outcomes; the engine decides what follows."""
+"""The worker: what each type does, and which calls fail. It reports outcomes; the engine decides about retries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY: Final = RetryPolicy(max_attempts=MAX_RETRIES, base=0.0, jitter=0.0)
 
 
 def make_app(store: str, *, fail_every: int | None, fail_types: Collection[str]) -> Everwork:
-    """The worker of a store. One job at a time, so that the same jobs fail in every run."""
+    """The worker of a store. It runs one job at a time, so that the same jobs fail in every run."""
     app = Everwork(store, middleware=_failures(fail_every, fail_types))
     for type in TYPES:
         app.job(type, retry=RETRY)(process)
@@ -29,6 +29,6 @@ async def process(**payload: Any) -> dict[str, Any]:
 
 
 def _failures(every: int | None, types: Collection[str]) -> list[Middleware]:
-    """Counted, never random: calls of these types, and every n-th of the others."""
+    """Fault injection, never random: all calls of these types, and every n-th of the others."""
     failures: list[Middleware] = [FailTypes(set(types))] if types else []
     return failures if every is None else [*failures, FailEveryNth(every)]

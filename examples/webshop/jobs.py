@@ -25,7 +25,7 @@ class Payment:
 
 
 class CardDeclined(Exception):
-    """The card was declined; a later attempt may succeed."""
+    """The card was declined; a later attempt can succeed."""
 
 
 class Bank:
@@ -38,7 +38,7 @@ class Bank:
     async def charge(self, amount: Decimal) -> Decimal:
         if self.declines:
             self.declines -= 1
-            raise CardDeclined("the bank says: try again later")
+            raise CardDeclined("declined by the bank, try again later")
         return amount * Decimal("0.02")
 
 

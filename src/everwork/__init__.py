@@ -1,6 +1,6 @@
-"""Everwork: a durable job engine. This module holds the public names and nothing else.
+"""Everwork: a durable job engine for Python, on SQLite, PostgreSQL or Redis.
 
-Names are loaded when they are first used, so that a program pays only for what it uses.
+This module exports the public names. Each is imported on first use, so a program loads only what it needs.
 """
 
 from importlib import import_module

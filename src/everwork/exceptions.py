@@ -43,7 +43,7 @@ class EverworkError(Exception):
 
 
 class InvalidInput(EverworkError, ValueError):
-    """A value given by the caller is wrong."""
+    """A value from the caller is invalid. `field` names it, `problem` says what is wrong and what is allowed."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -52,7 +52,7 @@ class InvalidInput(EverworkError, ValueError):
 
 
 class JobError(EverworkError):
-    """The request cannot be applied to this job."""
+    """The job's state does not allow the call. `key` is the job's key."""
 
     def __init__(self, key: int, message: str) -> None:
         super().__init__(message)
@@ -60,14 +60,14 @@ class JobError(EverworkError):
 
 
 class JobNotFound(JobError):
-    """There is no job with this key. `key` is 0 if the given text is not a well-formed key."""
+    """There is no job with this key; it may have been deleted. `key` is 0 if the given text is not a valid key."""
 
     def __init__(self, key: int, message: str | None = None) -> None:
         super().__init__(key, message or f"Job '{key}' not found")
 
 
 class WrongState(JobError):
-    """The job is in a state that does not allow the call."""
+    """The job is in a state that does not allow the call; for example, a completed job cannot be cancelled."""
 
 
 class LeaseLost(JobError):
@@ -83,7 +83,7 @@ class ResultNotStored(JobError):
 
 
 class JobFailed(JobError):
-    """The job whose result was requested failed: `error` is its last error, `state` is failed or cancelled."""
+    """Raised by `result()` if the job failed. `error` is its last error."""
 
     state = "failed"
 
@@ -93,7 +93,7 @@ class JobFailed(JobError):
 
 
 class JobCancelled(JobFailed):
-    """The job whose result was requested was cancelled; `error` is the reason that was given."""
+    """Raised by `result()` if the job was cancelled. `error` is the reason, if one was given."""
 
     state = "cancelled"
 
@@ -133,7 +133,7 @@ class PermissionDenied(AccessError):
 
 
 class TooManyRequests(AccessError):
-    """The caller's rate limit is exceeded."""
+    """The rate limit of the API key is exceeded; try again after `retry_after_ms` milliseconds."""
 
     def __init__(self, message: str, retry_after_ms: int) -> None:
         super().__init__(message)
@@ -177,7 +177,7 @@ class Fail(Signal):
 
 
 class Reject(Signal):
-    """The job is invalid: it fails, is marked rejected, and is never requeued automatically."""
+    """Raise it if the job is invalid: it fails, is marked as rejected, and is never requeued automatically."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail)
@@ -185,7 +185,10 @@ class Reject(Signal):
 
 
 class Retry(Signal):
-    """The job is retried within its max_attempts, after `delay` seconds (default: by its policy)."""
+    """Raise it to retry the job within its `max_attempts`: `raise Retry("not ready yet", delay=30)`.
+
+    `delay` is in seconds (default: by the policy). `Retry(30)` sets only the delay.
+    """
 
     def __init__(self, detail: str | float = "", *, delay: float | None = None, **unknown: object) -> None:
         for name in unknown:

@@ -23,12 +23,12 @@ __all__ = ["init"]
 
 
 def init(app: Everwork, flask_app: Flask) -> None:
-    """Connect an application to a Flask application; call it in the factory, before or after jobs are declared.
+    """Connect an Everwork application to a Flask application. Call it in the factory, before or after declaring jobs.
 
     Each handler call gets its own application context, pushed in the thread that runs the handler, so that resources
     torn down with the context (such as a database session) belong to that thread. `flask_app.extensions["everwork"]` is
-    the application, and `flask everwork worker` runs its workers. If the factory is called again, as in tests, handlers
-    use the newest Flask application.
+    the Everwork application, and `flask everwork worker` runs its workers. If the factory is called again, as in tests,
+    handlers use the newest Flask application. Raises `BadConfiguration` if an argument is invalid.
     """
     if not isinstance(app, Everwork):
         raise BadConfiguration(f"flask: init takes an Everwork application, not {checks.shown(app)}")
@@ -68,10 +68,10 @@ commands = AppGroup(EXTENSION, help="Run the jobs of this application.")
     default=SHUTDOWN_SECONDS,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="Seconds for running jobs to finish.",
+    help="Seconds that running jobs get to finish.",
 )
 def worker(log_level: str, log_format: str, shutdown_timeout: float) -> None:
-    """Run the workers until SIGINT or SIGTERM; a second signal cancels running jobs."""
+    """Run the workers until SIGINT or SIGTERM. A second signal cancels running jobs."""
     app: Everwork = current_app.extensions[EXTENSION]
     logs.configure("json" if log_format == "json" else "console", log_level.upper())
     try:

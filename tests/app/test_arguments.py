@@ -248,7 +248,7 @@ class Taker:
 
 @pytest.mark.parametrize("name", ["self", "ctx"])
 def test_a_name_that_the_handler_needs_for_something_else_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match=f"^{name}: is taken"):
+    with pytest.raises(InvalidInput, match=f"^{name}: is reserved"):
         Arguments(Taker().take).bind({name: 1})
 
 

@@ -119,7 +119,9 @@ async def test_a_handler_can_join_while_others_run(app: Everwork) -> None:
         await finished(app, await app.enqueue("early"))
         runtime.add(a_handler(nothing, "late", "more"))
         assert (await finished(app, late)).state is State.COMPLETED
-        with pytest.raises(BadConfiguration, match="worker 'third': it, or a source of it, is there already"):
+        with pytest.raises(
+            BadConfiguration, match="worker 'third': this worker or one of its sources has already been added"
+        ):
             runtime.add(a_handler(nothing, "more", name="third"))
 
 

@@ -104,7 +104,7 @@ async def test_a_schedule_gives_its_arguments_as_the_annotations_say(app: Everwo
         ({"cron": "0 9 * * *", "cron_arguments": {"day": "soon"}}, "cron_arguments.day: "),
         ({"cron": "0 9 * * *", "cron_arguments": {"dya": 1}}, "cron_arguments.dya: the handler has no such argument"),
         ({"cron": "0 9 * * *", "cron_arguments": [1]}, "cron_arguments: must be"),
-        ({"cron_arguments": {"day": "2026-11-18"}}, "cron_arguments: need a schedule: set cron, too"),
+        ({"cron_arguments": {"day": "2026-11-18"}}, "cron_arguments: need a schedule: set cron as well"),
         ({"cron": "0 9 * * *", "is_catchup": "no"}, "is_catchup: must be True or False, not 'no'"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_function_that_needs_arguments_cannot_run_by_the_clock(app: Everwork) 
 
 
 def test_a_bad_schedule_is_told_at_the_declaration(app: Everwork) -> None:
-    with pytest.raises(InvalidInput, match="cron: must be a cron expression, like '0 9 \\* \\* 1': Bad hour"):
+    with pytest.raises(InvalidInput, match="cron: must be a cron expression, such as '0 9 \\* \\* 1': Bad hour"):
 
         @app.job("send", cron="0 25 * * *")
         def send() -> None: ...

@@ -143,7 +143,7 @@ async def test_an_exit_that_fails_after_the_handler_does_not_hide_the_handlers_e
     assert run.error == "ZeroDivisionError: division by zero"
     assert steps[-1] == "async generator got ZeroDivisionError"
     assert run.exception is not None
-    assert run.exception.__notes__ == ["dependency 'failing' failed on exit, too: ConnectionError: no rollback either"]
+    assert run.exception.__notes__ == ["dependency 'failing' also failed on exit: ConnectionError: no rollback either"]
 
 
 @pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])

@@ -143,7 +143,9 @@ async def test_a_job_type_that_nobody_handles_here_takes_any_argument(app: Everw
 async def test_a_function_that_is_no_job_is_refused(app: Everwork) -> None:
     async def send() -> None: ...
 
-    with pytest.raises(InvalidInput, match=r"^type: must be a type or a function under @app\.job, not <function "):
+    with pytest.raises(
+        InvalidInput, match=r"^type: must be a type or a function declared with @app\.job, not <function "
+    ):
         await app.enqueue(send)  # type: ignore[call-overload]
 
 

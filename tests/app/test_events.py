@@ -69,7 +69,7 @@ async def test_events_beyond_the_limit_and_after_the_call_are_refused(app: Everw
 
     async with handling(app, a_handler(work, "work", events_max=2)):
         job = await finished(app, await app.enqueue("work"))
-    assert str(job.last_error).startswith("InvalidInput: event: must be one of at most 2 in a call")
+    assert str(job.last_error).startswith("InvalidInput: event: must be at most 2 per call")
     with pytest.raises(InvalidInput, match="before its call ends"):
         kept[0].emit(Event(source="out"))
     assert await published(app) == []

@@ -121,7 +121,7 @@ async def test_a_lost_lease_stops_the_handler(app: Everwork, late: Engine, caplo
         assert (await late.sweep("late")).lapsed == 1
         await asyncio.wait_for(was_cancelled.wait(), DEADLINE_S)
     assert [event.kind for event in await app.history(key)] == ["lapse"]
-    event = "lease expired, stopping the handler; the job is retried while attempts are left"
+    event = "lease expired, stopping the handler; the job is retried if it has attempts left"
     assert logged(caplog, key) == [("WARNING", event)]
 
 
@@ -144,8 +144,8 @@ async def test_the_result_of_a_lost_lease_is_refused(
     job = await app.get(key)
     assert (job.state, job.attempts, job.result) == (State.PENDING, 1, None)
     assert logged(caplog, key) in (
-        [("WARNING", "outcome discarded, its lease had expired")],
-        [("WARNING", "lease expired, stopping the handler; the job is retried while attempts are left")],
+        [("WARNING", "outcome discarded, the lease had expired")],
+        [("WARNING", "lease expired, stopping the handler; the job is retried if it has attempts left")],
     )
     assert [event.kind for event in await app.history(key)] == ["lapse"]
 

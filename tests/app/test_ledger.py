@@ -118,7 +118,7 @@ async def test_a_call_that_is_past_its_time_when_its_process_stops_has_timed_out
 
     async with handling(app, a_handler(block, "work", timeout=0.04)) as runtime:
         job = await finished(app, await app.enqueue("work"))
-    error = "timed out after 0.04 s and blocked its process, until it was interrupted"
+    error = "timed out after 0.04 s and blocked its process until it was interrupted"
     assert (job.state, job.last_error) == (State.FAILED, error)
     [entry] = await app.history(job.key)
     assert str(entry.traceback).endswith(", in block\n    raise KeyboardInterrupt")

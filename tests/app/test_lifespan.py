@@ -199,7 +199,7 @@ async def test_a_lifespan_that_fails_on_exit_is_logged(make: Make, caplog: pytes
     app = make(lifespan)
     async with app:
         await app.run_once()
-    assert "the lifespan or a shared dependency failed on exit: error='ConnectionError: already gone (" in caplog.text
+    assert "lifespan or shared dependency failed on exit: error='ConnectionError: already gone (" in caplog.text
 
 
 async def test_a_stop_does_not_wait_for_a_lifespan_that_does_not_start(make: Make) -> None:
@@ -234,7 +234,7 @@ async def test_a_lifespan_that_does_not_end_is_left_behind_after_the_shutdown_ti
     app = make(lifespan)
     async with app:
         await app.run_once(shutdown_timeout=0.01)
-    assert "the lifespan and shared dependencies did not close in time" in caplog.text
+    assert "lifespan and shared dependencies did not close in time" in caplog.text
 
 
 async def test_a_lifespan_cannot_close_its_own_application(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -197,7 +197,7 @@ async def test_every_nth_call_fails_on_purpose_and_says_so(app: Everwork) -> Non
     first, second = await run_one(app, "work"), await run_one(app, "work")
     assert (first.attempts, second.attempts) == (1, 2)
     [failure, _] = await app.history(second.key)
-    assert failure.error == "SimulatedFailure: call 2 fails on purpose: one of 2 does"
+    assert failure.error == "SimulatedFailure: injected failure: call 2, one in 2 fails"
 
 
 async def test_calls_of_named_types_fail_on_purpose(url: str, clock: VirtualClock) -> None:
@@ -215,7 +215,7 @@ async def test_calls_of_named_types_fail_on_purpose(url: str, clock: VirtualCloc
         (State.FAILED, 3),
     ]
     assert jobs[1].last_error == "the card was declined"
-    assert jobs[3].last_error == "SimulatedFailure: every call of 'of a set' fails on purpose"
+    assert jobs[3].last_error == "SimulatedFailure: injected failure: every call of 'of a set' fails"
 
 
 async def test_faults_are_counted_exactly_by_many_threads() -> None:
@@ -258,9 +258,9 @@ def test_bad_middleware_and_faults_are_refused_by_name(tmp_path: Any) -> None:
             app.job("work", middleware=wrong)(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="n: must be a whole number from 1"):
         FailEveryNth(0)
-    with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception or a class of exceptions, not"):
+    with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception or an exception class, not"):
         FailTypes({"work": "always"})
-    with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception itself: UnicodeDecodeError needs"):
+    with pytest.raises(InvalidInput, match=r"types\['work'\]: must be an exception instance: UnicodeDecodeError needs"):
         FailTypes({"work": UnicodeDecodeError})
     for wrong_error in (UnicodeDecodeError, KeyboardInterrupt, KeyboardInterrupt()):
         with pytest.raises(InvalidInput, match="error: must be an exception"):

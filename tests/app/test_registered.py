@@ -109,16 +109,18 @@ async def test_only_the_functions_that_were_chosen_run(app: Everwork) -> None:
 async def test_a_type_without_a_function_is_refused_with_those_that_there_are(app: Everwork, types: list[str]) -> None:
     for type in ("mail-send", "report"):
         app.job(type)(_nothing)
-    with pytest.raises(InvalidInput, match=rf"types: no function matches '{types[-1][0]}.*'; known: mail-send, report"):
+    with pytest.raises(
+        InvalidInput, match=rf"types: no function matches '{types[-1][0]}.*'; known types: mail-send, report"
+    ):
         await app.work(types=types)
-    with pytest.raises(InvalidInput, match="types: must name at least one"):
+    with pytest.raises(InvalidInput, match="types: must name at least one type"):
         await app.work(types=[])
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"types": "mail"}, "types: no function matches 'mail'; known: mail-send"),
+        ({"types": "mail"}, "types: no function matches 'mail'; known types: mail-send"),
         ({"types": 5}, "types: must be one value or a list of values, not 5"),
         ({"types": ["mail-send", 5]}, "types: must be a type or a pattern, not 5"),
         ({"shutdown_timeout": "30"}, "shutdown_timeout: must be a number from 0 to 86400, not '30'"),

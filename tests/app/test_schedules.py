@@ -203,8 +203,8 @@ def test_an_answer_within_the_same_millisecond_is_one_after_it() -> None:
 @pytest.mark.parametrize(
     ("schedule", "says"),
     [
-        (Stuck(), r"Stuck.next_execution\('\* \* \* \* \*'\) must answer an instant after 2026"),
-        (Nonsense(), r"Nonsense.next_execution\('\* \* \* \* \*'\) must answer a datetime, not 'soon'"),
+        (Stuck(), r"Stuck.next_execution\('\* \* \* \* \*'\) must return a time after 2026"),
+        (Nonsense(), r"Nonsense.next_execution\('\* \* \* \* \*'\) must return a datetime, not 'soon'"),
     ],
 )
 def test_a_schedule_that_answers_nonsense_is_told_so(schedule: AbstractCronSchedule, says: str) -> None:
@@ -219,7 +219,7 @@ def test_what_a_schedule_refuses_is_told_with_trigger_and_worker_before_anything
         BadConfiguration, match="trigger 'moon' of worker 'tides': 'every full moon' is refused by Cron"
     ):
         scheduled_triggers(settings, CronSchedule())
-    with pytest.raises(BadConfiguration, match="must answer a datetime, not 'soon'"):
+    with pytest.raises(BadConfiguration, match="must return a datetime, not 'soon'"):
         scheduled_triggers(settings, Nonsense())
     assert len(scheduled_triggers(settings, FromAnywhere())) == 1
 

@@ -90,7 +90,7 @@ def test_settings_do_not_change() -> None:
         (lambda: some_settings(sources={"a\n"}), "sources", "pattern"),
         (lambda: some_settings(sources={"x" * 256}), "sources", "at most 255 characters"),
         (lambda: some_settings(sources={f"s{n}" for n in range(101)}), "sources", "at most 100 sources, not 101"),
-        (lambda: some_settings(triggers=[a_trigger(), a_trigger()]), "triggers", "'tick' is there 2 times"),
+        (lambda: some_settings(triggers=[a_trigger(), a_trigger()]), "triggers", "'tick' is used 2 times"),
         (lambda: some_settings(retry={"max_attempts": 0}), "retry", "max_attempts"),
         (lambda: some_settings(retries=3), "retries", "not permitted"),
         (lambda: EventSettings(max_events_in_memory=0), "max_events_in_memory", "greater than or equal to 1"),

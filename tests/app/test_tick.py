@@ -231,7 +231,7 @@ async def test_a_tick_refuses_what_it_cannot_do(app: Everwork, monkeypatch: pyte
     with pytest.raises(BadConfiguration, match=r"use `await app.run_once"):
         app.sync.run_once()
     async with working(app):
-        with pytest.raises(BadConfiguration, match="the workers of this application run already"):
+        with pytest.raises(BadConfiguration, match="the workers of this application are already running"):
             await app.run_once(10)
 
 

@@ -115,7 +115,7 @@ async def test_a_handler_in_a_thread_fails_at_its_time_out_and_is_told_so(app: E
         release.set()
         await until(stopped.is_set)
     assert job.state is State.FAILED
-    assert job.last_error == "timed out after 0.05 s; its thread still runs"
+    assert job.last_error == "timed out after 0.05 s; its thread is still running"
     title, place, code, *_ = await trace_of(app, job.key)
     assert title == "Stack (most recent call last):"
     assert (place.endswith(", in slow"), code) == (True, "    release.wait(DEADLINE_S)")

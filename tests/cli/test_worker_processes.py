@@ -261,7 +261,7 @@ async def are_processing(app: Everwork, keys: Sequence[int]) -> bool:
         (["shop", "--types", "mail-send,,x"], "types: must be names separated by commas, not 'mail-send,,x'"),
         (
             ["shop", "--types", "mail"],
-            "types: no function matches 'mail'; known: block, gate, mail-send, thread, wait",
+            "types: no function matches 'mail'; known types: block, gate, mail-send, thread, wait",
         ),
         (
             ["managed", "--processes", "1"],

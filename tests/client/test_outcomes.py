@@ -109,7 +109,7 @@ async def test_every_failure_takes_the_traceback_of_its_exception_along(client: 
 
 async def test_a_stream_wants_to_know_which_attempt_has_ended(client: Client) -> None:
     async with client.stream() as stream:
-        with pytest.raises(InvalidInput, match="attempt: must be given"):
+        with pytest.raises(InvalidInput, match="attempt: must be set"):
             stream.settle(Complete(1, 0))
 
 

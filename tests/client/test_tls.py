@@ -67,6 +67,6 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
     for options, problem in mistakes:
         with pytest.raises(BadConfiguration, match=problem):
             Client("grpcs://host", **options)
-    with pytest.raises(BadConfiguration, match="tls_certificate: is shown over TLS only"):
+    with pytest.raises(BadConfiguration, match="tls_certificate: needs TLS"):
         Client("grpc://host", tls_certificate=certificate, tls_key=key)
     assert "PRIVATE KEY" not in f"{Client('grpcs://host', tls_certificate=certificate, tls_key=key).transport.__dict__}"

@@ -371,7 +371,7 @@ async def test_a_stream_carries_large_jobs_and_results(remote: Client) -> None:
 
 
 async def test_a_batch_that_is_too_large_for_one_message_is_refused_by_name(remote: Client) -> None:
-    with pytest.raises(InvalidInput, match=r"jobs: must be at most 4,194,304 bytes together, not .*in parts"):
+    with pytest.raises(InvalidInput, match=r"jobs: must be at most 4,194,304 bytes in total, not .*split the call"):
         await remote.create_many([new_job("big", {"text": "x" * 900_000})] * 5)
     with pytest.raises(InvalidInput, match="jobs: must be at most 10,000 in one call"):
         await remote.create_many([("small", {})] * 10_001)

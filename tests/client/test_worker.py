@@ -118,7 +118,7 @@ async def test_an_exception_is_classified_as_in_a_local_worker(
     [line] = [record for record in caplog.records if f"key={created.key} " in record.message]
     assert (line.levelname, line.message.partition(": ")[0]) == (
         "WARNING",
-        "attempt 1 of 5 failed, the server decides about a retry",
+        "attempt 1 of 5 failed, the engine decides whether to retry",
     )
     title, place, *_, last = str(entry.traceback).split("\n")
     assert (title, last) == ("Traceback (most recent call last):", "BrokenPipeError: odd")
@@ -281,7 +281,7 @@ async def test_a_thread_that_takes_longer_than_it_may_is_not_waited_for(client: 
 
     created = await client.create("hang", timeout=0.05, max_attempts=1)
     async with working(client, {"hang": hang}):
-        assert (await finished(client, created.key)).last_error == "timed out after 0.05 s; it still runs"
+        assert (await finished(client, created.key)).last_error == "timed out after 0.05 s; it is still running"
         assert seen[0].is_lost
         gate.set()
 
@@ -315,7 +315,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_waited_for(client
 
     created = await client.create("stubborn", timeout=0.05, max_attempts=1)
     async with working(client, {"stubborn": stubborn}):
-        assert (await finished(client, created.key)).last_error == "timed out after 0.05 s; it still runs"
+        assert (await finished(client, created.key)).last_error == "timed out after 0.05 s; it is still running"
         gate.set()
 
 

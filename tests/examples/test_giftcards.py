@@ -109,7 +109,7 @@ async def test_duplicates_are_retried_after_5_10_20_and_40_seconds_beside_a_brea
     assert (await cards.app.run_once()).failed == 1
     [(_, correlation_id, stage, attempts, status, _, error)] = asked(url, DEAD)
     assert (correlation_id, stage, attempts, status) == (ordered, "personal_code", 5, "error")
-    taken = "KATE1520, KATE1520, KATE1520 are taken"
+    taken = "KATE1520, KATE1520, KATE1520 are already taken"
     assert error == f"DuplicatePersonalCode: duplicate personal_code: {taken}"
     assert asked(url, QUEUED) == []
 

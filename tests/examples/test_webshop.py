@@ -108,7 +108,7 @@ async def test_a_declined_card_is_tried_again_and_a_failed_attempt_leaves_nothin
             stage.assert_retried(placed["job"], after=[2, 4])
             stage.assert_completed(placed["job"])
             traceback = str(stage.history(placed["job"])[0].traceback)
-            assert traceback.endswith("CardDeclined: the bank says: try again later")
+            assert traceback.endswith("CardDeclined: declined by the bank, try again later")
             stage.assert_enqueued("invoice-print", count=1)
 
 

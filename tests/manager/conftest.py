@@ -34,7 +34,7 @@ def managers() -> Iterator[list[Manager]]:
     yield started
     for manager in started:
         manager.end()
-    assert not [manager.log() for manager in started if "no sign of life" in manager.log()]
+    assert not [manager.log() for manager in started if "it did not respond for" in manager.log()]
 
 
 @pytest.fixture

@@ -26,5 +26,5 @@ async def test_a_worker_class_whose_calls_fail_opens_the_breaker_of_its_type(
     failed = [job.last_error for job in jobs if job.last_error is not None]
     # What was leased before the second failure was told may still run.
     assert 2 <= len(failed) <= 10
-    assert failed[1] == "SimulatedFailure: call 2 of 'guarded' fails on purpose: the first 100 do"
+    assert failed[1] == "SimulatedFailure: injected failure: call 2 of 'guarded', the first 100 fail"
     assert said.lines("guarded") == []

@@ -58,7 +58,9 @@ async def test_a_worker_whose_startup_does_not_end_is_shown_as_broken_and_not_wa
         workers.start(lambda handler: ready.append(handler.name), lambda worker, problem: told[worker].append(problem))
     )
     await workers.wait_first_round(0.05)
-    await until(lambda: told["Endless"][:2] == [f"startup() has not ended for {seconds} s" for seconds in (0.05, 0.1)])
+    await until(
+        lambda: told["Endless"][:2] == [f"startup() has been running for {seconds} s" for seconds in (0.05, 0.1)]
+    )
     assert (ready, told["Echo"]) == (["Echo"], [None])
     starting.cancel()
 

@@ -43,10 +43,10 @@ async def test_whoever_hangs_or_dies_is_told_on_its_job_and_replaced_while_other
     # Whoever has a policy is tried again, in a new process.
     assert patients_end.error == ENDS["block"][0]
     await said.times(1, "begin", patient, 2)
-    assert threads_end.error == "timed out after 1 s; its thread still runs"
+    assert threads_end.error == "timed out after 1 s; its thread is still running"
     assert "wait_in_a_thread" in str(threads_end.traceback)
     await said.times(2, "startup", "thread")
-    await manager.logged("a call in it does not end", 2)
+    await manager.logged("a handler in it ignores its timeout", 2)
     await said.times(2 * len(ENDS), "startup", "stuck")
     assert len(set(said.pids("startup", "stuck"))) >= 2 * len(ENDS)
     assert len(said.lines("echo")) == echoes

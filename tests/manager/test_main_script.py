@@ -60,7 +60,7 @@ def test_a_rule_about_a_class_of_the_main_script_holds_in_the_processes_of_its_m
     )
     assert "attempts: 1\n" in ran.stdout, ran.stderr
     # Beside it: a worker that says how errors are to be judged, and is never asked.
-    told = [line for line in (ran.stdout + ran.stderr).splitlines() if "its error rules have no effect" in line]
+    told = [line for line in (ran.stdout + ran.stderr).splitlines() if "error rules have no effect" in line]
     assert len(told) == 1
     assert "title='hasty'" in told[0]
     assert "fields=['strict']" in told[0]

@@ -56,5 +56,5 @@ async def test_a_manager_whose_processes_have_all_given_up_ends_with_an_error(
         await said.times(2, "startup")
         server.kill()
         assert await manager.exit_code() == 1
-    assert "EngineUnavailable: every process has given up" in manager.log()
+    assert "EngineUnavailable: every process has exited" in manager.log()
     assert len(said.lines("startup")) == 2

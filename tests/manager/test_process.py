@@ -43,7 +43,9 @@ def test_no_delay_at_all_is_refused_by_name() -> None:
 
 
 def test_a_class_that_is_no_middleware_is_refused_before_anything_starts() -> None:
-    with pytest.raises(ValidationError, match="must be subclasses of Middleware or functions that make one, not"):
+    with pytest.raises(
+        ValidationError, match="must be subclasses of Middleware or functions that return an instance, not"
+    ):
         Process(workers=[Quiet], middleware=[int])  # type: ignore[list-item]
     assert Process(workers=[Quiet], middleware=[Middleware, partial(FailEveryNth, 5)]).middleware
 

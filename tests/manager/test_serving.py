@@ -78,7 +78,7 @@ async def test_a_call_s_end_is_its_job_s_outcome_and_only_a_completion_publishes
     assert jobs["patient"].last_error == "ValueError: again"
     assert str(jobs["nothing"].last_error).startswith("argument how: ")
     assert str(jobs["wrong"].last_error).startswith("argument count: ")
-    assert str(jobs["many"].last_error).endswith(f"at most {EVENTS_MAX} in a call (max_events_in_memory)")
+    assert str(jobs["many"].last_error).endswith(f"at most {EVENTS_MAX} per call (max_events_in_memory)")
     published = ["done-0", "retry-0", "most-0", "most-1", "most-2"]
     assert sorted(job.variables["text"] for job in await outside.jobs("echo")) == sorted(published)
     await said.times(len(published), "echo")

@@ -42,7 +42,7 @@ async def test_one_signal_lets_running_jobs_finish_and_begins_no_more(
     await said.times(6, "begin")
     send(manager)
     await manager.logged("manager stopping")
-    await manager.logged("draining, no new jobs are started", 2)
+    await manager.logged("draining, no new jobs will be started", 2)
     refused = await outside.push("hold", gate=str(gate))
     gate.touch()
     assert await manager.exit_code() == 0

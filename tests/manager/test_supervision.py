@@ -71,7 +71,7 @@ async def test_a_process_that_is_told_to_stop_by_somebody_else_finishes_and_is_r
     key = await outside.push("hold", gate=str(tmp_path / "gate"))
     await said.times(1, "begin")
     os.kill(said.pids("begin")[0], signal.SIGTERM)
-    await manager.logged("process received a stop signal, not from its manager")
+    await manager.logged("process received a stop signal that its manager did not send")
     (tmp_path / "gate").touch()
     await outside.all_are(State.COMPLETED, [key])
     await said.times(2, "startup", "holder")
@@ -154,7 +154,7 @@ def test_a_program_that_its_processes_cannot_import_is_told_so_once(way: str, tm
         [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=tmp_path, timeout=LATE_S,
         stdin=(tmp_path / "shop.py").open(), env={**os.environ, "PYTHONPATH": str(ROOT), LOG: str(tmp_path / "said")},
     )  # fmt: skip
-    says = "every new process imports the program" if way == "file" else "new processes can import, and <stdin>"
+    says = "new processes import the program" if way == "file" else "new processes can import, but <stdin>"
     assert f"{BadConfiguration.__name__}: " in ended.stderr
     assert ended.stderr.count(says) == 1
     assert ended.stderr.count("Traceback") == 1

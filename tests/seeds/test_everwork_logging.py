@@ -60,7 +60,7 @@ async def test_a_rejection_and_a_retry_without_a_reason_of_their_own_name_the_er
     await outside.all_are(State.FAILED, [rejected, retried])
     await manager.logged("gave up")
     [line] = _lines(manager, rejected)
-    assert (line["level"], line["event"]) == ("warning", "rejected, will not be retried")
+    assert (line["level"], line["event"]) == ("warning", "job rejected, it will not be retried")
     assert line["error"] == (await outside.job(rejected)).last_error == "KeyError: 'no such order'"
     *_, line = _lines(manager, retried)
     assert (line["level"], line["event"]) == ("error", "gave up after 2 attempts")

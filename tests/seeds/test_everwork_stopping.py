@@ -11,7 +11,7 @@ from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import Manager, Outside, Said
 
-INTERRUPTED = "timed out after 1 s and blocked its process, until it was interrupted"
+INTERRUPTED = "timed out after 1 s and blocked its process until it was interrupted"
 
 
 async def _stopped_while_blocked(start: Start, outside: Outside, said: Said, way: str) -> tuple[Manager, Job]:

@@ -78,7 +78,7 @@ async def test_jobs_are_retried_up_to_their_limit_by_type_and_then_failed_for_go
         for most in (1, 2, 5):
             broken = await finished(client, await created(client, type="broken", max_retries=most))
             assert (broken["state"], broken["attempts"], broken["max_retries"]) == ("failed", most, most)
-            assert broken["last_error"] == "SimulatedFailure: every call of 'broken' fails on purpose"
+            assert broken["last_error"] == "SimulatedFailure: injected failure: every call of 'broken' fails"
         failed = (await client.get("/jobs", params={"state": "failed"})).json()["jobs"]
         assert [job["attempts"] for job in failed] == [5, 2, 1]
 

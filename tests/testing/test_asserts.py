@@ -37,7 +37,7 @@ async def test_arguments_are_found_as_they_were_given_whatever_json_makes_of_the
     [
         ("post", {"to": "x"}, r"a job of type 'post' with {'to': 'x'}; there are:\n  1 pending: {'to': 'a@b.c'}"),
         ("post", {"count": 2}, "expected 2 jobs of type 'post'; found 1; there are:"),
-        ("letter-send", {}, "there is none; jobs were created of post"),
+        ("letter-send", {}, "found none; jobs were created of these types: post"),
     ],
 )
 async def test_a_missing_job_is_told_with_what_is_there(
@@ -54,7 +54,7 @@ async def test_a_wrong_expectation_of_a_job_is_told_with_its_history(app: Everwo
     async with rehearse(app) as stage:
         key = await app.enqueue("letter-send", order=7)
         await stage.drain()
-        told = r"is pending \(.*\)\n  \+0 s: attempt 1: fail: LookupError: the world is broken; again 5 s later"
+        told = r"is pending \(.*\)\n  \+0 s: attempt 1: fail: LookupError: the world is broken; retry after 5 s"
         for wrong in (
             lambda: stage.assert_completed(key),
             lambda: stage.assert_failed(key),
@@ -75,3 +75,20 @@ async def test_a_dead_letter_is_asserted_with_a_part_of_its_error(app: Everwork,
             stage.assert_failed(key, "on fire")
         with pytest.raises(AssertionError, match="there is no job 99"):
             stage.assert_completed(99)
+
+
+async def test_a_failed_attempt_is_logged_with_its_retry_as_workers_log_it(
+    app: Everwork, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.failures = 5
+    async with rehearse(app) as stage:
+        await app.enqueue("letter-send", order=7)
+        await stage.drain(until_empty=True)
+    logged = [(record.levelname, record.getMessage().partition(":")[0]) for record in caplog.records]
+    assert logged == [
+        ("WARNING", "attempt 1 of 5 failed, retrying in 5 s"),
+        ("WARNING", "attempt 2 of 5 failed, retrying in 10 s"),
+        ("WARNING", "attempt 3 of 5 failed, retrying in 20 s"),
+        ("WARNING", "attempt 4 of 5 failed, retrying in 40 s"),
+        ("ERROR", "gave up after 5 attempts"),
+    ]

@@ -34,12 +34,12 @@ async def test_a_result_that_is_waited_for_before_a_drain_names_drain(app: Everw
     async with rehearse(app) as stage:
         for _ in range(2):  # Also soon after a drain, when its type was asked for.
             key = await app.enqueue("letter-send", order=7)
-            advice = r"no workers run on a stage: run its jobs with drain\(\)$"
+            advice = r"no workers are running in a rehearsal: run its jobs with drain\(\)$"
             with pytest.raises(ResultTimeout, match=rf"^job '{key}' is still pending after 0 s: {advice}"):
                 await app.result(key, timeout=0)
             await stage.drain()
         key = await app.enqueue("unknown")
-        assert stage.explain(key).text == "no function or worker class on this stage takes type 'unknown'"
+        assert stage.explain(key).text == "no function or worker class on this stage handles type 'unknown'"
 
 
 async def test_a_drain_until_empty_jumps_over_delays_and_backoffs(app: Everwork, world: World) -> None:
@@ -233,7 +233,7 @@ async def test_afterwards_the_application_is_on_its_own_store_again(tmp_path: Pa
             await app.enqueue("mine", order=2)
             stage.assert_enqueued("mine", count=1, order=2)
         assert (await app.get(before)).variables == {"order": 1}
-    with pytest.raises(BadConfiguration, match="over"):
+    with pytest.raises(BadConfiguration, match="has ended"):
         stage.jobs()
 
 
@@ -273,9 +273,9 @@ async def test_what_cannot_be_rehearsed_is_refused_by_name(app: Everwork) -> Non
 async def test_a_rehearsal_is_held_once_and_an_application_is_on_one_stage(app: Everwork) -> None:
     rehearsal = rehearse(app)
     async with rehearsal as stage:
-        with pytest.raises(BadConfiguration, match="on a stage already"):
+        with pytest.raises(BadConfiguration, match="already in a rehearsal"):
             rehearse(app).__enter__()
         await app.enqueue("letter-send", order=7)
         stage.assert_enqueued("letter-send", count=1)
-    with pytest.raises(BadConfiguration, match="was held already"):
+    with pytest.raises(BadConfiguration, match="can be used only once"):
         rehearsal.__enter__()

@@ -278,7 +278,7 @@ async def test_a_connection_in_no_transaction_is_refused(app: Everwork, driver: 
 async def test_what_cannot_be_followed_is_refused(app: Everwork, tmp_path: Path) -> None:
     url = url_of("postgres", tmp_path).partition("?")[0]
     async with rehearse(app):
-        with closing(psycopg2.connect(url)) as own, pytest.raises(InvalidInput, match=r"^tx: psycopg2 cannot"):
+        with closing(psycopg2.connect(url)) as own, pytest.raises(InvalidInput, match=r"^tx: commits of psycopg2"):
             await enqueue(app, "ada", own)
         with pytest.raises(InvalidInput, match=r"^tx: must be a connection or session of SQLAlchemy, .* not 5"):
             await enqueue(app, "ada", 5)

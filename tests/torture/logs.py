@@ -10,9 +10,9 @@ from typing import Any, Final
 
 _EXPECTED: Final = frozenset(
     {
-        "a call hangs",
+        "handler is stuck past its timeout and blocks its process",
         "killing process",
-        "the parent process is gone, this process stops",
+        "the parent process has exited, stopping this process",
         "jobs of a dead process are retried when their leases expire",
         "outcomes could not be stored, their jobs are retried when their leases expire",
         "the engine is unavailable, retrying",

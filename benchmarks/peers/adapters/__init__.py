@@ -1,1 +1,1 @@
-"""What the harness runs: one adapter a file; this folder goes into its $BENCH_ADAPTERS."""
+"""Adapters for the harness, one per file; this folder is its $BENCH_ADAPTERS."""

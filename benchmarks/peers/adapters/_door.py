@@ -1,6 +1,6 @@
-"""What the adapters share: jobs through the public door, and a worker that notes when each begins.
+"""Shared by the adapters: enqueuing through the public API, and a worker that records when each job starts.
 
-It runs in an environment of the harness, whose `record` notes the start of a job.
+It runs in an environment of the harness, whose `record` records the start of a job.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Door:
 
 
 class Callers(Door):
-    """The same by many callers who know nothing of each other: each enqueues one job after the other."""
+    """The same with many independent callers, each of which enqueues jobs sequentially."""
 
     async def many(self, ns: Sequence[int]) -> None:
         """Enqueue singly, 64 at a time."""
@@ -55,7 +55,7 @@ class Callers(Door):
 
 
 async def make_store(url: str) -> None:
-    """Create the store, so that no producer pays for that."""
+    """Create the store in advance, so that no producer has to."""
     async with Everwork(url):
         pass
 

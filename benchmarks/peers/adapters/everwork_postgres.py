@@ -1,4 +1,4 @@
-"""Everwork on postgres: the public door, for the peers' harness."""
+"""Everwork on postgres: the public API, for the peers' harness."""
 
 import os
 import sys

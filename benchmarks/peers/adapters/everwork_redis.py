@@ -1,4 +1,4 @@
-"""Everwork on redis: the public door, for the peers' harness."""
+"""Everwork on redis: the public API, for the peers' harness."""
 
 import os
 import sys

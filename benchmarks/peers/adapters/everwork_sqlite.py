@@ -1,4 +1,4 @@
-"""Everwork on sqlite: the public door, for the peers' harness."""
+"""Everwork on sqlite: the public API, for the peers' harness."""
 
 import os
 import sys

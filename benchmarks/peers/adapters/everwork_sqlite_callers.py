@@ -1,4 +1,4 @@
-"""Everwork on sqlite: enqueued singly by 64 callers at once."""
+"""Everwork on sqlite: enqueued singly by 64 concurrent callers."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ PACKAGES = ["-e", ".[all]"]
 N = 20_000
 N_SINGLE = 200
 BULK = "gather"
-CONFIG = "bulk is 64 callers at once, each app.enqueue one after the other"
+CONFIG = "bulk is 64 concurrent callers, each app.enqueue sequentially"
 WORKLOADS = ["W1"]
 
 URL = f"sqlite:///{os.environ['BENCH_SQLITE_DIR']}/jobs.db"

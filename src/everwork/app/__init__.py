@@ -1,1 +1,1 @@
-"""What users write as functions: the application, its job functions, their schedules."""
+"""The application: job functions, their schedules, enqueuing and workers."""

@@ -1,4 +1,4 @@
-"""The access that the `auth` of a mounted dashboard gives to a visitor."""
+"""The access that the `auth` function of a mounted dashboard gives to a user."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ GRANTABLE = (Permission.JOBS_READ, Permission.JOBS, Permission.ADMIN, Permission
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A visitor of the dashboard and their permissions; read-only by default.
+    """A dashboard user and their permissions; returned by the `auth` function of `Everwork.dashboard`.
 
-    `permissions` are those of API keys: `jobs:read`, `jobs` (also change jobs), `admin` (policies, pauses, breakers,
-    workers, triggers, keys and the audit log), `*` (everything). `tenants` restricts access to their jobs. The audit
-    log records `name`.
+    Args:
+        name: Who the user is; recorded in the audit log.
+        permissions: The permissions of API keys: `jobs:read` (default), `jobs` (also change jobs), `admin` (policies,
+            pauses, breakers, workers, triggers, keys and the audit log), `*` (everything).
+        tenants: The tenants that the user has access to. Default: all.
     """
 
     name: str

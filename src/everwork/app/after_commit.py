@@ -1,4 +1,4 @@
-"""Jobs that are created after the commit of a transaction that the store cannot share."""
+"""Creates jobs after the commit of a transaction in another database."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Wait = Callable[[list[NewJob]], None]
-"""Lets jobs wait for the commit."""
+"""Keeps jobs until the commit."""
 
 
 class _AfterCommit(_Calls):
-    """Options for jobs of any type that are created after a commit."""
+    """Options for jobs that are created after a commit."""
 
     def __init__(self, door: Door, options: Mapping[str, Any], wait: Wait) -> None:
         super().__init__(door, options)
@@ -89,9 +89,9 @@ class SyncAfterCommitEnqueuer(_AfterCommit):
 
 
 def waiting_for_commit(door: Door, session: object) -> Wait:
-    """How jobs wait for the commit of a SQLAlchemy session or a Django connection.
+    """Returns the function that keeps jobs until a SQLAlchemy session or a Django connection commits.
 
-    A scoped session, or Django's `connection`, is a different one in each thread: it is looked up for each job.
+    A scoped session and Django's `connection` differ in each thread, so they are looked up for each job.
     """
     if is_scoped(session):
         return lambda jobs: _wait_for(door, session)(jobs)  # noqa: PLW0108 - looked up when it is called
@@ -109,7 +109,7 @@ def _wait_for(door: Door, session: object) -> Wait:
 
 
 def _of_session(door: Door, own: OwnConnection) -> SessionCommits[list[NewJob]]:
-    """The jobs that wait for this session, which is listened to once, however often it is asked for."""
+    """The jobs that wait for this session; its events are subscribed to only once."""
     session = own.connection.sync_session if own.is_asynchronous else own.connection
     commits: SessionCommits[list[NewJob]] | None = session.info.get(door)
     if commits is None:
@@ -124,7 +124,7 @@ _creating: Final[set[asyncio.Task[None]]] = set()
 
 
 def _start_creating(door: Door, jobs: list[NewJob]) -> Callable[[], None]:
-    """Create jobs in a separate task: cancelling a caller whose data is committed must not lose them.
+    """Create jobs in a separate task, so that cancelling a caller after its commit does not lose them.
 
     The returned function waits for the task inside SQLAlchemy's coroutine, without blocking the event loop.
     """
@@ -143,7 +143,7 @@ async def _create(door: Door, jobs: list[NewJob]) -> None:
 
 def _forget(created: asyncio.Task[None]) -> None:
     _creating.discard(created)
-    _ = created.cancelled() or created.exception()  # Retrieved, because the caller may be gone; it was logged.
+    _ = created.cancelled() or created.exception()  # It was logged; the caller may have been cancelled.
 
 
 def _create_blocking(door: Door, jobs: list[NewJob]) -> None:
@@ -153,7 +153,7 @@ def _create_blocking(door: Door, jobs: list[NewJob]) -> None:
 
 @contextmanager
 def _logged_if_lost(jobs: Sequence[NewJob]) -> Iterator[None]:
-    """The caller may have gone by the time of its commit: the log says what is missing."""
+    """Log jobs that could not be created: the caller may have been cancelled and never see the error."""
     try:
         yield
     except BaseException as error:

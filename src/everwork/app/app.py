@@ -54,19 +54,35 @@ _INSTEAD: Final = {
     **dict.fromkeys(("send_task", "configure_task"), 'write await app.enqueue("type", ...)'),
     "conf": "options of jobs are arguments of @app.job and using(...)",
 }
-"""What the applications of other queues have."""
+"""Names from other job queues, and what to write instead."""
 
 
 class Everwork(Enqueuer):
-    """An application: an engine, given by its URL, and the job functions that run on it.
+    """An application: the store that holds its jobs, and the functions that run them::
 
-    Every coroutine can be awaited in any event loop; `sync` has a blocking version of each. The engine is opened on
-    first use and runs in its own thread.
+        app = Everwork("sqlite:///jobs.db")
 
-    `middleware` wraps every call of a handler, the first outermost. `offline`, the path of a local file or a `Spool`,
-    enables offline mode: jobs and outcomes are kept there while the engine is unavailable and delivered once it is
-    back. `lifespan`, a function with `@asynccontextmanager` that takes the application or no argument, is entered once
-    per worker process before its first job, and exits after its last one; `ctx.state` is the value that it yields.
+        @app.job("email-send")
+        async def send(to: str) -> None: ...
+
+        await send.enqueue(to="ada@example.com")  # in your program
+        app.run()  # in the worker
+
+    Every coroutine can be awaited in any event loop; `app.sync` has a blocking version of each. The store is opened on
+    first use. Its engine runs in its own thread, so a handler that blocks does not stop heartbeats.
+
+    Args:
+        url: The store: `sqlite:///jobs.db`, `postgresql://...` or `redis://...`.
+        worker: The worker's name in the history of its jobs. Default: unique to each process.
+        clock: The engine's clock, for tests.
+        middleware: `Middleware` around every handler call; the first is the outermost.
+        offline: The path of a local file, or a `Spool`. Enables offline mode: new jobs and outcomes are kept in the
+            file while the engine is unavailable, and delivered when it is back.
+        lifespan: A function with `@asynccontextmanager` that takes the application or no argument. Each worker process
+            enters it before its first job and exits it after its last one; handlers get the value it yields as
+            `ctx.state`.
+
+    Raises `BadConfiguration` if an argument is invalid.
     """
 
     def __init__(
@@ -125,19 +141,28 @@ class Everwork(Enqueuer):
         policy: TypePolicy | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> Declare:
-        """Declare a function as the handler of a type.
+        """Decorator that makes a function the handler of a job type::
 
-        The function's parameters are the job's arguments. `enqueue` validates them by their annotations and stores them
-        as JSON, and the handler receives the same values. Plain functions run in threads.
+            @app.job("report-build", timeout=600, cron="0 6 * * *")
+            def build(day: str = "today") -> str: ...
 
-        `retry`: None turns retries off; if it is not given, the policy stored for the type applies. `concurrency`: how
-        many jobs run concurrently in one process. `timeout`: time limit of one attempt, in seconds. `cron`: a cron
-        expression, a `Cron` or an `Interval`; each time point creates one job with `cron_arguments`, no matter how many
-        workers run. Missed time points are caught up, unless `is_catchup` is False. `breaker`: pauses the type after a
-        series of failures. `policy`: limits, retention, error rules. `middleware`: wraps each call, inside the
-        application's middleware.
+        The function's parameters are the job's arguments. `enqueue` validates them against the annotations and stores
+        them as JSON; the handler receives the same values. Plain `def` functions run in threads.
 
-        docs/reference/defaults.md lists all defaults.
+        Args:
+            type: The name of the job type, such as `email-send`.
+            retry: A `RetryPolicy`, or None for no retries. Default: the policy stored for the type, else 5 attempts.
+            concurrency: Maximum number of these jobs running concurrently in one process.
+            timeout: Time limit of one attempt, in seconds. Default: 180.
+            cron: A cron expression, a `Cron` or an `Interval`. Each scheduled time creates one job, no matter how many
+                workers are running.
+            cron_arguments: The arguments of scheduled jobs.
+            is_catchup: Whether scheduled times missed while no worker was running are caught up.
+            breaker: A `CircuitBreaker` that pauses the type after a number of consecutive failures.
+            policy: A `TypePolicy`: limits, retention, error rules.
+            middleware: `Middleware` for this function only, inside the application's.
+
+        Returns a `JobFunction`. Raises `BadConfiguration` or `InvalidInput` if the declaration is invalid.
         """
         if not isinstance(type, str):
             name = getattr(type, "__name__", "send")
@@ -159,27 +184,29 @@ class Everwork(Enqueuer):
     # Query --------------------------------------------------------------------------------------
 
     async def get(self, key: int) -> Job:
-        """A job in its current state."""
+        """Return a job in its current state. Raises `JobNotFound` if it does not exist."""
         return Job.of(await self._on_job(key, lambda jobs, key: jobs.get(key)))
 
     async def history(self, key: int) -> list[HistoryEntry]:
-        """How a job's attempts ended, oldest first."""
+        """Return how each attempt of a job ended, oldest first."""
         return await self._on_job(key, lambda jobs, key: jobs.history(key))
 
     async def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
+        """Explain why a job is not running."""
         return await self._on_job(key, lambda jobs, key: jobs.explain(key))
 
     async def breaker(self, type: str) -> BreakerStatus:
-        """The current circuit breaker of a type, shared by all workers."""
+        """Return the circuit breaker status of a type. All workers share one breaker per type."""
         return await self._host.call(lambda service: service.breaker(type))
 
     async def result(self, key: int, timeout: float | None = None) -> Any:
         """Wait for a job to finish and return its result.
 
-        For a handle, the result is converted to the function's return type. Raises `JobFailed` if the job failed,
-        `JobCancelled` if it was cancelled, and `ResultTimeout`, which says why it has not finished, after `timeout`
-        seconds.
+        Given a handle, the result is converted to the return type of its function; given a plain key, it is returned as
+        JSON values. `timeout` is in seconds; None waits without limit.
+
+        Raises `JobFailed` if the job failed, `JobCancelled` if it was cancelled, `ResultNotStored` if its result could
+        not be stored, and `ResultTimeout` after `timeout` seconds, with the reason why the job has not finished.
         """
         return loaded(key, await self._stored_result(key, timeout))
 
@@ -198,10 +225,10 @@ class Everwork(Enqueuer):
         return value
 
     async def delivered(self, key: int, timeout: float | None = None) -> JobKey:
-        """Wait until a spooled job is delivered, and return its key in the engine.
+        """Wait until a spooled job (see `offline`) is delivered, and return its key in the engine.
 
-        Raises `NotDelivered` if the engine refused it, and `ResultTimeout` after `timeout` seconds. The key of any
-        other job is returned unchanged.
+        The key of any other job is returned unchanged. Raises `NotDelivered` if the engine refused the job, and
+        `ResultTimeout` after `timeout` seconds.
         """
         if not isinstance(key, JobKey) or not key.is_spooled:
             return JobKey(checks.job_key(key))
@@ -209,13 +236,17 @@ class Everwork(Enqueuer):
         return JobKey.of(await delivered_within(timeout, spool_id, lambda: self._host.delivered(spool_id)))
 
     async def cancel(self, key: int, reason: str = "") -> None:
-        """Cancel a job, pending or running."""
+        """Cancel a pending or running job.
+
+        A running async handler is cancelled; a handler in a thread can check `JobContext.cancelled`.
+        """
         await self._on_job(key, lambda jobs, key: jobs.cancel(key, reason))
 
     async def requeue(self, key: int, arguments: Mapping[str, Any] | None = None) -> None:
-        """Requeue a dead letter, or a job waiting for a retry: due now, with attempts reset to 0.
+        """Requeue a dead letter or a job waiting for a retry: it is due immediately, with attempts reset to 0.
 
-        `arguments` replace all of the job's own; they are checked as by `enqueue` if its function is declared here.
+        `arguments` replace all of the job's arguments. They are validated if its function is declared in this
+        application.
         """
         given = None if arguments is None else self._checked((await self.get(key)).type, arguments)
         await self._requeue(key, given)
@@ -230,22 +261,25 @@ class Everwork(Enqueuer):
         await self._on_job(key, lambda jobs, key: jobs.requeue(key, variables=arguments))
 
     async def run_now(self, key: int, *, reset: bool = False) -> None:
-        """Run a pending job now; `reset` also resets attempts and last error, and accepts dead letters."""
+        """Make a pending job due now. `reset` also resets attempts and the last error, and accepts dead letters."""
         await self._on_job(key, lambda jobs, key: jobs.run_now(key, reset=reset))
 
     def list(self, **wanted: Unpack[JobFilters]) -> AsyncIterator[Job]:
-        """Every matching job, newest first; see `page`."""
+        """Iterate over all matching jobs, newest first: `async for job in app.list(state="failed")`.
+
+        The filters are those of `page`.
+        """
         return every_job(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
 
     async def page(
         self, cursor: int | None = None, /, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Unpack[JobFilters]
     ) -> JobPage:
-        """One page of matching jobs, and the cursor of the next.
+        """Return one page of matching jobs, and the cursor of the next page.
 
         Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `dedupe_key`,
-        `created_after`, `created_before`, `error_text` (in any case), `variables_text` (a part of the variables as
-        compact JSON, case-sensitive), `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest `run_at`
-        first; `failed`, which lists failed jobs, the latest failure first.
+        `created_after`, `created_before`, `error_text` (ignores case), `variables_text` (a text in the variables as
+        compact JSON, case-sensitive), `due`. `order` is `newest` (default), `due` (pending jobs, earliest `run_at`
+        first) or `failed` (failed jobs, latest failure first).
         """
         from everwork.service.jobs import in_process  # noqa: PLC0415 - most applications only create jobs
 
@@ -266,9 +300,11 @@ class Everwork(Enqueuer):
     # Run ----------------------------------------------------------------------------------------
 
     def run(self, *, types: Iterable[str] | None = None, shutdown_timeout: float = SHUTDOWN_SECONDS) -> None:
-        """Run the workers until SIGINT or SIGTERM; a second signal cancels running jobs.
+        """Run the workers until SIGINT or SIGTERM. A second signal cancels running jobs.
 
-        `types`: run only functions of these types; patterns such as `mail-*` are allowed.
+        Args:
+            types: Run only these job types; patterns such as `mail-*` are allowed. Default: all.
+            shutdown_timeout: Seconds that running jobs get to finish before they are cancelled and released.
         """
         require_no_loop("app.run()", "await app.work()")
         run_loop(self._run_with_signals(self.work(types=types, shutdown_timeout=shutdown_timeout)))
@@ -276,23 +312,24 @@ class Everwork(Enqueuer):
     def work(
         self, *, types: Iterable[str] | None = None, shutdown_timeout: float = SHUTDOWN_SECONDS
     ) -> Coroutine[Any, Any, None]:
-        """Run the workers in the current event loop until `stop()`; `types` as in `run`."""
+        """Run the workers in the current event loop until `stop()` is called. The arguments are those of `run`."""
         return self._workers.work(shutdown_timeout, types)
 
     def run_once(
         self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS
     ) -> Coroutine[Any, Any, TickResult]:
-        """Run a tick: sweep, fire due triggers, run up to `max_jobs` due jobs, and return what was done.
+        """Run one tick: do maintenance, fire due triggers, run up to `max_jobs` due jobs, and return a summary.
 
-        The default is EVERWORK_JOBS_PER_TICK, or 10. The types take equal shares. `stop()` ends it early; cancelling it
-        hands running jobs back.
+        For cron jobs and serverless functions instead of a permanent worker. The default of `max_jobs` is the
+        environment variable EVERWORK_JOBS_PER_TICK, else 10; types get equal shares. `stop()` ends the tick early.
+        Cancelling it releases running jobs.
         """
         return self._workers.tick(max_jobs, shutdown_timeout)
 
     def tick_route(self, *, secret: str | None = None, public: bool = False, max_jobs: int | None = None) -> TickRoute:
-        """An ASGI route that runs a tick per GET or POST, for the cron service of a serverless host.
+        """Return an ASGI route that runs one tick per GET or POST, for the cron service of a serverless host.
 
-        Callers need `Authorization: Bearer SECRET`; `secret` is CRON_SECRET of the environment if not given.
+        Callers must send `Authorization: Bearer SECRET`. `secret` defaults to the environment variable CRON_SECRET;
         `public=True` allows calls without a secret.
         """
         from everwork.app.tick_route import TickRoute  # noqa: PLC0415 - few applications have one
@@ -304,16 +341,16 @@ class Everwork(Enqueuer):
     def lifespan(
         self, *, work: bool = False, inner: Lifespan | None = None, shutdown_timeout: float = SHUTDOWN_SECONDS
     ) -> Lifespan:
-        """A `lifespan` for FastAPI and Starlette: opens this application at startup and closes it at shutdown.
+        """Return a `lifespan` for FastAPI or Starlette: `FastAPI(lifespan=app.lifespan())`.
 
-        `work=True` also runs the workers in the web process; if they crash, the crash is logged and they are restarted.
-        `inner`: your own lifespan, entered after this application is opened and exited before it is closed, so that
-        handlers can use what it opens.
+        It opens this application at startup and closes it at shutdown. `work=True` also runs the workers in the web
+        process; if they crash, the crash is logged and they are restarted. `inner` is your own lifespan: it is entered
+        after this application opens and exited before it closes, so handlers can use the resources it opens.
         """
         from everwork.app.web_lifespan import make_lifespan, working  # noqa: PLC0415 - for web applications only
 
         def workers() -> AbstractAsyncContextManager[None]:
-            # On a stage, the test runs the jobs.
+            # In a rehearsal, the test runs the jobs.
             return nullcontext() if self._host.is_borrowed else working(self._workers, shutdown_timeout)
 
         async def opened() -> None:
@@ -331,12 +368,14 @@ class Everwork(Enqueuer):
         masked_variables: Sequence[str] = (),
         api: bool = False,
     ) -> MountedDashboard:
-        """The dashboard as an ASGI application: `api.mount("/jobs", app.dashboard(auth=...))`.
+        """Return the dashboard as an ASGI application: `api.mount("/jobs", app.dashboard(auth=...))`.
 
-        `auth` is a function or coroutine function that takes the request and returns an `Access`, None (no access), or
-        a response such as a redirect. Without `auth`, visitors log in with an API key of the store. `public=True` gives
-        everyone access. `masked_variables`: names of values to mask, in addition to the default ones. `api=True` also
-        serves the REST API there, for the same callers: `/jobs/api/v1/...`, described by `/jobs/docs`.
+        Args:
+            auth: A function, async or not, that takes the request and returns an `Access`, None (access denied), or a
+                response such as a redirect. Without `auth`, users log in with an API key of the store.
+            public: Whether everyone has access without logging in.
+            masked_variables: Names of variables to mask, in addition to the default ones.
+            api: Whether to serve the REST API as well: `/jobs/api/v1/...`, documented at `/jobs/docs`.
         """
         from everwork.server.http.mounted import MountedDashboard  # noqa: PLC0415 - for web applications only
 
@@ -345,7 +384,7 @@ class Everwork(Enqueuer):
         return made
 
     def stop(self) -> None:
-        """Stop the workers: running jobs finish, no new ones start. A second call cancels running jobs."""
+        """Stop the workers: running jobs finish, no new jobs start. A second call cancels running jobs."""
         self._workers.stop()
 
     async def _run_with_signals(self, work: Coroutine[Any, Any, None]) -> None:
@@ -358,17 +397,17 @@ class Everwork(Enqueuer):
     # Test ---------------------------------------------------------------------------------------
 
     def overrides(self, replacements: Mapping[Callable[..., Any], Callable[..., Any]]) -> AbstractContextManager[None]:
-        """Replace dependencies inside a `with` block: `with app.overrides({get_session: lambda: fake}):`."""
+        """Replace dependencies in tests: `with app.overrides({get_session: lambda: fake}): ...`."""
         return self._workers.overrides.replaced(replacements)
 
     # Open and close ---------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the engine, if it is not open yet."""
+        """Open the store, unless it is open already. Optional: any other call opens it, too."""
         await self._host.open_in_loop()
 
     async def close(self) -> None:
-        """Stop the workers, if they are running, and close the engine. It can be opened again."""
+        """Stop the workers, if they are running, and close the store. It can be opened again."""
         await self._workers.stop_and_wait()
         await asyncio.to_thread(self._host.close)
 
@@ -383,12 +422,12 @@ class Everwork(Enqueuer):
 
     @property
     def worker(self) -> str:
-        """The name under which jobs are leased; by default unique for each process, including forks."""
+        """The name of this worker, shown in the history of its jobs; by default unique to each process."""
         return self._name.text
 
     @property
     def service(self) -> JobService:
-        """The service while the application is open; it runs in the engine's event loop."""
+        """The service behind this application while it is open; it runs in the engine's event loop (`loop`)."""
         return self._host.portal.service
 
     @property
@@ -397,5 +436,5 @@ class Everwork(Enqueuer):
         return self._host.portal.loop
 
     def _reset_after_fork(self) -> object:
-        """In a forked child: nothing is open and no workers run. Returns what belongs to the parent."""
+        """In a forked child: nothing is open and no workers run. Returns the objects that belong to the parent."""
         return self._workers.reset_after_fork(), self._host.reset_after_fork()

@@ -1,4 +1,4 @@
-"""What waits for the commit of a transaction of the caller's, as SQLAlchemy's events or Django report it."""
+"""Items that wait for the commit of the caller's transaction, as reported by SQLAlchemy's events or Django."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar
 T = TypeVar("T")
 
 OnCommit = Callable[[Sequence[T]], None]
-"""Called once the transaction has been committed, with what has waited for it."""
+"""Called with the waiting items once the transaction is committed."""
 
 
 Start = Callable[[Sequence[T]], Callable[[], None]]
-"""Called right after the commit; what it returns is called once the session is done with the transaction."""
+"""Called right after the commit; the function it returns is called once the session is done with the transaction."""
 
 
 class Commits(Protocol[T]):
@@ -21,24 +21,24 @@ class Commits(Protocol[T]):
 
     @property
     def items(self) -> list[T]:
-        """Those that would be committed now."""
+        """The items that would be committed now."""
         ...
 
     def add(self, item: T) -> None:
-        """Let one more wait."""
+        """Add an item."""
         ...
 
     def stop(self) -> None:
-        """Stop following transactions, and drop what waits."""
+        """Stop following transactions, and drop waiting items."""
         ...
 
 
 class SessionCommits(Generic[T]):
-    """On a session of SQLAlchemy's, for all of its transactions; an asynchronous one is followed by its `sync_session`.
+    """For all transactions of a SQLAlchemy session; an async session is followed through its `sync_session`.
 
-    An item belongs to the innermost transaction. When a savepoint is released, its items go to the transaction around
-    it; what a transaction still owns when it ends was rolled back. An error raised once the session is done with the
-    transaction leaves the session usable.
+    An item belongs to the innermost transaction. When a savepoint is released, its items move to the enclosing
+    transaction; items that a transaction still owns when it ends were rolled back. An error raised after the session is
+    done with the transaction leaves the session usable.
     """
 
     def __init__(self, session: Any, start: Start[T]) -> None:
@@ -53,11 +53,11 @@ class SessionCommits(Generic[T]):
 
     @property
     def items(self) -> list[T]:
-        """Those that would be committed now."""
+        """The items that would be committed now."""
         return [item for _, item in self._entries]
 
     def add(self, item: T) -> None:
-        """Let one more wait; begins a transaction, as any use of the session does."""
+        """Add an item; this begins a transaction, as any use of the session does."""
         if not self._session.in_transaction():
             self._session.begin()
         self._entries.append((self._current, item))
@@ -94,7 +94,7 @@ class SessionCommits(Generic[T]):
 
 
 def _owner_around(transaction: Any) -> Any:
-    """The savepoint or root around a savepoint; a flush has a transaction of its own in between, which owns nothing."""
+    """The savepoint or root around a savepoint; a flush adds a transaction in between, which owns nothing."""
     around = transaction.parent
     while around.parent is not None and not around.nested:
         around = around.parent
@@ -102,7 +102,7 @@ def _owner_around(transaction: Any) -> Any:
 
 
 class DjangoCommits(Generic[T]):
-    """On a connection of Django's, which keeps what waits, and calls it itself, also from its tests."""
+    """For a Django connection, which keeps the waiting items and calls back itself, also in its tests."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
         self._connection = connection
@@ -111,18 +111,18 @@ class DjangoCommits(Generic[T]):
 
     @property
     def items(self) -> list[T]:
-        """Those that would be committed now: a savepoint that is rolled back takes its callbacks out."""
+        """The items that would be committed now: a savepoint that is rolled back removes its callbacks."""
         waiting = {id(callback) for _, callback, *_ in self._connection.run_on_commit}
         return [item for callback, item in self._entries if id(callback) in waiting]
 
     def add(self, item: T) -> None:
-        """Let one more wait; without a transaction it is committed now."""
+        """Add an item; without a transaction it is committed immediately."""
         callback = partial(self._committed, item)
         self._entries.append((callback, item))
         self._connection.on_commit(callback)
 
     def stop(self) -> None:
-        """Drop what waits; Django still calls `on_commit`."""
+        """Drop waiting items; Django still calls `on_commit`."""
         self._entries = []
 
     def _committed(self, item: T) -> None:

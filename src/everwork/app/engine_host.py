@@ -1,4 +1,4 @@
-"""Hosts an application's engine: opened at the first use, in a thread of its own."""
+"""Hosts an application's engine: opened on first use, in its own thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EngineHost:
         functions: Mapping[str, JobFunction[..., Any, ..., Any]],
         offline: str | Spool | None = None,
     ) -> None:
-        # A bad URL is reported here, not at the first job.
+        # An invalid URL is reported here, not by the first job.
         self._engine = open_engine(url, clock=clock, own_loop=True)
         self._offline = Offline.of(offline, url)
         self.transactions = TransactionStore(self._engine)
@@ -56,13 +56,13 @@ class EngineHost:
         self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
 
     def reset_after_fork(self) -> object:
-        """In a forked child: forget what the parent has open, and its locks. Returns them."""
+        """In a forked child: forget the parent's engines and locks. Returns them."""
         of_parent = (self._portal, self._loop_engines)
         self._reset()
         return of_parent
 
     def borrow(self, engine: Engine, before_use: Callable[[], None] | None = None) -> Callable[[], None]:
-        """Use an engine that the caller sweeps and closes; returns a function that restores the former one.
+        """Use another engine, which the caller sweeps and closes; returns a function that restores the previous one.
 
         `before_use` is called before each use of the engine, in the caller's thread.
         """
@@ -84,26 +84,26 @@ class EngineHost:
         return self._is_borrowed
 
     async def open_in_loop(self) -> None:
-        """Open the engine for an application that will also be closed in the running loop."""
+        """Open the engine for an application that will be closed in the running loop, too."""
         await self.open()
         if self._loop_engines is not None:
             self._loop_engines.allow_this_loop()
 
     async def open(self) -> None:
-        """Open the engine, if that has not happened yet."""
+        """Open the engine, unless it is open already."""
         if not self._is_open:
             # Cancelling one caller must not cancel the opening for the others.
             opening = asyncio.wrap_future(self._opening())
-            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # All callers may be gone.
+            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # No caller may be left.
             await asyncio.shield(opening)
 
     def open_blocking(self) -> None:
-        """Open the engine, from a thread without event loop."""
+        """Open the engine from a thread without an event loop."""
         self._has_warned = self._has_warned or warn_if_loop_runs("app.sync", "app")
         self.open_unwarned()
 
     def open_unwarned(self) -> None:
-        """The same for a store that opens in a moment, also from a thread with an event loop."""
+        """The same for a store that opens quickly, even from a thread with an event loop."""
         if not self._is_open:
             self._opening().result()
 
@@ -113,12 +113,12 @@ class EngineHost:
         return await self._opened.call(use)
 
     def run(self, use: Use[JobService, T]) -> T:
-        """Use the service, from a thread without event loop."""
+        """Use the service from a thread without an event loop."""
         self.open_blocking()
         return self._opened.run(use)
 
     async def create(self, jobs: list[NewJob]) -> list[Created]:
-        """Create jobs; callers at the same time share a hop to the engine's thread, and a commit."""
+        """Create jobs; concurrent callers share one hop to the engine's thread and one commit."""
         if not self._is_open:
             await self.open()
         service = None if self._loop_engines is None else await self._loop_engines.service()
@@ -134,7 +134,7 @@ class EngineHost:
         return await self._opened.call(lambda service: service.create_retrying(jobs))
 
     def create_blocking(self, jobs: list[NewJob]) -> list[Created]:
-        """The same from a thread without event loop."""
+        """The same from a thread without an event loop."""
         self.open_blocking()
         self._opened.require_other_thread()
         promise: Future[list[Created]] = Future()
@@ -147,11 +147,14 @@ class EngineHost:
         return self._opened.run(lambda service: service.create_retrying(jobs))
 
     async def delivered(self, spool_id: str, *, wait: bool = True) -> Created:
-        """The answer of the store to a job that was spooled."""
+        """The store's reply for a spooled job."""
         return await self.call(lambda service: service.delivered(spool_id, wait=wait))
 
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
-        """Create jobs inside the caller's transaction. Opening the engine here could wait for this very transaction."""
+        """Create jobs inside the caller's transaction.
+
+        The engine is not opened here: that could wait for this very transaction.
+        """
         return await self._known_engine().create_in(tx, jobs)
 
     def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
@@ -164,11 +167,11 @@ class EngineHost:
         await service.once_connected(lambda: service.declare_policies(declared))
 
     def close(self) -> None:
-        """Close the engine; blocks until that is done."""
+        """Close the engine; blocks until it is closed."""
         if self._is_borrowed:
             return
         if (opened := self._portal) is not None:
-            opened.require_other_thread()  # Before anything is let go: another thread can still close it.
+            opened.require_other_thread()  # Checked first: another thread can still close it.
         if self._loop_engines is not None:
             self._loop_engines.close()
         with self._guard:
@@ -187,7 +190,7 @@ class EngineHost:
 
     @property
     def _opened(self) -> Portal[JobService]:
-        """The engine's thread for a caller that has just opened it; another may have closed it since."""
+        """The engine's thread for a caller that has just opened it; another caller may have closed it since."""
         if self._portal is None:
             raise EngineUnavailable(CLOSED)
         if self._before_use is not None:
@@ -200,7 +203,7 @@ class EngineHost:
         return portal is not None and portal.is_open
 
     def _opening(self) -> Future[None]:
-        """Start to open; every waiting caller gets a failure, and the next call tries again."""
+        """Start opening the engine. If it fails, every waiting caller gets the error, and the next call tries again."""
         with self._guard:
             if self._portal is None or self._portal.is_broken:
                 self._portal = Portal(self._make_service, upkeep=not self._is_borrowed)
@@ -211,7 +214,7 @@ class EngineHost:
         return JobService(engine, self._name.process, offline=self._offline)
 
     def _known_engine(self) -> Engine:
-        """The engine that is open, if there is one: it knows its store, and refuses a connection to another."""
+        """The open engine, if there is one: it knows its store and refuses a connection to another."""
         return self._opened_engine or self._engine
 
 
@@ -219,7 +222,7 @@ CLOSE_SECONDS = 5.0
 
 
 class LoopEngines:
-    """Services in the event loops of an application's callers, opened at the first use: calls need no other thread."""
+    """Services in the event loops of an application's callers, opened on first use: calls need no other thread."""
 
     def __init__(self, make_service: Callable[[], JobService]) -> None:
         self._make_service = make_service
@@ -229,7 +232,7 @@ class LoopEngines:
         self._services = WeakKeyDictionary()
 
     def allow_this_loop(self) -> None:
-        """The application is opened in this loop, and will be closed in it."""
+        """Record that the application is opened in this loop and will be closed in it."""
         with self._guard:
             self._loops.add(asyncio.get_running_loop())
 
@@ -257,13 +260,13 @@ class LoopEngines:
         return service
 
     def _forget(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The next create tries again."""
+        """Forget a service that failed to open; the next create tries again."""
         with self._guard:
             if self._services.get(loop) is asyncio.current_task():
                 del self._services[loop]
 
     def close(self) -> None:
-        """Close every service in its own loop; called from a thread that runs none of those loops."""
+        """Close every service in its own loop; called from a thread without any of these loops."""
         with self._guard:
             services = list(self._services.items())
             self._services.clear()
@@ -276,7 +279,7 @@ class LoopEngines:
 
 
 def _runs_in_this_thread(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this thread runs the loop: waiting for it would be a deadlock."""
+    """Whether this thread runs the loop, so that waiting for it would deadlock."""
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
@@ -290,7 +293,7 @@ async def _close(opening: asyncio.Task[JobService | None]) -> None:
 
 
 class TransactionStore:
-    """Completes attempts in users' transactions; its engine is never opened, it writes through their connections."""
+    """Completes attempts in users' transactions, through their connections; its own engine is never opened."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

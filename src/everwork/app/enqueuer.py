@@ -1,4 +1,4 @@
-"""The ways to enqueue: by type or by function, with options, in an event loop or blocking."""
+"""Enqueues jobs, by type or by function, with options, in an event loop or blocking."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TYPES_KEPT_MAX: Final = 1_000
 
 
 class Door:
-    """Where an application's jobs are created."""
+    """Creates the jobs of an application."""
 
     def __init__(
         self, app: Everwork, host: EngineHost, functions: Mapping[str, JobFunction[..., Any, ..., Any]]
@@ -50,11 +50,11 @@ class Door:
         return cast("H", bound.of(created))
 
     async def create(self, jobs: list[NewJob], tx: object) -> list[Created]:
-        """Create jobs, in the caller's transaction if it has given one."""
+        """Create jobs, in the caller's transaction if there is one."""
         return await (self.host.create(jobs) if tx is None else self.host.create_in(tx, jobs))
 
     def create_blocking(self, jobs: list[NewJob], tx: object) -> list[Created]:
-        """The same from a thread without event loop."""
+        """The same from a thread without an event loop."""
         return self.host.create_blocking(jobs) if tx is None else self.host.create_in_blocking(tx, jobs)
 
 
@@ -62,7 +62,7 @@ class Door:
 
 
 class _FunctionCalls(Generic[P, R]):
-    """A function with options: its jobs, not yet created."""
+    """A function and options, for jobs that have not been created yet."""
 
     def __init__(self, door: Door, function: JobFunction[P, R, ..., Any], options: Options) -> None:
         self._door = door
@@ -70,7 +70,7 @@ class _FunctionCalls(Generic[P, R]):
         self._options = options
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
-        """A job that is ready to be created, for `app.enqueue_many`."""
+        """Prepare a job without creating it, for `app.enqueue_many`."""
         _refuse_tx(self._options.tx)
         return JobCall(self._new(args, kwargs), self._function.load)
 
@@ -82,25 +82,32 @@ class _FunctionCalls(Generic[P, R]):
 
 
 class FunctionEnqueuer(_FunctionCalls[P, R]):
-    """Enqueues jobs of one function; `using` adds options."""
+    """Enqueues jobs of one function, with options: returned by `send.using(delay=60)`."""
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Create a job with the function's arguments; it is stored durably when this returns."""
+        """Create a job with the function's arguments and return its handle. The job is stored when this returns.
+
+        Raises `InvalidInput` if an argument does not match the function, and `EngineUnavailable` if the store cannot be
+        reached.
+        """
         job = self._new(args, kwargs)
         [created] = await self._door.create([job], self._options.tx)
         handle: JobHandle[R] = self._door.handle(JobHandle, self._function.load, created)
         return handle
 
     def using(self, **options: Unpack[JobOptions]) -> FunctionEnqueuer[P, R]:
-        """Add options, such as `delay` or `dedupe_key`; options set before are kept."""
+        """Add options, such as `delay` or `dedupe_key`, to those set before; see `JobOptions`.
+
+        Example: `await send.using(delay=60).enqueue(to="ada@example.com")`.
+        """
         return FunctionEnqueuer(self._door, self._function, self._with(options))
 
     def within(self, tx: object) -> FunctionEnqueuer[P, R]:
-        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        """Create jobs in your own database transaction; short for `using(tx=tx)`."""
         return self.using(tx=_given_tx(tx))
 
     def handle(self, key: int) -> JobHandle[R]:
-        """The handle of a job of this function that was created before, by its key."""
+        """Return a handle for an existing job of this function, by its key."""
         handle: JobHandle[R] = self._door.handle(JobHandle, self._function.load, Created(checks.job_key(key)))
         return handle
 
@@ -114,22 +121,26 @@ class SyncFunctionEnqueuer(_FunctionCalls[P, R]):
     """`function.sync`: enqueues jobs of one function from synchronous code."""
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
-        """Create a job with the function's arguments; it is stored durably when this returns."""
+        """Create a job with the function's arguments and return its handle. The job is stored when this returns.
+
+        Raises `InvalidInput` if an argument does not match the function, and `EngineUnavailable` if the store cannot be
+        reached.
+        """
         job = self._new(args, kwargs)
         [created] = self._door.create_blocking([job], self._options.tx)
         handle: SyncJobHandle[R] = self._door.handle(SyncJobHandle, self._function.load, created)
         return handle
 
     def using(self, **options: Unpack[JobOptions]) -> SyncFunctionEnqueuer[P, R]:
-        """Add options; options set before are kept."""
+        """Add options to those set before; see `JobOptions`."""
         return SyncFunctionEnqueuer(self._door, self._function, self._with(options))
 
     def within(self, tx: object) -> SyncFunctionEnqueuer[P, R]:
-        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        """Create jobs in your own database transaction; short for `using(tx=tx)`."""
         return self.using(tx=_given_tx(tx))
 
     def handle(self, key: int) -> SyncJobHandle[R]:
-        """The handle of a job of this function that was created before, by its key."""
+        """Return a handle for an existing job of this function, by its key."""
         handle: SyncJobHandle[R] = self._door.handle(SyncJobHandle, self._function.load, Created(checks.job_key(key)))
         return handle
 
@@ -137,7 +148,7 @@ class SyncFunctionEnqueuer(_FunctionCalls[P, R]):
 def new_function_job(
     function: JobFunction[P, R, ..., Any], given: tuple[Any, ...], arguments: dict[str, Any], options: Options
 ) -> NewJob:
-    """A job of a function, ready to be created."""
+    """A validated job of a function."""
     if given:
         arguments = function.arguments.named(given, arguments)
     try:
@@ -149,7 +160,7 @@ def new_function_job(
             own = function.__name__ if function.__name__.isidentifier() else "app"
             raise _is_option(name, f"{own}.using({option}=...).enqueue(...)", function.type) from None
         raise
-    # The declared policy holds immediately, also before it is stored.
+    # The declared policy applies even before it is stored.
     return options.job(dumped, attempts_in_code(function.type, function.policy_said))
 
 
@@ -157,7 +168,7 @@ def new_function_job(
 
 
 class _Calls:
-    """Options for jobs of any type, not yet created."""
+    """Options for jobs of any type that have not been created yet."""
 
     def __init__(self, door: Door, options: Mapping[str, Any]) -> None:
         self._door = door
@@ -165,15 +176,15 @@ class _Calls:
         self._tx = options.get("tx")
         self._by_type: dict[str, Options] = {}
         if options:
-            self._of_type("any")  # Bad ones are refused here.
+            self._of_type("any")  # Refuses invalid options here.
 
     def call(self, type: str, arguments: Mapping[str, Any] | None = None, /, **kwargs: Any) -> JobCall[Any]:
-        """A job of a type that is ready to be created, for `enqueue_many`."""
+        """Prepare a job of a type without creating it, for `enqueue_many`."""
         _refuse_tx(self._tx)
         return self._call(type, () if arguments is None else (arguments,), kwargs)
 
     def _calls(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[JobCall[Any]]:
-        """Jobs ready to be created; the first that is wrong is named by its index."""
+        """The validated jobs; an error names the index of the first invalid one."""
         if not isinstance(jobs, Iterable):
             raise InvalidInput("jobs", f"must be calls, or pairs of a type and arguments, not {checks.shown(jobs)}")
         calls = []
@@ -201,7 +212,9 @@ class _Calls:
         options = self._by_type.get(type) if isinstance(type, str) else None
         if options is None:
             if callable(type):
-                raise InvalidInput("type", f"must be a type or a function under @app.job, not {checks.shown(type)}")
+                raise InvalidInput(
+                    "type", f"must be a type or a function declared with @app.job, not {checks.shown(type)}"
+                )
             options = Options(checks.name("type", type), self._options)
             if len(self._by_type) < TYPES_KEPT_MAX:
                 self._by_type[type] = options
@@ -225,7 +238,7 @@ class _Calls:
 
 
 class Enqueuer(_Calls):
-    """Enqueues jobs of any type or function, with the same options."""
+    """Enqueues jobs of any type or function, with the same options: returned by `app.using(delay=60)`."""
 
     @overload
     async def enqueue(self, target: FunctionEnqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
@@ -234,10 +247,14 @@ class Enqueuer(_Calls):
         self, target: str, arguments: Mapping[str, Any] | None = None, /, **kwargs: Any
     ) -> JobHandle[Any]: ...
     async def enqueue(self, target: Any, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        """Create a job, store it durably, and return its handle.
+        """Create a job and return its handle. The job is stored when this returns::
 
-        `target` is a job function, or a type, whose handler may be in another program. All other arguments are passed
-        to the handler; for a type, they can also be given as one mapping. Pass options with `using`.
+            await app.enqueue("email-send", to="ada@example.com")
+
+        `target` is a job function, or the name of a type; its handler can be in another program. All other arguments
+        are passed to the handler. For a type, they can also be given as one mapping. Pass options with `using`.
+
+        Raises `InvalidInput` if an argument is invalid, and `EngineUnavailable` if the store cannot be reached.
         """
         call = self._call(target, args, kwargs)
         [created] = await self._door.create([call.new], self._tx)
@@ -249,30 +266,37 @@ class Enqueuer(_Calls):
     @overload
     async def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[JobHandle[Any]]: ...
     async def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[JobHandle[Any]]:
-        """Create all of these jobs or none: calls such as `send.call(to="ada")`, or pairs of a type and arguments."""
+        """Create many jobs in one transaction, all or none, and return their handles::
+
+            await app.enqueue_many([send.call(to="ada"), ("email-send", {"to": "bob"})])
+
+        Each item is a call such as `send.call(...)`, or a pair of a type and its arguments. An error names the index of
+        the first invalid item.
+        """
         calls = self._calls(jobs)
         created = await self._door.create([call.new for call in calls], self._tx)
         return [self._door.handle(JobHandle, call.load, one) for one, call in zip(created, calls, strict=True)]
 
     def using(self, **options: Unpack[JobOptions]) -> Enqueuer:
-        """Set options: `await app.using(delay=60).enqueue("email-send", to="ada")`.
+        """Set options for the jobs to create: `await app.using(delay=60).enqueue("email-send", to="ada")`.
 
-        `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`, `limit_key`,
-        `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, and `tx`, a connection or session
-        to the database that holds the jobs: the jobs are created in its transaction.
+        Options: `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`,
+        `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, `tx`. `JobOptions`
+        describes each of them.
         """
         return Enqueuer(self._door, {**self._options, **options})
 
     def within(self, tx: object) -> Enqueuer:
-        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        """Create jobs in your own database transaction; short for `using(tx=tx)`."""
         return self.using(tx=_given_tx(tx))
 
     def after_commit(self, session: object) -> AfterCommitEnqueuer:
-        """Create jobs once the session is committed, and none after a rollback: for jobs in another store.
+        """Create jobs after `session` commits, and none if it rolls back. For jobs in another store than your data.
 
-        `session` is a SQLAlchemy session, async or not, or a Django connection, on any database. A crash between the
-        commit and the creation of the jobs loses them; if the jobs are in the same database, use `within`. If they
-        cannot be created, the commit raises the error and logs it; your data is committed nevertheless.
+        `session` is a SQLAlchemy session, async or not, or a Django connection, on any database. If the jobs are in the
+        same database as your data, use `within` instead: here, a crash between the commit and the creation of the jobs
+        loses them. If the jobs cannot be created, the error is logged and raised by the commit, but your data is
+        already committed.
         """
         from everwork.app.after_commit import AfterCommitEnqueuer, waiting_for_commit  # noqa: PLC0415 - few need it
 
@@ -305,7 +329,7 @@ class SyncEnqueuer(_Calls):
     @overload
     def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[SyncJobHandle[Any]]: ...
     def enqueue_many(self, jobs: Iterable[JobCall[Any] | Pair]) -> list[SyncJobHandle[Any]]:
-        """Create all of these jobs or none; see `Enqueuer.enqueue_many`."""
+        """Create many jobs, all or none; see `Enqueuer.enqueue_many`."""
         calls = self._calls(jobs)
         created = self._door.create_blocking([call.new for call in calls], self._tx)
         return [self._door.handle(SyncJobHandle, call.load, one) for one, call in zip(created, calls, strict=True)]
@@ -315,11 +339,11 @@ class SyncEnqueuer(_Calls):
         return SyncEnqueuer(self._door, {**self._options, **options})
 
     def within(self, tx: object) -> SyncEnqueuer:
-        """Create jobs in this transaction; short for `using(tx=tx)`."""
+        """Create jobs in your own database transaction; short for `using(tx=tx)`."""
         return self.using(tx=_given_tx(tx))
 
     def after_commit(self, session: object) -> SyncAfterCommitEnqueuer:
-        """Create jobs once the session is committed; see `Enqueuer.after_commit`."""
+        """Create jobs after the session commits; see `Enqueuer.after_commit`."""
         from everwork.app.after_commit import SyncAfterCommitEnqueuer, waiting_for_commit  # noqa: PLC0415
 
         return SyncAfterCommitEnqueuer(self._door, self._options, waiting_for_commit(self._door, session))
@@ -327,12 +351,12 @@ class SyncEnqueuer(_Calls):
 
 def _one_object(given: tuple[Any, ...]) -> Mapping[str, Any]:
     if len(given) > 1:
-        raise InvalidInput("arguments", "must be passed by name, or as one mapping, if the target is a type")
+        raise InvalidInput("arguments", "must be passed by name or as one mapping if the target is a type")
     return require_object("arguments", given[0])
 
 
 def _given_tx(tx: object) -> object:
-    """Refuse None: the jobs would be created outside of the transaction that the caller means."""
+    """Refuse None: the jobs would be created outside the caller's transaction."""
     if tx is None:
         raise InvalidInput("tx", "must be a connection or session, not None")
     return tx
@@ -347,5 +371,5 @@ def _is_option(name: str, instead: str, type: object, otherwise: str = "") -> In
     return InvalidInput(name, f"is an option of the job, not an argument of '{type}': write {instead}{otherwise}")
 
 
-_NO_CALL: Final = "must be a call, such as send.call(...), or a pair: a type and its arguments"
+_NO_CALL: Final = "must be a call, such as send.call(...), or a pair of a type and its arguments"
 _AS_ARGUMENT: Final = "; to pass an argument of this name, use a mapping: app.call(type, {...})"

@@ -31,13 +31,13 @@ def worker_entry(settings: WorkerSettings) -> WorkerEntry:
 
 
 def trigger_entries(settings: WorkerSettings, foreign: Container[str] = ()) -> list[TriggerEntry]:
-    """The registry entries of a worker's triggers; `foreign` are those whose schedule only the program's code knows."""
+    """The registry entries of a worker's triggers; `foreign` are those with a custom schedule in the program."""
     entries = [_trigger_entry(settings, trigger) for trigger in settings.triggers]
     return [replace(entry, is_foreign=True) if entry.name in foreign else entry for entry in entries]
 
 
 def schedule_text(schedule: Interval | Cron) -> str:
-    """A schedule as text for people."""
+    """A schedule as readable text."""
     if isinstance(schedule, Cron):
         return f"{schedule.expression} {schedule.timezone}"
     total_ms = schedule.total_ms
@@ -63,21 +63,21 @@ def _trigger_entry(settings: WorkerSettings, trigger: Trigger) -> TriggerEntry:
 
 
 def _schedule_fields(schedule: Interval | Cron) -> dict[str, Any]:
-    """A schedule as fields for programs."""
+    """A schedule as machine-readable fields."""
     if isinstance(schedule, Cron):
         return {"cron": schedule.expression, "timezone": schedule.timezone or "UTC"}
     return {"interval_ms": schedule.total_ms}
 
 
 class Subscription(NamedTuple):
-    """The queues that a worker takes jobs from, and the policy that it declares."""
+    """The queues that a worker subscribes to, and the policy that it declares."""
 
     queues: tuple[QueueKey, ...]
     policy: PolicyFields
 
     @property
     def policies(self) -> dict[str, PolicyFields]:
-        """By type: the owner of a source's default group decides its policy."""
+        """The policies by type; the worker in a source's default group sets the source's policy."""
         return {queue.type: self.policy for queue in self.queues if queue.group == DEFAULT_GROUP}
 
     @property

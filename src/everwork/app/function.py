@@ -33,10 +33,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
-    """A function with `@app.job`: `enqueue` creates a job that a worker runs; calling it runs the function directly.
+    """A function declared with `@app.job`. `send.enqueue(...)` creates a job; `send(...)` calls the function directly.
 
-    `P` and `R` are the arguments and the result of a job, `Q` and `T` those of the function itself, which may take a
-    `JobContext` first and return a coroutine.
+    Type parameters: `P` and `R` are the arguments and the result of a job; `Q` and `T` those of the function itself,
+    which can take a `JobContext` first and return a coroutine.
     """
 
     def __init__(  # noqa: PLR0913 - all settings of a type
@@ -67,23 +67,23 @@ class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
         self.arguments = Arguments(function)
         self.result_values = result_values(function)
         self.load = None if self.result_values is None else partial(self.result_values.load, "result")
-        """Reads a stored result as the annotation says; None: as JSON has it."""
+        """Converts a stored result to the annotated type; None returns plain JSON values."""
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
         )
         self.trigger = self._scheduled(cron, cron_arguments, is_catchup)
         self.pool = self.type
-        """Functions of one pool share its slots: as many run at the same time as one of them allows."""
+        """Functions of one pool share its concurrency."""
         self.on_end: OnEnd | None = None
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", type)
         super().__init__(door, self, Options(type, {}))
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> T:
-        """Call the function directly."""
+        """Call the function directly, without a job."""
         return self.function(*args, **kwargs)
 
-    if not TYPE_CHECKING:  # Type checkers would accept every name, and take the code after it for unreachable.
+    if not TYPE_CHECKING:  # Type checkers would accept every name, and treat the code after it as unreachable.
 
         def __getattr__(self, name: str) -> NoReturn:
             own = self.__dict__.get("__name__")
@@ -98,9 +98,9 @@ class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
             raise InvalidInput("is_catchup", f"must be True or False, not {checks.shown(is_catchup)}")
         if cron is None:
             if given is not None:
-                raise InvalidInput("cron_arguments", "need a schedule: set cron, too")
+                raise InvalidInput("cron_arguments", "need a schedule: set cron as well")
             return None
-        # Loaded only by functions with a schedule.
+        # Imported only for functions with a schedule.
         from everwork.app.function_triggers import function_trigger  # noqa: PLC0415
 
         arguments = {**require_object("cron_arguments", given or {})}
@@ -115,7 +115,7 @@ class JobFunction(FunctionEnqueuer[P, R], Generic[P, R, Q, T]):
         return function_trigger(self.type, cron, self.retry, arguments=arguments, is_catchup=is_catchup)
 
     def handler(self, around: tuple[Middleware, ...] = (), process: ProcessScope | None = None) -> Handler:
-        """The function as the runtime sees it, with the application's middleware around its own."""
+        """The function as a handler of the runtime, with the application's middleware around its own."""
         return Handler(
             name=self.pool,
             queues=(QueueKey(self.type),),
@@ -141,7 +141,7 @@ _INSTEAD: Final = {
     **dict.fromkeys(("configure", "options"), "{0}.using(...)"),
     **dict.fromkeys(("s", "si", "signature"), "{0}.call(...)"),
 }
-"""What other queues call it."""
+"""Names from the task objects of other job queues, and what to write instead."""
 _NO_METHOD = "is a method: @app.job takes a function; for a class, use AbstractWorker"
 _NO_GENERATOR = "is a generator: a handler returns its result and must not yield"
 
@@ -158,13 +158,13 @@ def _require_function(function: object, type: object) -> None:
 
 
 class _NoContext:
-    """Stands for any class except `JobContext`."""
+    """For type checkers: any class except `JobContext`."""
 
     _is_unlike_others: None
 
 
 class _TakesAnything(Protocol[P, T_co]):
-    """A function whose first parameter takes any value, or is not annotated: it is no `JobContext`."""
+    """A function whose first parameter accepts any value or has no annotation, so it is not a `JobContext`."""
 
     @overload
     def __call__(self, other: _NoContext, /, *args: Any, **kwargs: Any) -> Any: ...
@@ -180,7 +180,7 @@ class Declare(Protocol):
         self, function: _TakesAnything[P, Coroutine[Any, Any, R]], /
     ) -> JobFunction[P, R, P, Coroutine[Any, Any, R]]: ...
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # What takes anything also takes a context; the first match counts.
+    def __call__(  # type: ignore[overload-overlap]  # A parameter that accepts anything accepts a context, too; the first match counts.
         self, function: _TakesAnything[P, R], /
     ) -> JobFunction[P, R, P, R]: ...
     @overload

@@ -1,4 +1,4 @@
-"""Scheduled job functions: their triggers fire in the engine's loop while the workers of an application run."""
+"""Scheduled job functions: their triggers fire in the engine's loop while the application's workers are running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from everwork.service.triggers.loop import Scheduled
 
 
 class FunctionTrigger(NamedTuple):
-    """The schedule of a job function, which fires directly into the function's type, and its registry entry."""
+    """The schedule of a job function, whose jobs have the function's type, and its registry entry."""
 
     scheduled: Scheduled
     entry: TriggerEntry
@@ -35,7 +35,7 @@ def function_trigger(
     arguments: dict[str, Any] | None = None,
     is_catchup: bool = True,
 ) -> FunctionTrigger:
-    """The trigger for `cron=`: a cron expression, a `Cron` or an `Interval`; its jobs have these arguments."""
+    """The trigger for `cron=`: a cron expression, a `Cron` or an `Interval`. Its jobs get these arguments."""
     trigger = Trigger(title=type, schedule=schedule_from("cron", cron), kwargs=arguments or {}, is_catchup=is_catchup)
     settings = WorkerSettings(title=type, retry=retry, triggers=[trigger])
     [entry] = trigger_entries(settings)
@@ -47,7 +47,7 @@ def function_trigger(
 
 @asynccontextmanager
 async def firing(portal: Portal[JobService], triggers: Sequence[FunctionTrigger]) -> AsyncIterator[None]:
-    """Fire triggers inside this context, and keep an entry in the registry that they are fired."""
+    """Fire triggers inside this context, and keep a registry entry that shows it."""
     names = [one.entry.name for one in triggers]
 
     async def fire(service: JobService) -> None:

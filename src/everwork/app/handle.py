@@ -1,4 +1,4 @@
-"""Handles of created jobs, and calls that are not created yet."""
+"""Handles of created jobs, and calls that have not been created yet."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Load = Callable[[Any], Any]
-"""Makes the value that a function's annotation names of a stored result."""
+"""Converts a stored result to the function's return type."""
 
 
 class JobKey(int):
-    """A job's key; `deduplicated` is true if the job already existed.
+    """A job's key, an `int`. `deduplicated` is True if a job with the same dedupe key already existed.
 
-    `is_spooled`: the engine is unavailable, and the job waits in the local spool under its `spool_id`; the number is
-    negative and not the key of a job. `await app.delivered(key)` returns the real key.
+    In offline mode, `is_spooled` is True if the engine was unavailable and the job is in the local spool under its
+    `spool_id`. The number is then negative and not a real key; `await app.delivered(key)` returns the real one.
     """
 
     deduplicated: bool = False
@@ -34,7 +34,7 @@ class JobKey(int):
 
     @property
     def is_spooled(self) -> bool:
-        """Whether the job waits in the local spool."""
+        """Whether the job is in the local spool and has no key yet."""
         return bool(self.spool_id)
 
     @classmethod
@@ -55,23 +55,23 @@ _INSTEAD: Final = {
     **dict.fromkeys(("ready", "successful", "failed", "is_finished"), "compare (await handle.get()).state"),
     **dict.fromkeys(("revoke", "abort"), "write await handle.cancel()"),
 }
-"""What other queues ask of a result."""
+"""Names from the result objects of other job queues, and what to write instead."""
 
 
 class AnyHandle(JobKey):
-    """What both kinds of handles have."""
+    """Shared by `JobHandle` and `SyncJobHandle`."""
 
     app: Everwork
     load: Load | None
-    """Reads the result; None: as JSON has it."""
+    """Converts the result; None returns plain JSON values."""
 
     @classmethod
     def bound(cls, app: Everwork, load: Load | None) -> type[Self]:
-        """The class of an application's handles: with these on the class, a handle costs no more than its key."""
+        """A subclass with these attributes on the class, so that a handle costs no more memory than an int."""
         return type(cls.__name__, (cls,), {"app": app, "load": load})
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        """Pickled, it is the job's key: another process has another application."""
+        """Pickled as the job's key, because another process has another application."""
         return int, (int(self),)
 
     if not TYPE_CHECKING:  # Type checkers would accept every name.
@@ -100,7 +100,10 @@ def loaded(key: int, value: Any) -> Any:
 
 
 class JobHandle(AnyHandle, Generic[R_co]):
-    """A created job: an int, the job's key, with methods to wait for, inspect and change the job."""
+    """A created job: its key (an `int`) with methods to wait for, inspect and change the job.
+
+    Example: `handle = await send.enqueue(to="ada")`, then `await handle.result(timeout=30)`.
+    """
 
     async def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to finish and return its result; see `Everwork.result`."""
@@ -108,32 +111,32 @@ class JobHandle(AnyHandle, Generic[R_co]):
         return value
 
     async def get(self) -> Job:
-        """The job in its current state."""
+        """Return the job in its current state."""
         return await self.app.get(self)
 
     async def history(self) -> list[HistoryEntry]:
-        """How the job's attempts ended, oldest first."""
+        """Return how each attempt of the job ended, oldest first."""
         return await self.app.history(self)
 
     async def explain(self) -> Explanation:
-        """Why the job is not running."""
+        """Explain why the job is not running."""
         return await self.app.explain(self)
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancel the job, pending or running."""
+        """Cancel the job, whether it is pending or running."""
         await self.app.cancel(self, reason)
 
     async def requeue(self, arguments: Mapping[str, Any] | None = None) -> None:
-        """Requeue the job if it is a dead letter or waits for a retry; see `Everwork.requeue`."""
+        """Requeue the job if it is a dead letter or waiting for a retry; see `Everwork.requeue`."""
         await self.app.requeue(self, arguments)
 
     async def delivered(self, timeout: float | None = None) -> JobHandle[R_co]:
-        """Wait until a spooled job is delivered, and return its handle; see `Everwork.delivered`."""
+        """Wait until a spooled job is delivered, and return its new handle; see `Everwork.delivered`."""
         return _with_app(JobHandle(await self.app.delivered(self, timeout)), self)
 
     @property
     def sync(self) -> SyncJobHandle[R_co]:
-        """A blocking version, for synchronous code."""
+        """A blocking version of this handle, for synchronous code."""
         return _with_app(SyncJobHandle(self), self)
 
 
@@ -146,27 +149,27 @@ class SyncJobHandle(AnyHandle, Generic[R_co]):
         return value
 
     def get(self) -> Job:
-        """The job in its current state."""
+        """Return the job in its current state."""
         return self.app.sync.get(self)
 
     def history(self) -> list[HistoryEntry]:
-        """How the job's attempts ended, oldest first."""
+        """Return how each attempt of the job ended, oldest first."""
         return self.app.sync.history(self)
 
     def explain(self) -> Explanation:
-        """Why the job is not running."""
+        """Explain why the job is not running."""
         return self.app.sync.explain(self)
 
     def cancel(self, reason: str = "") -> None:
-        """Cancel the job, pending or running."""
+        """Cancel the job, whether it is pending or running."""
         self.app.sync.cancel(self, reason)
 
     def requeue(self, arguments: Mapping[str, Any] | None = None) -> None:
-        """Requeue the job if it is a dead letter or waits for a retry; see `Everwork.requeue`."""
+        """Requeue the job if it is a dead letter or waiting for a retry; see `Everwork.requeue`."""
         self.app.sync.requeue(self, arguments)
 
     def delivered(self, timeout: float | None = None) -> SyncJobHandle[R_co]:
-        """Wait until a spooled job is delivered, and return its handle; see `Everwork.delivered`."""
+        """Wait until a spooled job is delivered, and return its new handle; see `Everwork.delivered`."""
         return _with_app(SyncJobHandle(self.app.sync.delivered(self, timeout)), self)
 
 
@@ -174,7 +177,7 @@ H = TypeVar("H", bound=AnyHandle)
 
 
 def _with_app(handle: H, other: AnyHandle) -> H:
-    """A handle of the same job, or of the one that it has become."""
+    """A handle of the same job, or of the job that a spooled one has become."""
     handle.app, handle.load = other.app, other.load
     if int(handle) == int(other):
         handle.deduplicated, handle.spool_id = other.deduplicated, other.spool_id
@@ -183,7 +186,10 @@ def _with_app(handle: H, other: AnyHandle) -> H:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobCall(Generic[R_co]):
-    """A job that is not created yet: a type, its arguments and options. Pass many to `app.enqueue_many`."""
+    """A job that has not been created yet: a type, its arguments and options.
+
+    `send.call(...)` and `app.call(...)` return one; pass a list of them to `app.enqueue_many`.
+    """
 
     new: NewJob
     load: Load | None = None

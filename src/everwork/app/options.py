@@ -1,4 +1,4 @@
-"""The options of a job, apart from its arguments: declared once, for every way to enqueue."""
+"""The options of a job, separate from its arguments: declared once, for every way to enqueue."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from everwork.exceptions import InvalidInput
 
 
 class JobOptions(TypedDict, total=False):
-    """The options of `using`. Options that are not set have the defaults of the type."""
+    """The options of `using`. Unset options use the defaults of the job type."""
 
     delay: float | None
-    """Run this many seconds from now."""
+    """Seconds to wait before the job is due."""
     run_at: datetime | None
-    """Run at this time; it must have a time zone."""
+    """When the job is due: a datetime with time zone. Not together with `delay`."""
     priority: int
-    """From -512 to 511; higher first, 0 by default."""
+    """From -512 to 511; higher runs first. Default: 0."""
     tenant: str
     """The tenant that the job belongs to."""
     dedupe_key: str | None
-    """No second job is created while a job of this tenant and type with the same key is kept."""
+    """If a job of the same tenant and type with this key exists, that job is returned and no other is created."""
     limit_key: str | None
-    """Jobs with the same key share the limit `max_running_per_key`, and take turns with others."""
+    """Jobs with the same key, for example a customer, share the limit `max_running_per_key` of their type's policy."""
     correlation_id: str | None
-    """Your own id, by which jobs can be found."""
+    """Your own id, to find related jobs by."""
     expires_at: datetime | None
-    """If the job has not started by then, it is cancelled."""
+    """A datetime with time zone: if the job has not started by then, it is cancelled."""
     timeout: float | None
-    """Time limit of one attempt, in seconds."""
+    """Time limit of one attempt, in seconds. Default: that of the handler."""
     headers: Mapping[str, Any] | None
     """Metadata for middleware and handlers, separate from the arguments."""
     max_attempts: int | None
-    """Number of attempts, including the first."""
+    """Maximum number of attempts, including the first."""
     retry: RetryPolicy | None
-    """The job's own retry policy."""
+    """A retry policy for this job only."""
     tx: object
-    """A connection or session to the database that holds the jobs: the job is created in its transaction."""
+    """A connection or session to the database that holds the jobs; the job is created in its transaction."""
 
 
 OPTIONS: Final = frozenset(JobOptions.__annotations__)
@@ -55,30 +55,26 @@ FOREIGN_NAMES: Final = {
     **dict.fromkeys(("time_limit", "job_timeout"), "timeout"),
     "expires": "expires_at",
 }
-"""What other queues call an option, and its name here."""
+"""Names of options in other job queues, and their names here."""
 
 
 class Options:
-    """Checked options: a job without arguments, and the transaction to create it in."""
+    """Validated options: a job without arguments, and the transaction to create it in."""
 
     __slots__ = ("given", "template", "tx")
 
     def __init__(self, type: str, given: Mapping[str, Any]) -> None:
         for name in sorted(given.keys() - OPTIONS):
-            other = (
-                f"its name here is {FOREIGN_NAMES[name]}"
-                if name in FOREIGN_NAMES
-                else f"allowed are {', '.join(sorted(OPTIONS))}"
-            )
-            raise InvalidInput(name, f"is not an option of a job; {other}")
+            other = f"use {FOREIGN_NAMES[name]}" if name in FOREIGN_NAMES else f"allowed: {', '.join(sorted(OPTIONS))}"
+            raise InvalidInput(name, f"is not a job option; {other}")
         self.given = given
         fields = dict(given)
         self.tx = fields.pop("tx", None)
         self.template = new_job(type, {}, **fields)
 
     def job(self, arguments: Mapping[str, Any], attempts: int | None = None) -> NewJob:
-        """A job with these arguments; `attempts` are those of its type, unless the options say how many."""
-        fields: list[Any] = [*self.template]  # Faster than `_replace`, which every job would pay for.
+        """A job with these arguments; `attempts` applies unless the options set `max_attempts`."""
+        fields: list[Any] = [*self.template]  # Faster than `_replace`; this runs for every job.
         fields[_VARIABLES] = encode_arguments(arguments)
         if attempts is not None and fields[_ATTEMPTS] is None:
             fields[_ATTEMPTS] = attempts

@@ -18,7 +18,7 @@ from everwork.service.fleet.live import heartbeat, memory_bytes
 from everwork.service.service import JobService
 
 LEAVE_SECONDS: Final = 2.0
-"""How long a stop waits for a store that does not answer; the entry expires then."""
+"""How long a stop waits for a store that does not answer. The entry expires on its own later."""
 
 
 @asynccontextmanager
@@ -63,9 +63,9 @@ async def registered(
 
 @asynccontextmanager
 async def beside(portal: Portal[JobService], use: Use[JobService, Any]) -> AsyncIterator[None]:
-    """Run something in the engine's loop inside this context; at the end it is cancelled, and may clean up."""
+    """Run a coroutine in the engine's loop inside this context. It is cancelled at the end, and can clean up."""
     ended, cancel = portal.start(use)
-    # It ends only by cancellation, which is no error.
+    # It ends only by cancellation, which is not an error.
     ended.add_done_callback(lambda future: future.cancelled() or future.exception())
     try:
         yield

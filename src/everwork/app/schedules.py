@@ -1,4 +1,4 @@
-"""Cron: the built-in schedule, users' own schedules, and their time points."""
+"""Cron schedules, built-in and custom, and their scheduled times."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from everwork.service.triggers.loop import Scheduled
 
 
 class AbstractCronSchedule(ABC):
-    """Computes when a cron expression matches next. Each manager creates one, without arguments.
+    """Base class of custom cron schedules: computes the next time that an expression matches.
 
-    To catch up with points that were missed, `next_execution` must look from the instant that `now()` returns, or take
-    `after`, an aware datetime, and look from that. It may also take `timezone`, the name of the trigger's zone.
-    Managers must compute the same points, so that each fires once.
+    Each manager creates one instance, without arguments. All managers must compute the same times, so that each fires
+    once. To support catch-up of missed times, `next_execution` must start from `self.now()` instead of the system
+    clock, or take a parameter `after`, a datetime with time zone, and start from that. It can also take `timezone`, the
+    name of the trigger's time zone.
     """
 
     @abstractmethod
     def next_execution(self, cron_expression: str) -> datetime:
-        """The next instant that the expression matches; without time zone, it is one of the trigger's zone."""
+        """Return the next time that matches. A datetime without time zone is in the trigger's time zone."""
 
     def now(self) -> datetime:
-        """The instant to look from: the current time, or an earlier one while missed points are caught up with."""
+        """The time to start from: the current time, or an earlier one during catch-up."""
         question = _question.get()
         if question is None:
             return datetime.now(UTC)
@@ -42,35 +43,35 @@ class AbstractCronSchedule(ABC):
         return question.after
 
     def check(self, cron_expression: str) -> None:
-        """Raise an error that says what is wrong with an expression, if something is. Called before anything starts."""
+        """Raise an error if an expression is invalid. Called before anything starts."""
         found = self.next_execution(cron_expression, **_optional_arguments(self, datetime.now(UTC), "UTC"))
         if not isinstance(found, datetime):
-            raise TypeError(f"next_execution must answer a datetime, not {shown(found)}")
+            raise TypeError(f"next_execution must return a datetime, not {shown(found)}")
 
 
 class CronSchedule(AbstractCronSchedule):
-    """Five fields (or six, with seconds first), by the rules of Debian's cron.
+    """The default cron schedule: five fields, or six with seconds first, with the rules of Debian's cron.
 
-    When clocks go forward, what stands at a fixed time in the hour that is left out runs right after it; when they go
-    back, it runs in the first of both hours. What repeats every few minutes or hours follows real time.
+    When clocks go forward, jobs scheduled at a fixed time in the skipped hour run right after it; when clocks go back,
+    they run in the first of the two hours. Jobs that repeat every few minutes or hours follow elapsed time.
     """
 
     def next_execution(
         self, cron_expression: str, after: datetime | None = None, timezone: str | None = None
     ) -> datetime:
-        """The first match after `after`, or after now, in the zone named or in that of `after`."""
+        """Return the first match after `after` (default: now), in `timezone` or else the time zone of `after`."""
         zone = ZoneInfo(timezone) if timezone else (after.tzinfo if after else None) or UTC
         for point_ms in matches(cron_expression, zone, ms_of(after or datetime.now(UTC))):
             return at(point_ms).astimezone(zone)
-        raise ValueError(f"nothing ever matches {cron_expression!r}")
+        raise ValueError(f"{cron_expression!r} never matches")
 
     def check(self, cron_expression: str) -> None:
-        """Refuse what cannot be read or never matches."""
+        """Raise `ValueError` if an expression is invalid or never matches."""
         check_expression(cron_expression)
 
 
 def scheduled_triggers(settings: WorkerSettings, cron_schedule: AbstractCronSchedule) -> list[Scheduled]:
-    """The triggers of a worker, ready to be fired. A bad trigger is refused by name before anything starts."""
+    """The triggers of a worker, ready to fire. An invalid trigger is refused by name before anything starts."""
     return [scheduled(settings, trigger, cron_schedule) for trigger in settings.triggers]
 
 
@@ -90,7 +91,7 @@ def scheduled(settings: WorkerSettings, trigger: Trigger, cron_schedule: Abstrac
 
 
 def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule, uses_now: bool = False) -> Schedule:
-    """The time points of a schedule. `uses_now`: a user's own one looks from its `now()`."""
+    """The scheduled times of a schedule. `uses_now`: a custom schedule starts from its `now()`."""
     if isinstance(schedule, Interval):
         return Every(schedule.total_ms)
     if type(cron_schedule) is CronSchedule:
@@ -101,15 +102,15 @@ def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule, 
 
 
 class _Matches:
-    """The next match of an expression; going from point to point costs one walk."""
+    """The next match of an expression; going from match to match continues one iteration."""
 
     def __init__(self, cron: Cron) -> None:
         self._cron = cron
         self._walks: dict[int, Iterator[int]] = {}
-        """At most the last walk, by the point where it stands."""
+        """The last iteration, if any, by the match it has reached."""
 
     def __call__(self, after_ms: int) -> int | None:
-        # Taken out while it is used: loops of several threads may call.
+        # Removed while in use: event loops in several threads can call this.
         walk = self._walks.pop(after_ms, None) or matches(self._cron.expression, self._cron.zone, after_ms)
         point_ms = next(walk, None)
         self._walks = {} if point_ms is None else {point_ms: walk}
@@ -117,7 +118,7 @@ class _Matches:
 
 
 class _Stateless:
-    """The next point of a user's own schedule that takes the instant to start from."""
+    """The next time of a custom schedule that accepts the time to start from."""
 
     def __init__(self, cron: Cron, schedule: AbstractCronSchedule) -> None:
         self._cron = cron
@@ -126,7 +127,7 @@ class _Stateless:
     def __call__(self, after_ms: int) -> int | None:
         point_ms = self._next_ms(after_ms)
         if point_ms <= after_ms:
-            raise BadConfiguration(f"{self._call} must answer an instant after {at(after_ms)}, not {at(point_ms)}")
+            raise BadConfiguration(f"{self._call} must return a time after {at(after_ms)}, not {at(point_ms)}")
         return point_ms
 
     def _next_ms(self, after_ms: int) -> int:
@@ -135,15 +136,15 @@ class _Stateless:
         with _asked(after):
             found = self._schedule.next_execution(self._cron.expression, **optional)
         if not isinstance(found, datetime):
-            raise BadConfiguration(f"{self._call} must answer a datetime, not {shown(found)}")
+            raise BadConfiguration(f"{self._call} must return a datetime, not {shown(found)}")
         return self._instant(found, after_ms)
 
     def _instant(self, found: datetime, after_ms: int) -> int:
-        """The returned instant in milliseconds, rounded up."""
+        """The returned time in milliseconds, rounded up."""
         if found.tzinfo:
             return _ms_up(found)
         first = _ms_up(found.replace(tzinfo=self._cron.zone, fold=0))
-        # In an hour that comes twice, the one that is still to come.
+        # In an hour that occurs twice, take the one still to come.
         return first if first > after_ms else _ms_up(found.replace(tzinfo=self._cron.zone, fold=1))
 
     @property
@@ -152,7 +153,7 @@ class _Stateless:
 
 
 class _Stateful(_Stateless):
-    """The next point of a user's own schedule that only knows its own time: the point is kept until it has come."""
+    """The next time of a custom schedule that only uses its own clock; it is kept until it has passed."""
 
     _kept_ms = 0
 
@@ -162,13 +163,13 @@ class _Stateful(_Stateless):
                 break
             last_ms, self._kept_ms = self._kept_ms, self._next_ms(after_ms)
             if self._kept_ms <= last_ms:
-                break  # It does not go from point to point: asking again would not help.
-        # Its clock may be a little behind the engine's: a point that has passed is no error, the next call tries again.
+                break  # It cannot go from match to match, so calling it again would not help.
+        # Its clock can be slightly behind the engine's: a time in the past is not an error, the next call tries again.
         return self._kept_ms if self._kept_ms > after_ms else None
 
 
 class _Question:
-    """From which instant a schedule is asked to look, and whether it has done so."""
+    """The time that a schedule should start from, and whether it has used it."""
 
     def __init__(self, after: datetime) -> None:
         self.after = after
@@ -180,7 +181,7 @@ _question: Final[ContextVar[_Question | None]] = ContextVar("everwork-schedule",
 
 @contextmanager
 def _asked(after: datetime) -> Iterator[_Question]:
-    """Let `now()` of a schedule return an instant."""
+    """Make `now()` of a schedule return a given time."""
     question = _Question(after)
     token = _question.set(question)
     try:
@@ -190,7 +191,7 @@ def _asked(after: datetime) -> Iterator[_Question]:
 
 
 def _check(settings: WorkerSettings, trigger: Trigger, cron_schedule: AbstractCronSchedule) -> bool:
-    """Refuse a bad expression; returns whether the schedule looks from its `now()`."""
+    """Refuse an invalid expression; returns whether the schedule starts from its `now()`."""
     if isinstance(trigger.schedule, Interval):
         return False
     try:

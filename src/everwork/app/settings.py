@@ -1,4 +1,4 @@
-"""Settings of workers and triggers, and their schedules. A wrong value is refused with its field."""
+"""Settings of worker classes, triggers and schedules. Errors name the invalid field."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ANY_DAY: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("must have printable characters only, no line ends nor control characters")
+        raise ValueError("must contain only printable characters, no line breaks or control characters")
     return text
 
 
@@ -68,7 +68,7 @@ class _Settings(BaseModel):
 
 
 class Interval(_Settings):
-    """A schedule: repeated after a fixed time."""
+    """A schedule with a fixed interval: `Interval(minutes=15)`. The fields add up, from 0.1 seconds to 3660 days."""
 
     weeks: Amount = 0
     days: Amount = 0
@@ -93,10 +93,12 @@ class Interval(_Settings):
 
 
 class Cron(_Settings):
-    """A schedule: whenever the clock of a time zone matches a cron expression.
+    """A cron schedule in a time zone: `Cron(expression="0 9 * * 1-5", timezone="Europe/Berlin")`.
 
-    The time zone is an IANA name; without one it is that of the TZ environment variable, else UTC. `custom` leaves the
-    expression to a user's own cron schedule with its own syntax.
+    Args:
+        expression: Five fields (minute, hour, day, month, weekday), or six with seconds first.
+        timezone: An IANA name. Default: the environment variable TZ, else UTC.
+        custom: Whether the expression has its own syntax, parsed by the manager's `cron_schedule`.
     """
 
     custom: bool = False
@@ -109,7 +111,7 @@ class Cron(_Settings):
         if name is None:
             return _zone_here()
         if not is_zone(name):
-            raise ValueError(f"must be an IANA time zone, like 'Europe/Berlin', not {name[:80]!r}")
+            raise ValueError(f"must be an IANA time zone, such as 'Europe/Berlin', not {name[:80]!r}")
         return name
 
     @field_validator("expression", mode="after")
@@ -121,12 +123,12 @@ class Cron(_Settings):
 
     @property
     def zone(self) -> ZoneInfo:
-        """The time zone itself."""
+        """The time zone as a `ZoneInfo`."""
         return ZoneInfo(self.timezone or "UTC")
 
 
 def schedule_from(field: str, given: object, timezone: str | None = None) -> Cron | Interval:
-    """A checked schedule: a cron expression, in this time zone, or a `Cron` or `Interval`."""
+    """A validated schedule, from a cron expression in a time zone, a `Cron` or an `Interval`."""
     if isinstance(given, Cron | Interval):
         return given
     if not isinstance(given, str):
@@ -139,7 +141,18 @@ def schedule_from(field: str, given: object, timezone: str | None = None) -> Cro
 
 
 class Trigger(_Settings):
-    """Runs its worker by a schedule, with these kwargs."""
+    """Runs a worker class on a schedule.
+
+    Args:
+        title: A name, unique within the worker.
+        description: Shown in the dashboard.
+        schedule: An `Interval` or a `Cron`.
+        kwargs: The arguments of each scheduled job.
+        is_catchup: Whether scheduled times missed while no manager was running are caught up.
+        lifetime: Seconds after which a scheduled job that has not started is cancelled. Default: never.
+        status_check_interval: How often, in seconds, to check whether the trigger is enabled.
+        status_cache_ttl: Seconds for which that status is cached; None: no cache.
+    """
 
     title: Title
     description: Description = ""
@@ -158,19 +171,37 @@ class Trigger(_Settings):
 
     @property
     def id(self) -> str:
-        """Made from the title: the same in every process."""
+        """Derived from the title: the same in every process."""
         return id_of(self.title)
 
 
 class EventSettings(_Settings):
-    """How many events a call may emit, and how many are published in one batch."""
+    """Limits for the events that a worker emits.
+
+    `max_events_in_memory` is the maximum number of events per call, `max_batch_size` the number published in one batch.
+    """
 
     max_events_in_memory: int = Field(default=5_000, ge=1, le=10_000)
     max_batch_size: int = Field(default=500, ge=1, le=10_000)
 
 
 class WorkerSettings(_Settings):
-    """The settings of a worker class. `sources` always includes the worker's own source."""
+    """The settings of a worker class, returned by `AbstractWorker._get_settings`.
+
+    Args:
+        title: A unique name. The worker's id is derived from it.
+        description: Shown in the dashboard.
+        sources: The sources (event names) that the worker subscribes to, besides its own source.
+        execution_timeout: Time limit of one attempt, in seconds. Default: 180.
+        status_check_interval: How often, in seconds, to check whether the worker is enabled.
+        status_cache_ttl: Seconds for which that status is cached; None: no cache.
+        event_settings: Limits for the events that the worker emits.
+        triggers: Schedules that run the worker.
+        concurrency: Maximum number of jobs running concurrently in one process.
+        breaker: A `CircuitBreaker` that pauses the worker's sources after a number of consecutive failures.
+        policy: A `TypePolicy`: limits, retention, error rules.
+        retry: A `RetryPolicy`. Default: no retries, the first error fails the job permanently.
+    """
 
     title: Title
     description: Description = ""
@@ -204,39 +235,39 @@ class WorkerSettings(_Settings):
     def _check_unique_titles(cls, triggers: list[Trigger]) -> list[Trigger]:
         titles = Counter(trigger.title for trigger in triggers)
         if twice := sorted(title for title, times in titles.items() if times > 1):
-            raise ValueError(f"must have titles of their own, but {twice[0]!r} is there {titles[twice[0]]} times")
+            raise ValueError(f"must have unique titles, but {twice[0]!r} is used {titles[twice[0]]} times")
         return triggers
 
     @property
     def id(self) -> str:
-        """Made from the title: the same in every process."""
+        """Derived from the title: the same in every process."""
         return id_of(self.title)
 
     @property
     def default_source(self) -> str:
-        """The source that only this worker has."""
+        """The worker's own source, which no other worker has."""
         return source_of(self.id)
 
 
 @lru_cache(maxsize=1024)
 def id_of(title: str) -> str:
-    """The id that stands for a title: the first 16 hex digits of its SHA256."""
+    """The id of a title: the first 16 hex digits of its SHA256."""
     return sha256(title.encode()).hexdigest()[:16]
 
 
 def source_of(worker_id: str) -> str:
-    """The source that only one worker has."""
+    """A worker's own source."""
     return f"worker:{worker_id}:source"
 
 
 def check_expression(expression: str) -> None:
-    """Refuse a cron expression that cannot be read, or that no day ever matches."""
+    """Refuse a cron expression that is invalid or never matches."""
     try:
         next(CronSim(expression, _ANY_DAY))
     except CronSimError as error:
-        raise ValueError(f"must be a cron expression, like '0 9 * * 1': {error} in {expression!r}") from None
+        raise ValueError(f"must be a cron expression, such as '0 9 * * 1': {error} in {expression!r}") from None
     except StopIteration:
-        raise ValueError(f"must match some day, but none ever matches {expression!r}") from None
+        raise ValueError(f"must match at least one day, but {expression!r} never matches") from None
 
 
 def is_zone(name: str) -> bool:

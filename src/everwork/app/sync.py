@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class SyncEverwork(SyncEnqueuer):
-    """`app.sync`: each call blocks until it is done. It may be used from any thread."""
+    """`app.sync`: `Everwork` for synchronous code. Each call blocks until it is done; any thread can use it."""
 
     def __init__(self, app: Everwork, door: Door, stop_workers: Callable[[], None]) -> None:
         super().__init__(door, {})
@@ -47,20 +47,20 @@ class SyncEverwork(SyncEnqueuer):
         self._run(lambda app: app._requeue(key, given))  # noqa: SLF001
 
     def list(self, **wanted: Unpack[JobFilters]) -> Iterator[Job]:
-        """Every matching job, newest first; see `Everwork.page`."""
+        """Iterate over all matching jobs, newest first; see `Everwork.page` for the filters."""
         return every_job_blocking(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
 
     def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> TickResult:
-        """A tick, in an event loop of its own in this thread; see `Everwork.run_once`."""
+        """Run one tick in a new event loop in this thread; see `Everwork.run_once`."""
         require_no_loop("app.sync.run_once()", "await app.run_once()")
         return run_loop(self._app.run_once(max_jobs, shutdown_timeout=shutdown_timeout))
 
     def open(self) -> None:
-        """Open the engine, if that has not happened yet."""
+        """Open the store, unless it is open already."""
         self._host.open_blocking()
 
     def close(self) -> None:
-        """Stop the workers of this application, if they run, and close the engine."""
+        """Stop the workers of this application, if they are running, and close the store."""
         self._stop_workers()
         self._host.close()
 

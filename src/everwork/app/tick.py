@@ -1,4 +1,4 @@
-"""A tick: upkeep, due triggers and a bounded number of jobs, for short-lived programs such as cron jobs."""
+"""Ticks: maintenance, due triggers and a bounded number of jobs, for short-lived programs such as cron jobs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ VARIABLE: Final = "EVERWORK_JOBS_PER_TICK"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickResult:
-    """What a tick did: attempts that began, and how they ended.
+    """The summary of a tick: how many attempts it started, and how they ended.
 
-    `lost`: the job was cancelled or its lease was lost meanwhile, so no outcome was stored. `released`: returned
-    to the queue, begun or not, and not counted against their jobs.
+    `lost` attempts have no stored outcome, because the job was cancelled or its lease expired. `released` ones were
+    returned to the queue, started or not, and do not count as attempts.
     """
 
     ran: int = 0
@@ -43,7 +43,7 @@ class TickResult:
 
 
 class TickRunner:
-    """The ticks of one application; several may run concurrently."""
+    """The ticks of one application; several can run concurrently."""
 
     def __init__(
         self,
@@ -85,17 +85,17 @@ class TickRunner:
 
     @property
     def is_live(self) -> bool:
-        """Whether any tick runs or is about to."""
+        """Whether any tick is running or starting."""
         return bool(self._stops)
 
     def stop(self) -> None:
-        """Stop all: finish what runs, begin nothing; the second call cancels what runs."""
+        """Stop all ticks: running jobs finish, no others start. The second call cancels running jobs."""
         for stopped in tuple(self._stops):
             stopped.request()
 
 
 def jobs_per_tick(given: object) -> int:
-    """How many jobs a tick may run: as given, or from the environment, or the default."""
+    """The maximum number of jobs per tick: the argument, else the environment variable, else the default."""
     if given is not None:
         return checks.whole_number("max_jobs", given, 1, TICK_JOBS_MAX)
     text = os.environ.get(VARIABLE, "").strip()
@@ -107,7 +107,7 @@ def jobs_per_tick(given: object) -> int:
 
 
 async def tick_result(budget: Budget, service: JobService) -> TickResult:
-    """What a tick did; only the engine knows whether a failed attempt will be retried."""
+    """The summary of a tick; only the engine knows whether a failed attempt will be retried."""
     failed = 0
     for start in range(0, len(budget.failed), LIST_LIMIT_MAX):
         part = budget.failed[start : start + LIST_LIMIT_MAX]

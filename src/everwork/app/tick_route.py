@@ -1,4 +1,4 @@
-"""A tick over HTTP: an ASGI route for the cron service of a serverless host, added to the user's own application."""
+"""Ticks over HTTP: an ASGI route for the cron service of a serverless host, added to the user's own web application."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Close = Callable[[], Awaitable[None]]
 
 
 class TickRoute:
-    """Runs a tick per request and answers what it did, as JSON. An ASGI application; several requests may overlap.
+    """An ASGI application that runs one tick per request and returns its summary as JSON. Requests can overlap.
 
-    The request must have `Authorization: Bearer SECRET`; `secret` None takes the environment variable CRON_SECRET.
-    Only with `public=True` everybody may call it. It may also be served on its own: then it closes what it ticks at
-    the end.
+    Requests must have the header `Authorization: Bearer SECRET`. `secret` defaults to the environment variable
+    CRON_SECRET; `public=True` allows requests without a secret. If the route is served as an application of its own, it
+    closes the store at shutdown.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class TickRoute:
         self._max_jobs = None if max_jobs is None else jobs_per_tick(max_jobs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         match scope["type"]:
             case "http":
                 await self._answer(scope, send)
@@ -84,11 +84,11 @@ class TickRoute:
         try:
             result = await self._run_once(self._max_jobs)
         except (EngineUnavailable, EngineBusy) as error:
-            log.error("a tick failed, the engine is unavailable", error=str(error))
+            log.error("tick failed, the engine is unavailable", error=str(error))
             headers = {"retry-after": str(RETRY_SECONDS)}
             await _refuse(send, 503, "unavailable", "the engine is unavailable", headers)
         except EverworkError as error:
-            log.error("a tick failed", error=str(error))
+            log.error("tick failed", error=str(error))
             await _refuse(send, 500, "internal", "the tick failed; see the log")
         else:
             await _send(send, 200, "application/json", asdict(result))
@@ -112,7 +112,7 @@ def _checked_secret(given: object) -> bytes:
             f"tick_route: needs a secret: set {SECRET_VARIABLE} or pass secret=; public=True allows calls without one"
         )
     if not isinstance(text, str) or len(text) < SECRET_CHARS_MIN or not _fits_header(text):
-        # Never quoted: it may be most of a real one.
+        # Never quoted: it could contain most of a real secret.
         kind = "" if isinstance(text, str) else f", not {checks.shown(text)}"
         raise BadConfiguration(
             f"tick_route: {name} must be at least {SECRET_CHARS_MIN} printable ASCII characters without spaces{kind}"

@@ -1,4 +1,4 @@
-"""An application within a web application: opened, worked and closed with it."""
+"""An application inside a web application: opened, run and closed together with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESTART_SECONDS: Final = 1.0
 RESTART_SECONDS_MAX: Final = 60.0
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""What Starlette and FastAPI take as `lifespan`; it yields the state of requests, a mapping or None."""
+"""What Starlette and FastAPI accept as `lifespan`; it yields the request state, a mapping or None."""
 
 
 def make_lifespan(
@@ -27,7 +27,10 @@ def make_lifespan(
     work: Callable[[], AbstractAsyncContextManager[None]] | None,
     inner: Lifespan | None,
 ) -> Lifespan:
-    """A lifespan: open, `inner`, work; and at the end the same backwards. It yields the state of `inner`."""
+    """A lifespan: opens the application, enters `inner`, starts the workers, and undoes this in reverse order.
+
+    It yields the state of `inner`.
+    """
 
     @asynccontextmanager
     async def lifespan(web: Any) -> AsyncIterator[Any]:
@@ -44,9 +47,9 @@ def make_lifespan(
 
 @asynccontextmanager
 async def working(workers: Workers, shutdown_timeout: float) -> AsyncIterator[None]:
-    """Run the workers in the background; at the end, let them finish what runs.
+    """Run the workers in the background; at the end, let running jobs finish.
 
-    A crash is logged, and they are started again: what else the process does goes on.
+    A crash is logged and the workers are restarted; it does not affect the rest of the process.
     """
     workers.require_startable(shutdown_timeout)
     is_over = asyncio.Event()
@@ -64,7 +67,7 @@ async def _work(workers: Workers, shutdown_timeout: float, is_over: asyncio.Even
     while not is_over.is_set():
         try:
             await workers.work(shutdown_timeout)
-        except Exception as error:  # a crash of the runtime itself: handlers' errors do not get here
+        except Exception as error:  # a crash of the runtime itself; errors of handlers do not get here
             delay = next(delays)
             log.error("workers crashed, restarting", in_seconds=round(delay, 1), exc_info=error)
             await first_of(is_over, seconds=delay)

@@ -1,4 +1,4 @@
-"""The workers of an application in this process: until they are stopped, or for one tick."""
+"""Runs the workers of an application in this process, until they are stopped or for one tick."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StopRequest:
 
 
 class Workers:
-    """Runs the functions of an application: one runtime at a time, and any number of ticks beside it."""
+    """Runs the functions of an application: one runtime at a time, and any number of concurrent ticks."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Workers:
 
     def _reset(self) -> None:
         self.is_working = False
-        """Whether they run until they are stopped, or are about to."""
+        """Whether permanent workers (not ticks) are running or starting."""
         self.runtime: Runtime | None = None
         self._stopped: StopSignal | None = None
         self._stop_requests: WeakSet[StopRequest] = WeakSet()
@@ -82,7 +82,7 @@ class Workers:
         self._ticks = TickRunner(self._host, self._new_tick_runtime, self.process)
 
     def reset_after_fork(self) -> object:
-        """In a forked child: none run. Returns what belongs to the parent."""
+        """In a forked child: no workers run. Returns the objects that belong to the parent."""
         of_parent = (self.runtime, self._stopped, self._stop_requests, self._ticks, self.scopes, self._ended)
         self._reset()
         return of_parent
@@ -90,11 +90,11 @@ class Workers:
     # Run ----------------------------------------------------------------------------------------
 
     def work(self, shutdown_timeout: float, types: Iterable[str] | None = None) -> Coroutine[Any, Any, None]:
-        """Run all functions, or those of these types, until `stop()`, which counts from now on."""
+        """Run all functions, or those of these types, until `stop()`, which takes effect from this call on."""
         return self._work(self._stop_request(), shutdown_timeout, types)
 
     def tick(self, max_jobs: int | None, shutdown_timeout: float) -> Coroutine[Any, Any, TickResult]:
-        """Run one tick; `stop()` counts from now on."""
+        """Run one tick; `stop()` takes effect from this call on."""
         return self._tick(self._stop_request(), max_jobs, shutdown_timeout)
 
     def _stop_request(self) -> StopRequest:
@@ -111,7 +111,7 @@ class Workers:
         try:
             if request.is_requested:
                 return
-            # Opening may have to wait for another program; a stop does not wait with it.
+            # Opening can wait for another program; a stop must not wait for it.
             if await stopped.comes_before(self._host.call(self._prepare)):
                 return
             async with self.process(stopped, shutdown_timeout) as process:
@@ -132,16 +132,16 @@ class Workers:
         return TickResult() if request.is_requested else await self._ticks.run(self._upkeep, jobs_max, shutdown_timeout)
 
     def require_startable(self, shutdown_timeout: float) -> None:
-        """Refuse to start without functions, a second time, or with a wrong timeout."""
+        """Refuse to start without functions, a second time, or with an invalid timeout."""
         checks.number("shutdown_timeout", shutdown_timeout, 0, SHUTDOWN_SECONDS_MAX)
         if not self._functions:
             raise BadConfiguration("there is nothing to run: declare at least one function with @app.job")
         if self.is_working:
-            raise BadConfiguration("the workers of this application run already")
+            raise BadConfiguration("the workers of this application are already running")
 
     @asynccontextmanager
     async def process(self, stopped: StopSignal, close_seconds: float) -> AsyncIterator[ProcessScope | None]:
-        """Enter the lifespan, before the first job, and leave it after the last; None if a stop came first."""
+        """Enter the lifespan before the first job and exit it after the last; None if a stop was requested first."""
         ended: Future[None] = Future()
         self._ended.add(ended)
         try:
@@ -157,7 +157,7 @@ class Workers:
         await service.fleet.declare([], [one.entry for one in self.triggers], self._functions)
 
     async def _upkeep(self, service: JobService) -> None:
-        service.require_connected()  # A tick does not wait for its store, as workers do.
+        service.require_connected()  # Unlike workers, a tick does not wait for an unavailable store.
         await self._prepare(service)
         await service.run_upkeep([one.scheduled for one in self.triggers])
 
@@ -175,7 +175,7 @@ class Workers:
         return [function.trigger for function in self._functions.values() if function.trigger is not None]
 
     def handlers(self, process: ProcessScope, functions: Functions | None = None) -> list[Handler]:
-        """The handlers of these functions, or of all; those of one pool share a handler."""
+        """The handlers of these functions, or of all; functions of one pool share a handler."""
         pools: dict[str, Handler] = {}
         for function in (functions or self._functions).values():
             one = self._wrapped(function.handler(self._middleware, process))
@@ -184,9 +184,9 @@ class Workers:
         return list(pools.values())
 
     def wrap_calls(self, framework: str, wrap: Callable[[Handler], Callable[..., Any]]) -> None:
-        """Call another function in place of every handler's own: inside of all middleware, in its thread.
+        """Wrap every handler function, inside all middleware and in the handler's thread.
 
-        It takes the place of an earlier one of the same framework.
+        A later wrapper of the same framework replaces an earlier one.
         """
         self._wrappers[framework] = wrap
 
@@ -200,7 +200,7 @@ class Workers:
 
     def _new_runtime(self, stopped: StopSignal, handlers: Sequence[Handler], budget: Budget | None = None) -> Runtime:
         portal, job_log = self._host.portal, JobLog(self._name.process)
-        # A tick may run next to another one under the same name.
+        # Several ticks can run concurrently under the same name.
         owns_name = self._name.is_unique and self.is_working and not self._ticks.is_live
         make_fetcher = partial(
             Fetcher,
@@ -210,7 +210,7 @@ class Workers:
             owns_name=owns_name,
             budget=budget,
             lease_ms=self._lease_ms,
-            delays=backoff_delays if budget is None else bounded_delays,  # A tick raises if the engine stays away.
+            delays=backoff_delays if budget is None else bounded_delays,  # A tick does not wait forever.
         )
         return Runtime(
             make_fetcher,
@@ -223,7 +223,7 @@ class Workers:
     # Stop ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Finish what runs, begin nothing. The second call cancels what runs."""
+        """Let running jobs finish and start no others. The second call cancels running jobs."""
         for request in tuple(self._stop_requests):
             request.is_requested = True
         if self._stopped is not None:
@@ -237,9 +237,9 @@ class Workers:
             log.info("cancelling running jobs" if is_second else "stopping, waiting for running jobs", running=running)
 
     def release_running(self, seconds: float) -> None:
-        """Release what runs without waiting for its handlers, which go on: for a process that ends right after this.
+        """Release running jobs without waiting for their handlers: for a process that exits right after this.
 
-        From a thread of its own, also while a handler blocks its loop; waits up to `seconds` until that is stored.
+        Works from another thread even while a handler blocks the event loop; waits up to `seconds` for the store.
         """
         if (runtime := self.runtime) is not None:
             runtime.release_running()
@@ -247,7 +247,7 @@ class Workers:
                 runtime.fetched.result(seconds)
 
     async def stop_and_wait(self) -> None:
-        """Stop, if any run, and wait for their end."""
+        """Stop running workers, if any, and wait until they have stopped."""
         if any(runtime.is_runner(asyncio.current_task()) for runtime in self.runtimes):
             raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
         if self.scopes.is_current:
@@ -259,7 +259,7 @@ class Workers:
             await asyncio.shield(asyncio.wrap_future(one))
 
     def stop_and_wait_blocking(self) -> None:
-        """The same from a thread that may wait for them."""
+        """The same from a thread that can block."""
         if any(runtime.is_in_its_thread for runtime in self.runtimes):
             raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
         ended = list(self._ended)
@@ -270,7 +270,7 @@ class Workers:
 
     @property
     def runtimes(self) -> list[Runtime]:
-        """Every runtime that runs handlers now."""
+        """Every runtime that is running handlers."""
         ticks = list(self._ticks.runtimes)
         return ticks if self.runtime is None else [self.runtime, *ticks]
 
@@ -286,9 +286,9 @@ def chosen(functions: Functions, types: Iterable[str] | None) -> Functions:
         matching = {one for one in functions if one == type or fnmatchcase(one, type)}
         if not matching:
             raise InvalidInput(
-                "types", f"no function matches {checks.shown(type)}; known: {', '.join(sorted(functions))}"
+                "types", f"no function matches {checks.shown(type)}; known types: {', '.join(sorted(functions))}"
             )
         found |= matching
     if not found:
-        raise InvalidInput("types", "must name at least one")
+        raise InvalidInput("types", "must name at least one type")
     return {type: function for type, function in functions.items() if type in found}

@@ -1,4 +1,4 @@
-"""Clients, async and sync: in process on a store, or over gRPC to a server. Names are loaded when first used."""
+"""Clients, async and sync: for a store in this process, or for a server over gRPC. Names are loaded on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -19,7 +19,7 @@ _HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d
 
 
 class Tls(NamedTuple):
-    """TLS settings: whom to trust, and the client's own certificate."""
+    """TLS settings: the trusted certificates, and the client's own certificate."""
 
     trust: bool | str | Path = False
     certificate: str | Path | None = None
@@ -40,7 +40,7 @@ class Address:
 
     @property
     def store(self) -> str:
-        """What identifies the server as the store of a spool."""
+        """The name that identifies the server as the store of a spool."""
         return f"grpc://{self.target}"
 
     @property
@@ -50,12 +50,12 @@ class Address:
 
 
 def is_remote(url: object) -> bool:
-    """Whether a URL names a server and not a store."""
+    """Whether a URL is that of a server and not of a store."""
     return isinstance(url, str) and url.partition("://")[0].lower() in SCHEMES
 
 
 def server_address(url: str, key: str | None, tls: Tls) -> Address:
-    """The address of the server that a URL names."""
+    """The address of the server at a URL."""
     scheme, _, host = url.partition("://")
     found = _HOST_AND_PORT.fullmatch(host)
     port = int(found[2] or PORT_DEFAULT) if found else 0
@@ -63,7 +63,7 @@ def server_address(url: str, key: str | None, tls: Tls) -> Address:
         raise BadConfiguration(f"client URL: must look like grpc://host:{PORT_DEFAULT}, not {shown_url(url)!r}")
     is_secure = scheme.lower() == "grpcs" or tls.trust is not False
     if tls.certificate is not None and not is_secure:
-        raise BadConfiguration("tls_certificate: is shown over TLS only; use grpcs://, or tls=")
+        raise BadConfiguration("tls_certificate: needs TLS; use grpcs:// or tls=True")
     return Address(f"{found[1]}:{port}", is_secure, _authorities(tls.trust), _key(key), _identity(tls))
 
 

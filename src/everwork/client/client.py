@@ -1,4 +1,4 @@
-"""The async client: every verb of the service, in process on a store or over gRPC to a server."""
+"""The async client: every operation on jobs, on a store in this process or over gRPC to a server."""
 
 from __future__ import annotations
 
@@ -50,10 +50,27 @@ LEASE_SECONDS: Final = LEASE_MS_DEFAULT / 1000
 
 
 class Client:
-    """Creates, runs and manages jobs, by URL: `grpc://host:27500` and `grpcs://` name a server, others a store.
+    """Creates, runs and manages jobs on a server or a store, without declared functions::
 
-    It opens automatically at its first call and belongs to that event loop. `timeout` is how many seconds one call may
-    take, retries included: when the server or the store is unavailable, calls that are safe to repeat are retried.
+        async with Client("grpc://localhost:27500") as client:
+            created = await client.create("email-send", {"to": "ada@example.com"})
+            print(await client.result(created.key))
+
+    It opens on its first call and belongs to that event loop. `SyncClient` is the blocking version.
+
+    Args:
+        url: `grpc://host:27500` or `grpcs://...` for a server; `sqlite:///...`, `postgresql://...` or `redis://...` for
+            a store, opened in this process.
+        key: The API key for a server.
+        tls: True for TLS with the machine's certificates, or the path of a CA file. `grpcs://` implies True.
+        tls_certificate: The path of the client's own certificate, a PEM file.
+        tls_key: The path of its private key, a PEM file.
+        timeout: Time limit of one call in seconds, including retries. Default: 30. While the server or the store is
+            unavailable, calls that are safe to repeat are retried.
+        offline: The path of a local file, or a `Spool`: keeps new jobs and outcomes there while the server or its
+            engine is unavailable.
+
+    Raises `BadConfiguration` or `InvalidInput` if an argument is invalid.
     """
 
     def __init__(
@@ -67,7 +84,6 @@ class Client:
         timeout: float = TIMEOUT_SECONDS,
         offline: str | Spool | None = None,
     ) -> None:
-        """With `offline`, new jobs and outcomes go to that spool while the server or its engine is unavailable."""
         self._url = url
         self._is_offline = offline is not None
         seconds = checks.number("timeout", timeout, 0.001, DELAY_MS_MAX / 1000)
@@ -80,15 +96,21 @@ class Client:
     # Create -------------------------------------------------------------------------------------
 
     async def create(self, type: str, variables: Mapping[str, Any] | None = None, /, **options: Any) -> Created:
-        """Create a job, durably, and return its key; in an outage, with offline mode, its spool id (`is_spooled`).
+        """Create a job and return its key. The job is stored when this returns.
 
         Options: `delay` (seconds) or `run_at` (a datetime with time zone), `priority`, `tenant`, `dedupe_key`,
         `limit_key`, `correlation_id`, `expires_at`, `timeout`, `headers`, `max_attempts`, `retry`, `extra`.
+
+        In offline mode, the result has a spool id (`is_spooled`) instead of a key while the engine is unavailable.
+        Raises `InvalidInput` if a value is invalid, and `EngineUnavailable`.
         """
         return (await self._create([requests.job_from(type, variables, options)]))[0]
 
     async def create_many(self, jobs: Iterable[requests.JobInput]) -> list[Created]:
-        """Create up to 10,000 jobs, all or none: pairs of a type and variables, or what `new_job` returns."""
+        """Create up to 10,000 jobs, all or none.
+
+        Each item is a pair of a type and its variables, or a job from `new_job`, which takes options.
+        """
         checked = requests.jobs_from(jobs)
         return await self._create(checked) if checked else []
 
@@ -99,8 +121,8 @@ class Client:
     async def delivered(self, created: Created | str, timeout: float | None = None) -> Created:
         """Wait until a job that was spooled, here or by the server, is delivered, and return it with its key.
 
-        `created` is what `create` returned, or a spool id. Raises `NotDelivered` if the job was refused,
-        `ResultTimeout` when `timeout` seconds have passed. A job that has a key is returned as it is.
+        `created` is the return value of `create`, or a spool id. A job that already has a key is returned unchanged.
+        Raises `NotDelivered` if the engine refused the job, and `ResultTimeout` after `timeout` seconds.
         """
         if isinstance(created, Created) and not created.is_spooled:
             return created
@@ -126,7 +148,17 @@ class Client:
         group: str = DEFAULT_GROUP,
         tenants: Iterable[str] = (),
     ) -> list[ActiveJob]:
-        """Lease up to `limit` jobs for `lease` seconds; with nothing to do, wait up to `wait` seconds for some."""
+        """Lease up to `limit` due jobs of a type, to run them yourself. `work` does this for you.
+
+        Args:
+            type: The job type.
+            worker: Your name in the history of the jobs. Default: unique to this process.
+            limit: Maximum number of jobs.
+            lease: Seconds until the jobs are run again elsewhere, unless they are ended or extended. Default: 30.
+            wait: Seconds to wait for a job if none is due.
+            group: The consumer group; empty for the default one.
+            tenants: Only jobs of these tenants. Default: all that the key has access to.
+        """
         demand = requests.demand_from(
             type, worker or requests.worker_name(), limit, lease=lease, group=group, tenants=tenants
         )
@@ -137,7 +169,11 @@ class Client:
     async def complete(
         self, job: Attempt, result: Any = None, *, attempt: int = 0, events: Iterable[requests.JobInput] = ()
     ) -> None:
-        """The work is done; `events` are jobs that are created in the same step."""
+        """Complete a job with a result. `events` are jobs to create in the same transaction.
+
+        `job` is an `ActiveJob`, or a key; with a key, `attempt` is the attempt number (0: the running one). Raises
+        `LeaseLost` if the lease expired and `WrongState` if the job has already ended.
+        """
         await self._end(requests.completed(job, attempt, result, events), "completed")
 
     async def fail(
@@ -154,11 +190,19 @@ class Client:
         strict: bool = False,
         traceback: str | None = None,
     ) -> None:
-        """The attempt failed: retried by the policy, or `retries` more times, `backoff` seconds from now.
+        """Report a failed attempt. By default, the job is retried according to its policy.
 
-        `variables` are merged into the job's own for the next attempt. `by_policy`: the error, an exception or a text,
-        is classified, and the rules of its type decide. `strict`: the same, and an error that no rule matches is
-        permanent. `traceback`: by default that of the error, if it was raised.
+        Args:
+            job: An `ActiveJob` or a key.
+            error: An exception or a text.
+            attempt: The attempt number if `job` is a key; 0 is the running attempt.
+            retries: How many retries are left, instead of what the policy says; 0 makes the job a dead letter.
+            backoff: Seconds before the next attempt.
+            final: Whether the job fails permanently.
+            variables: Values to merge into the job's variables for the next attempt.
+            by_policy: Whether the error is classified, and the error rules of the type decide about a retry.
+            strict: Like `by_policy`, but an error that matches no rule is permanent.
+            traceback: The traceback to store. Default: that of `error`, if it is an exception that was raised.
         """
         outcome = requests.failed(
             job, attempt, error, retries=retries, backoff=backoff, final=final, variables=variables,
@@ -167,15 +211,15 @@ class Client:
         await self._end(outcome, "failed")
 
     async def retry(self, job: Attempt, error: object = "", *, attempt: int = 0, delay: float | None = None) -> None:
-        """Request another attempt within the job's `max_attempts`."""
+        """Request another attempt, within the job's `max_attempts`, after `delay` seconds (default: by its policy)."""
         await self._end(requests.retried(job, attempt, error, delay), "retried")
 
     async def reject(self, job: Attempt, error: object = "", *, attempt: int = 0) -> None:
-        """The job is invalid: failed, and never requeued automatically."""
+        """Reject an invalid job: it fails permanently and is never requeued automatically."""
         await self._end(requests.rejected(job, attempt, error), "rejected")
 
     async def release(self, job: Attempt, *, attempt: int = 0) -> None:
-        """Release the job; the attempt does not count."""
+        """Return an unfinished job to the queue; the attempt does not count."""
         await self._end(requests.released(job, attempt), "released")
 
     async def throw(
@@ -187,11 +231,11 @@ class Client:
         attempt: int = 0,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        """A business error with a code: failed for good."""
-        await self._end(requests.thrown(job, attempt, code, error, variables), "failed by an error")
+        """Fail a job permanently with a business error code."""
+        await self._end(requests.thrown(job, attempt, code, error, variables), "ended with an error code")
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """End many attempts in one call; each is judged on its own."""
+        """End many attempts in one call; returns one verdict per outcome."""
         checked = requests.outcomes_from(outcomes)
         return await self._settle(checked) if checked else []
 
@@ -207,7 +251,7 @@ class Client:
         accepted(outcome.key, judged, done)
 
     async def extend(self, job: Attempt, lease: float = LEASE_SECONDS, *, attempt: int = 0) -> None:
-        """Extend the lease to `lease` seconds from now."""
+        """Extend the lease of a running job to `lease` seconds from now."""
         key, number = lease_of(job, attempt)
         lease_ms = requests.lease_ms(lease)
         judged = await self._call(lambda jobs: jobs.extend(key, number, lease_ms), safe=number > 0)
@@ -216,38 +260,41 @@ class Client:
     # Change -------------------------------------------------------------------------------------
 
     async def cancel(self, key: int | str, reason: str = "") -> State:
-        """Cancel a job, pending or running; returns the state it was in."""
+        """Cancel a pending or running job; returns its previous state."""
         number = checks.job_key(key)
         checks.text("reason", reason, ERROR_CHARS_MAX)
         return await self._call(lambda jobs: jobs.cancel(number, reason))
 
     async def requeue(self, key: int | str, variables: Mapping[str, Any] | None = None) -> State:
-        """Requeue a dead letter, or a job waiting for a retry: due now, attempts 0; `variables` replace its own."""
+        """Requeue a dead letter or a job waiting for a retry: it is due immediately, with attempts reset to 0.
+
+        `variables` replace all of the job's variables. Returns the previous state.
+        """
         number = checks.job_key(key)
         return await self._call(lambda jobs: jobs.requeue(number, variables=variables))
 
     async def requeue_matching(self, /, *, all: bool = False, **wanted: Unpack[JobFilters]) -> BulkChange:
-        """Requeue every dead letter that matches, with the filters of `list`; without any, `all` must be given."""
+        """Requeue every matching dead letter. The filters are those of `list`; `all=True` requeues all of them."""
         filter_ = filter_of(wanted)
         return await self._call(lambda jobs: jobs.requeue_matching(filter_, all=bool(all)))
 
     async def set_retries(self, key: int | str, retries: int) -> int:
-        """Change how many attempts are left; returns the previous number."""
+        """Set how many attempts are left; returns the previous number."""
         number = checks.job_key(key)
         checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
         return await self._call(lambda jobs: jobs.set_retries(number, retries))
 
     async def reschedule(self, key: int | str, *, run_at: datetime | None = None, delay: float | None = None) -> State:
-        """Change when a pending job runs: at a given time, or `delay` seconds from now."""
+        """Change when a pending job is due: at `run_at`, a datetime with time zone, or `delay` seconds from now."""
         number = checks.job_key(key)
         if (run_at is None) == (delay is None):
-            raise InvalidInput("run_at", "must be given, or delay; one of them, not both")
+            raise InvalidInput("run_at", "give either run_at or delay, not both")
         run_at_ms = None if run_at is None else instant("run_at", run_at)
         delay_ms = 0 if delay is None else checks.milliseconds("delay", delay, 0, DELAY_MS_MAX / 1000)
         return await self._call(lambda jobs: jobs.reschedule(number, run_at_ms=run_at_ms, delay_ms=delay_ms))
 
     async def run_now(self, key: int | str, *, reset: bool = False) -> State:
-        """Run a pending job now; `reset` also resets attempts and last error, and accepts dead letters."""
+        """Make a pending job due now. `reset` also resets attempts and the last error, and accepts dead letters."""
         number = checks.job_key(key)
         return await self._call(lambda jobs: jobs.run_now(number, reset=bool(reset)))
 
@@ -258,36 +305,37 @@ class Client:
         return await self._call(lambda jobs: jobs.set_priority(number, priority))
 
     async def delete(self, key: int | str) -> State:
-        """Delete a finished job."""
+        """Delete a finished job: completed, failed or cancelled."""
         number = checks.job_key(key)
         return await self._call(lambda jobs: jobs.delete(number))
 
     # Query --------------------------------------------------------------------------------------
 
     async def get(self, key: int | str) -> Job:
-        """Return a job with everything that is known of it."""
+        """Return a job in its current state. Raises `JobNotFound` if it does not exist."""
         number = checks.job_key(key)
         return Job.of(await self._call(lambda jobs: jobs.get(number), safe=True))
 
     async def history(self, key: int | str) -> list[HistoryEntry]:
-        """How a job's attempts ended, oldest first."""
+        """Return how each attempt of a job ended, oldest first."""
         number = checks.job_key(key)
         return await self._call(lambda jobs: jobs.history(number), safe=True)
 
     async def explain(self, key: int | str) -> Explanation:
-        """Why a job is not running."""
+        """Explain why a job is not running."""
         number = checks.job_key(key)
         return await self._call(lambda jobs: jobs.explain(number), safe=True)
 
     async def stats(self, hours: int = 24) -> Stats:
-        """Counts by state, and what workers did in the last hours."""
+        """Return the number of jobs by state, and what workers did in the last `hours` hours."""
         checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS)
         return await self._call(lambda jobs: jobs.stats(hours), safe=True)
 
     async def result(self, key: int | str, wait: float = TIMEOUT_SECONDS) -> Any:
-        """Wait for a job to finish, up to `wait` seconds, and return its result.
+        """Wait up to `wait` seconds for a job to finish, and return its result.
 
-        Raises `JobFailed` if it failed, `JobCancelled` if it was cancelled, `ResultTimeout` if it takes longer.
+        Raises `JobFailed` if it failed, `JobCancelled` if it was cancelled, `ResultNotStored` if its result could not
+        be stored, and `ResultTimeout` if it has not finished in time.
         """
         number = checks.job_key(key)
         requests.seconds("wait", wait)
@@ -302,7 +350,7 @@ class Client:
     async def page(
         self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Unpack[JobFilters]
     ) -> JobPage:
-        """One page of matching jobs, and the cursor of the next; see `list`."""
+        """Return one page of matching jobs, and the cursor of the next page. The filters are those of `list`."""
         filter_ = filter_of(wanted)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         if cursor is not None:
@@ -311,19 +359,19 @@ class Client:
         return JobPage([Job.of(one) for one in found.jobs], found.next)
 
     def list(self, **wanted: Unpack[JobFilters]) -> AsyncIterator[Job]:
-        """Every matching job, newest first.
+        """Iterate over all matching jobs: `async for job in client.list(type="email-send", state="failed")`.
 
         Filters: `type`, `state` (one or several), `tenants`, `worker`, `group`, `correlation_id`, `dedupe_key`,
-        `created_after`, `created_before`, `error_text` (in any case), `variables_text` (a part of the variables as
-        compact JSON, case-sensitive), `due`. `order`: `newest`; `due`, which lists pending jobs, the earliest `run_at`
-        first; `failed`, which lists failed jobs, the latest failure first.
+        `created_after`, `created_before`, `error_text` (ignores case), `variables_text` (a text in the variables as
+        compact JSON, case-sensitive), `due`. `order` is `newest` (default), `due` (pending jobs, earliest `run_at`
+        first) or `failed` (failed jobs, latest failure first).
         """
         return every_job(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
 
     # Lifecycle ----------------------------------------------------------------------------------
 
     def stream(self, *, worker: str | None = None, lease: float = LEASE_SECONDS) -> Stream:
-        """A stream for fast workers: jobs and outcomes in batches. Use it with `async with`."""
+        """Return a stream for fast workers, which transfers jobs and outcomes in batches. Use it with `async with`."""
         return self.transport.stream(self, worker or requests.worker_name(), requests.lease_ms(lease))
 
     async def work(
@@ -335,10 +383,15 @@ class Client:
         lease: float = LEASE_SECONDS,
         stop: asyncio.Event | None = None,
     ) -> None:
-        """Run handlers, each for the jobs of its type, until `stop` is set or the task is cancelled.
+        """Run a worker: call handlers for jobs until `stop` is set or the task is cancelled.
 
-        A handler takes an `ActiveJob` and returns the result; up to `concurrency` run at a time for each type. Plain
-        functions run in threads. `Fail`, `Reject` and `Retry` end an attempt accordingly, other errors by the policy.
+        Args:
+            handlers: A function for each job type. It takes an `ActiveJob` and returns the result. Plain functions run
+                in threads. It can raise `Fail`, `Reject` or `Retry`; other exceptions are handled by the type's policy.
+            concurrency: Maximum number of jobs running concurrently per type.
+            worker: The worker's name in the history of its jobs. Default: unique to this process.
+            lease: Seconds for which jobs are leased; extended while they are running. Default: 30.
+            stop: Set this event to stop: running jobs finish, others are released.
         """
         from everwork.client.stream_source import runtime_handlers, work_on  # noqa: PLC0415
 
@@ -347,11 +400,11 @@ class Client:
             await work_on(self.stream(worker=worker, lease=lease), checked, stop or asyncio.Event())
 
     async def open(self) -> Transport:
-        """Open the transport, unless it is open already."""
+        """Open the client, unless it is open already. Optional: any other call opens it, too."""
         return await self._connection.open()
 
     async def close(self) -> None:
-        """Close it: calls in progress raise `EngineUnavailable`. It can be opened again."""
+        """Close the client. Calls in progress raise `EngineUnavailable`. It can be opened again."""
         await self._connection.close()
 
     async def __aenter__(self) -> Client:

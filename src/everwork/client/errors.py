@@ -15,7 +15,7 @@ CODE: Final = "everwork-code"
 RETRY_AFTER: Final = "retry-after-ms"
 
 MakeError = Callable[[str, int], e.EverworkError]
-"""Creates an error from its message and the key of the job that the call was about."""
+"""Creates an error from its message and the key of the call's job."""
 
 _BY_CODE: Final[Mapping[str, MakeError]] = {
     "invalid_input": lambda text, _: _invalid(text),
@@ -46,13 +46,13 @@ _BY_STATUS: Final[Mapping[grpc.StatusCode, MakeError]] = {
     grpc.StatusCode.UNAUTHENTICATED: lambda text, _: e.Unauthenticated(text),
     grpc.StatusCode.PERMISSION_DENIED: lambda text, _: e.PermissionDenied(text),
     grpc.StatusCode.UNAVAILABLE: lambda text, _: e.EngineUnavailable(f"the server cannot be reached: {text}"),
-    grpc.StatusCode.CANCELLED: lambda text, _: e.EngineUnavailable(f"the server has ended the call: {text}"),
+    grpc.StatusCode.CANCELLED: lambda text, _: e.EngineUnavailable(f"the server ended the call: {text}"),
     grpc.StatusCode.UNIMPLEMENTED: lambda text, _: e.BadConfiguration(f"the server does not know this call: {text}"),
 }
 
 
 def error_of(rpc_error: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
-    """The exception for a server's error; `key` is the job that the call was about."""
+    """The exception for a server's error; `key` is the job of the call."""
     trailing: Any = rpc_error.trailing_metadata() or ()
     metadata: dict[str, str | bytes] = dict(trailing)
     text = rpc_error.details() or rpc_error.code().name
@@ -74,7 +74,7 @@ def _not_found(text: str) -> e.NotFound:
 
 
 def _named(text: str, key: int) -> int:
-    """The job that a message names: in a batch it need not be the first."""
+    """The job that a message names; in a batch it is not always the first."""
     found = re.match(r"Job '(\d{1,19})'", text)
     return int(found[1]) if found else key
 

@@ -1,4 +1,4 @@
-"""A job as a worker has it: cheap to create, its JSON is parsed on first use."""
+"""A leased job, as a worker gets it: cheap to create, its JSON is parsed on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from everwork.core.leasing import Lease
 
 
 class ActiveJob:
-    """One attempt at a job, with the job's fields."""
+    """A leased job, passed to the handlers of `Client.work` and returned by `Client.activate`.
+
+    `key` is the job's key, `type` its type, and `attempt` the number of this attempt.
+    """
 
     __slots__ = ("_headers", "_source", "_variables", "attempt", "is_lost", "key", "type")
 
@@ -28,7 +31,7 @@ class ActiveJob:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables that the job was created with."""
+        """The variables (arguments) that the job was created with."""
         if self._variables is None:
             self._variables = orjson.loads(self._source.variables)
         return self._variables
@@ -53,42 +56,42 @@ class ActiveJob:
 
     @property
     def attempts(self) -> int:
-        """Attempts that count, this one included."""
+        """How many attempts count against `max_attempts`, including this one."""
         return int(self._source.attempts)
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts the job has."""
+        """The maximum number of attempts."""
         return int(self._source.max_attempts)
 
     @property
     def retries(self) -> int:
-        """Attempts that are left, this one included, as the jobs API shows them."""
+        """How many attempts are left, including this one."""
         return self.max_attempts - self.attempts + 1
 
     @property
     def lease_until_ms(self) -> int:
-        """When the lease ends, unless it is extended; by the engine's clock."""
+        """When the lease expires unless it is extended, by the engine's clock: milliseconds since 1970, UTC."""
         return int(self._source.lease_until_ms)
 
     @property
     def run_at_ms(self) -> int:
-        """When the job became due."""
+        """When the job became due: milliseconds since 1970, UTC."""
         return int(self._source.run_at_ms)
 
     @property
     def created_at_ms(self) -> int:
-        """When the job was created."""
+        """When the job was created: milliseconds since 1970, UTC."""
         return int(self._source.created_at_ms)
 
     @property
     def priority(self) -> int:
-        """Jobs of higher priority run first."""
+        """The job's priority; higher runs first."""
         return int(self._source.priority)
 
     @property
     def timeout_ms(self) -> int | None:
-        """How long one attempt may take, if the job limits it."""
+        """The time limit of one attempt in milliseconds, if the job has one."""
         return self._source.timeout_ms or None
 
     @property
@@ -103,7 +106,7 @@ class ActiveJob:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Further values that the job's creator stored with it."""
+        """Additional values that the job was created with."""
         return orjson.loads(self._source.extra) if self._source.extra else {}
 
     def __repr__(self) -> str:
@@ -111,11 +114,11 @@ class ActiveJob:
 
 
 Attempt = ActiveJob | LeasedJob | Lease | int | str
-"""How a caller names an attempt: the job as it was activated, or the job's key."""
+"""Identifies an attempt: an `ActiveJob`, or the job's key."""
 
 
 def lease_of(job: Attempt, attempt: int = 0) -> Lease:
-    """The attempt that a caller names; 0 is the running one."""
+    """The key and attempt number; 0 is the running attempt."""
     if isinstance(job, ActiveJob | LeasedJob | Lease):
         return Lease(job.key, job.attempt)
     return Lease(checks.job_key(job), checks.attempt(attempt))

@@ -1,4 +1,4 @@
-"""The transport to a store in process: the service itself, with its background loops."""
+"""The transport to a store in this process: the service itself, with its background loops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LocalJobs(Jobs, is_guarded=False):
-    """The service's verbs, for a caller who may do everything."""
+    """The service's operations, for a caller with all permissions."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class LocalJobs(Jobs, is_guarded=False):
         return await super().settle(merged)
 
     async def settle_each(self, outcomes: Sequence[Outcome], *, is_late: bool = False) -> list[Judged | EverworkError]:
-        """End attempts independently: an invalid outcome has an error as its result, and the others are settled."""
+        """End attempts independently: an invalid outcome gets an error as its result, the others are settled."""
         settle = super().settle_late if is_late else super().settle
         merged = [await self._merged_or_error(outcome) for outcome in outcomes]
         valid = [one for one in merged if not isinstance(one, EverworkError)]
@@ -85,7 +85,7 @@ class LocalTransport:
         await self.service.close()
 
     def jobs(self, deadline: float) -> LocalJobs:  # noqa: ARG002 - the client enforces it
-        """The verbs."""
+        """The operations."""
         return self._jobs
 
     def stream(self, client: Client, worker: str, lease_ms: int) -> Stream:

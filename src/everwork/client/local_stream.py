@@ -1,4 +1,4 @@
-"""A stream to a store in process: the same verbs, without a server in between."""
+"""A stream on a store in this process: the same methods, without a server in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FEED_MAX: Final = 500
 POLL_MS: Final = 30_000
 CHECK_SECONDS: Final = 1.0
-"""How often the stream checks whether its leases still hold."""
+"""How often the stream checks whether its leases are still valid."""
 
 
 class LocalStream(Stream):
@@ -35,7 +35,7 @@ class LocalStream(Stream):
         self._settling: list[Outcome] = []
         self._wakeup = asyncio.Event()
         self._is_settled = asyncio.Event()
-        """Not while the engine is unavailable: settle ended jobs before leasing others, or they might run again."""
+        """Cleared while the engine is unavailable: ended jobs are settled before others are leased."""
         self._is_settled.set()
         self._keeping: set[asyncio.Task[bool]] = set()
         self._feeds: dict[CreditKey, tuple[asyncio.Task[None], asyncio.Event]] = {}
@@ -45,7 +45,7 @@ class LocalStream(Stream):
 
     @property
     def poller_key(self) -> tuple[str, str]:
-        """As the service sees it: a caller in process, and the worker's name."""
+        """How the service identifies this stream: a caller in this process, and the worker's name."""
         return IN_PROCESS.principal.id, self.worker
 
     @property
@@ -101,7 +101,7 @@ class LocalStream(Stream):
     async def _settle_batch(self) -> None:
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
         self._settling = batch
-        # Each outcome names its attempt, so it may be repeated.
+        # Each outcome names its attempt, so it can be repeated.
         judged = await retrying(lambda: self._settle_once(batch), on=(EngineError,), outage=self._outage)
         self._settling = []
         for outcome, one in zip(batch, judged, strict=True):
@@ -109,7 +109,7 @@ class LocalStream(Stream):
                 self._refused(Refused(outcome.key, outcome.attempt, str(error)))
 
     async def _settle_once(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
-        """Leases may lapse while the engine is unavailable: after an outage they are taken back where possible."""
+        """Leases can expire while the engine is unavailable: after an outage they are renewed where possible."""
         is_late = not self._is_settled.is_set()
         try:
             judged = await self._transport.jobs(0.0).settle_each(batch, is_late=is_late)
@@ -119,7 +119,7 @@ class LocalStream(Stream):
                 self._keep([*batch, *self._outcomes])
             raise
         if not self._is_settled.is_set():
-            # One that is refused stays in the spool: the courier sets it aside with the reason.
+            # A refused outcome stays in the spool: the courier sets it aside with the reason.
             accepted = [one for one, judgement in zip(batch, judged, strict=True) if _refusal(one, judgement) is None]
             self._transport.service.forget_outcomes(accepted)
             if not self._outcomes:
@@ -127,7 +127,7 @@ class LocalStream(Stream):
         return judged
 
     async def _keep_unanswered(self) -> None:
-        """In offline mode, write outcomes into the spool that the engine does not settle in time."""
+        """In offline mode, write outcomes that the engine does not settle in time to the spool."""
         patience = self._transport.service.patience
         while patience is not None:
             batch = self._settling
@@ -137,7 +137,7 @@ class LocalStream(Stream):
                 self._keep([*batch, *self._outcomes])
 
     def _keep(self, outcomes: list[Outcome]) -> None:
-        """In offline mode, write them into the spool; not those whose variables must be merged with the job's."""
+        """In offline mode, write outcomes to the spool, except those with variables to merge into the job."""
         kept = [one for one in outcomes if not (isinstance(one, Failed | Throw) and one.variables is not None)]
         if not kept:
             return
@@ -166,7 +166,7 @@ class LocalStream(Stream):
                 self._received([ActiveJob(job) for job in jobs])
 
     async def _send_heartbeats(self) -> None:
-        """Extend the leases of what runs here, and notice what was cancelled."""
+        """Extend the leases of jobs held here, and detect cancelled ones."""
         beats = max(round(self._lease_ms / 3000 / CHECK_SECONDS), 1)
         turn = 0
         while True:

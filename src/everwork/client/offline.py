@@ -1,4 +1,4 @@
-"""Offline mode of a remote client: jobs and outcomes go to the server, or into the spool while it is unavailable."""
+"""Offline mode of a remote client: jobs and outcomes go to the server, or to the spool while it is unavailable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RemoteTarget:
         self._channel = channel
 
     async def connect(self) -> None:
-        """Reach the server."""
+        """Connect to the server."""
         state = self._channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
             if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
@@ -42,12 +42,12 @@ class RemoteTarget:
             state = self._channel.get_state(try_to_connect=True)
 
     async def create_stamped(self, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
-        """Create jobs on the server, once however often this is repeated."""
+        """Create jobs on the server; repeating the call creates no duplicates."""
         with _unknown_as_away():
             return await self._jobs().create(jobs, stamp)
 
     async def settle_late(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Report attempts that ended while the server was away."""
+        """Report attempts that ended while the server was unavailable."""
         with _unknown_as_away():
             return await self._jobs().settle_late(outcomes)
 
@@ -56,7 +56,7 @@ class RemoteTarget:
 
 
 class RemoteOutbox(RemoteTarget):
-    """The spool of one client, and the way from it to the server."""
+    """The spool of one client, and its delivery to the server."""
 
     def __init__(self, offline: Offline, transport: RemoteTransport, channel: grpc.aio.Channel) -> None:
         super().__init__(offline.spool.patience, transport, channel)
@@ -64,7 +64,7 @@ class RemoteOutbox(RemoteTarget):
         self._creates: Batcher[NewJob, Created] = Batcher(self.spool.create, CREATE_BATCH_MAX)
 
     async def open(self) -> None:
-        """Open the spool, and look for the server."""
+        """Open the spool and try to reach the server."""
         try:
             await self.spool.open()
         except BaseException:
@@ -73,7 +73,7 @@ class RemoteOutbox(RemoteTarget):
         self._creates.open()
 
     async def close(self) -> None:
-        """Deliver what can be delivered right now, and close the spool."""
+        """Deliver as many entries as possible now, and close the spool."""
         self._creates.close()
         await self.spool.close()
 
@@ -93,7 +93,7 @@ class RemoteOutbox(RemoteTarget):
 
 @contextmanager
 def _unknown_as_away() -> Iterator[None]:
-    """A failure that is neither a refusal nor an outage says nothing of the jobs: they are sent again."""
+    """After a failure that is neither a refusal nor an outage, the state of the jobs is unknown: send them again."""
     try:
         yield
     except EverworkError as error:

@@ -1,4 +1,4 @@
-"""The transport to a server: gRPC calls that reply as the service in process does."""
+"""The transport to a server: gRPC calls with the same results as the service in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 POLL_PAUSE_SECONDS: Final = 0.05
 RESULT_SECONDS: Final = 20.0
-"""How long one call waits for a result; longer waits are made of several calls."""
+"""How long one call waits for a result; longer waits are split into several calls."""
 MESSAGE_BYTES_MAX: Final = 64 * 1_048_576
 REQUEST_BYTES_MAX: Final = 4 * 1_048_576
 """Servers refuse larger requests."""
@@ -43,12 +43,12 @@ OPTIONS: Final = (
     # A restarted server is found again quickly, not after gRPC's own two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Whatever its name says, this is how long one attempt to connect may take: TLS over a slow line, a busy server.
+    # Despite its name, this is how long one attempt to connect can take: TLS over a slow line, a busy server.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     # A half-open connection is noticed before leases expire.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # The one that gRPC heeds; its default is a minute.
+    ("grpc.http2.ping_timeout_ms", 5_000),  # The option that gRPC respects; its default is a minute.
     ("grpc.http2.max_pings_without_data", 0),
     # Every client has its own connections, so that closing one never affects another.
     ("grpc.use_local_subchannel_pool", 1),
@@ -73,7 +73,7 @@ class RemoteTransport:
         return self._address.metadata
 
     async def open(self) -> None:
-        """Create the channel; it connects when it is first used."""
+        """Create the channel; it connects on first use."""
         target = self._address.target
         if self._address.is_secure:
             key, certificates = self._address.identity or (None, None)
@@ -107,7 +107,7 @@ class RemoteTransport:
         return RemoteTarget(patience, self, self._channel)
 
     def jobs(self, deadline: float) -> RemoteJobs:
-        """The verbs for one call, whose deadline is a time of the event loop's clock."""
+        """The operations for one call; the deadline is a time of the event loop's clock."""
         return RemoteJobs(self, deadline)
 
     def stream(self, client: Client, worker: str, lease_ms: int) -> Stream:
@@ -118,7 +118,7 @@ class RemoteTransport:
 
 
 class RemoteJobs:
-    """The verbs of the service's `Jobs` for one call, each sent as a request; they are documented there."""
+    """The operations of the service's `Jobs`, which documents them, for one call, each sent as a request."""
 
     __slots__ = ("_calls", "_deadline", "_transport")
 
@@ -148,7 +148,7 @@ class RemoteJobs:
             jobs = await self._poll(demand, left_ms)
             if jobs or not left_ms or loop.time() + POLL_PAUSE_SECONDS > deadline:
                 return jobs
-            await asyncio.sleep(POLL_PAUSE_SECONDS)  # A server that stops ends every wait immediately.
+            await asyncio.sleep(POLL_PAUSE_SECONDS)  # A server that is stopping ends every wait immediately.
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         return await self._settle(self._calls.Settle, outcomes)
@@ -225,7 +225,7 @@ class RemoteJobs:
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         jobs: list[StoredJob] = []
-        while True:  # The server cuts pages that would be too large for one message.
+        while True:  # The server shortens pages that would be too large for one message.
             instant_ms, key = cursor_parts(cursor or 0)
             filter_message = requests.filter_message(filter_)
             request = pb.ListRequest(filter=filter_message, limit=limit - len(jobs), cursor=key, cursor_ms=instant_ms)
@@ -238,7 +238,7 @@ class RemoteJobs:
     # Inside -------------------------------------------------------------------------------------
 
     async def _poll(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
-        """One call. If the connection breaks in the middle, the jobs received so far are still leased to us."""
+        """One call. If the connection breaks in the middle, the jobs received so far are still leased here."""
         request = requests.demand_message(demand, wait_ms)
         jobs: list[pb.Job] = []
         try:
@@ -277,7 +277,7 @@ def _offline(spool: str | Spool, address: Address) -> Offline | None:
 
 
 def require_size(field: str, message: Message) -> None:
-    """Refuse a request that is larger than servers accept."""
+    """Refuse a request that is too large for a server."""
     if (size := message.ByteSize()) > REQUEST_BYTES_MAX:
-        problem = f"must be at most {REQUEST_BYTES_MAX:,} bytes together, not {size:,}; send them in parts"
+        problem = f"must be at most {REQUEST_BYTES_MAX:,} bytes in total, not {size:,}; split the call"
         raise InvalidInput(field, problem)

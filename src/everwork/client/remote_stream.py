@@ -1,4 +1,4 @@
-"""A stream to a server: it reconnects automatically, keeps its attempts, and resends outcomes until they are judged."""
+"""A stream to a server: it reconnects automatically, keeps its attempts, and resends outcomes until confirmed."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ log = get_logger("everwork")
 
 OUTCOMES_MAX: Final = 2_000
 MESSAGE_BYTES_MAX: Final = 1_000_000
-"""A message ends with the outcome that takes it over this size, far below what servers refuse."""
+"""A message ends with the outcome that exceeds this size, far below the servers' limit."""
 WELCOME_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 1.0
-"""After a connection that lasted at least this long the next one is tried without a delay."""
+"""After a connection that lasted at least this long, the next attempt to connect has no delay."""
 _EOF: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in the type stubs.
 
 
@@ -51,7 +51,7 @@ class _Unfinished(Exception):
 
 
 class RemoteStream(Stream):
-    """One worker's stream, over as many connections as it takes."""
+    """One worker's stream; it survives lost connections."""
 
     def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
         super().__init__(client, worker, lease_ms)
@@ -67,11 +67,11 @@ class RemoteStream(Stream):
         self._is_welcomed = False
         self._connected_at = 0.0
         self._judged_at = 0.0
-        """When outcomes were last judged, or the first that is not was sent."""
+        """When outcomes were last confirmed, or when the first unconfirmed one was sent."""
         self._unkept = asyncio.Event()
         self._keeping = asyncio.Lock()
         self._kept: set[Lease] = set()
-        """In offline mode, outcomes that are in the spool, too."""
+        """In offline mode, outcomes that are also in the spool."""
         self._outage = Outage(
             log,
             "the server is unavailable, trying again",
@@ -107,7 +107,7 @@ class RemoteStream(Stream):
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _connect(self) -> None:
-        """One connection, until it ends; raises `_Unfinished` if there is something left to send."""
+        """One connection, until it ends; raises `_Unfinished` if something remains to be sent."""
         if not self._is_done:
             await self._try_to_converse()
         if not self._is_done and not (self._is_closing and await self._keep()):
@@ -124,7 +124,7 @@ class RemoteStream(Stream):
             self._failed(error.__cause__ if isinstance(error.__cause__, EverworkError) else error)
 
     def _delays(self) -> Iterator[float]:
-        """None after a connection that lasted: the attempts of a broken stream wait only briefly for their worker."""
+        """No delay after a long connection: the attempts of a broken stream wait only briefly for their worker."""
         loop, delays = asyncio.get_running_loop(), backoff_delays()
         while True:
             if self._is_welcomed and loop.time() - self._connected_at > STEADY_SECONDS:
@@ -134,7 +134,7 @@ class RemoteStream(Stream):
                 yield next(delays)
 
     def _failed(self, error: EverworkError) -> None:
-        """Go on after an outage; raise what will not pass."""
+        """Continue after an outage; raise permanent errors."""
         if isinstance(error, InvalidInput | BadConfiguration | AccessError) and not isinstance(error, TooManyRequests):
             raise error from None
         self._outage.report(error)
@@ -159,7 +159,7 @@ class RemoteStream(Stream):
                 tasks[0].result()
             await _raise_status(call)
         except asyncio.InvalidStateError:
-            await _raise_status(call)  # The call had ended before we wrote: its status says why.
+            await _raise_status(call)  # The call ended before the write: its status has the reason.
         finally:
             call.cancel()
             for task in tasks:
@@ -167,7 +167,7 @@ class RemoteStream(Stream):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _next(self, call: Any) -> Any:
-        """The next message; a server that accepts the call must send its welcome soon."""
+        """The next message; a server that accepts the call must send its welcome message soon."""
         if self._is_welcomed:
             return await call.read()
         try:
@@ -177,7 +177,7 @@ class RemoteStream(Stream):
             return _EOF
 
     def _reset(self) -> None:
-        """Prepare a new connection: outcomes that were not judged go first, credits are granted again."""
+        """Prepare a new connection: unconfirmed outcomes are sent first, credits are granted again."""
         self._outcomes.extendleft(reversed(self._unjudged))
         self._unjudged.clear()
         self._judged = 0
@@ -194,7 +194,7 @@ class RemoteStream(Stream):
     # Offline mode -------------------------------------------------------------------------------
 
     async def _keep_while_away(self) -> None:
-        """Write outcomes into the spool that cannot be sent, or that the server does not judge."""
+        """Write outcomes that cannot be sent, or that the server does not confirm, to the spool."""
         outbox, loop = self._transport.outbox, asyncio.get_running_loop()
         while outbox is not None:
             with suppress(TimeoutError):
@@ -204,9 +204,9 @@ class RemoteStream(Stream):
                 await self._keep()
 
     async def _keep(self, *, is_move: bool = False) -> bool:
-        """Write all outcomes into the spool that are not judged; whether they are there.
+        """Write all unconfirmed outcomes to the spool; returns whether they were written.
 
-        After a move only the spool has them, but for releases, which it does not keep.
+        After that, only the spool has them, except for releases, which it does not keep.
         """
         if self._transport.outbox is None:
             return False
@@ -227,23 +227,23 @@ class RemoteStream(Stream):
         return True
 
     async def _report_late(self) -> None:
-        """Report all outcomes of the spool before jobs are requested, or these might run again."""
+        """Report all outcomes in the spool before requesting jobs, or their jobs could run again."""
         if self._transport.outbox is not None:
             await self._keep(is_move=True)
             await self._transport.outbox.spool.report_outcomes()
 
     def _forget(self, judged: Sequence[pb.Outcome], refused: set[Lease]) -> None:
-        """Remove outcomes from the spool that are accepted; the courier sets those aside that are refused."""
+        """Delete accepted outcomes from the spool; the courier sets refused ones aside."""
         kept = [one for one in judged if _lease(one) in self._kept]
         self._kept.difference_update(map(_lease, kept))
         accepted = [one for one in kept if _lease(one) not in refused]
         if accepted and self._transport.outbox is not None:
             self._transport.outbox.spool.forget_outcomes([outcome_of(one, _tenant) for one in accepted])
 
-    # What we send -------------------------------------------------------------------------------
+    # Send ---------------------------------------------------------------------------------------
 
     async def _write(self, call: Any) -> None:
-        """Write as soon as there is something to send; what is added meanwhile goes with the next message."""
+        """Write as soon as there is something to send; items added in the meantime go with the next message."""
         self._wakeup.set()
         while True:
             await self._wakeup.wait()
@@ -287,13 +287,13 @@ class RemoteStream(Stream):
                 return
 
     async def _send_heartbeats(self, seconds: float) -> None:
-        """Report regularly what still runs here, and that this worker is alive."""
+        """Report regularly which jobs are held here, and that this worker is alive."""
         while True:
             await asyncio.sleep(seconds * 0.8)
             self._is_heartbeat_due = True
             self._wakeup.set()
 
-    # What we receive ----------------------------------------------------------------------------
+    # Receive ------------------------------------------------------------------------------------
 
     def _receive(self, message: pb.ToWorker) -> None:
         if message.HasField("welcome"):
@@ -330,7 +330,7 @@ def _lease(outcome: pb.Outcome) -> Lease:
 
 
 def _tenant(requested: str | None) -> str:
-    """A tenant that is not given stays so: the server knows that of the key."""
+    """An unset tenant stays unset: the server uses that of the key."""
     return requested or DEFAULT_TENANT
 
 
@@ -339,7 +339,7 @@ def _grant(key: CreditKey, credits: int) -> pb.Grant:
 
 
 async def _raise_status(call: Any) -> None:
-    """Raise the status that the server ended the call with, unless it is OK."""
+    """Raise the error status with which the server ended the call, unless it is OK."""
     code = await call.code()
     if code is not grpc.StatusCode.OK:
         raise grpc.aio.AioRpcError(

@@ -1,4 +1,4 @@
-"""Checks the arguments of client calls before they are sent: the errors are the same in process and remotely."""
+"""Validates the arguments of client calls before they are sent, so that errors are the same locally and remotely."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from everwork.exceptions import InvalidInput
 from everwork.runtime.stacks import traceback_of
 
 JobInput = NewJob | tuple[str, Mapping[str, Any]]
-"""A job to be created: as `new_job` makes it, or a type and its variables."""
+"""A job to create: the return value of `new_job`, or a pair of a type and its variables."""
 
 
 def worker_name() -> str:
@@ -42,7 +42,7 @@ def worker_name() -> str:
 
 
 def job_from(type: str, variables: Mapping[str, Any] | None, options: Mapping[str, Any]) -> NewJob:
-    """One job to be created."""
+    """One job to create."""
     try:
         return new_job(type, {} if variables is None else variables, **options)
     except TypeError as error:
@@ -50,14 +50,14 @@ def job_from(type: str, variables: Mapping[str, Any] | None, options: Mapping[st
         if not unknown:
             raise
         allowed = ", ".join(sorted(_OPTIONS))
-        raise InvalidInput(unknown[0], f"is not an option of a job; allowed are {allowed}") from error
+        raise InvalidInput(unknown[0], f"is not a job option; allowed: {allowed}") from error
 
 
 _OPTIONS = frozenset(new_job.__kwdefaults__ or ())
 
 
 def jobs_from(jobs: Iterable[JobInput], field: str = "jobs") -> list[NewJob]:
-    """Many jobs to be created; an error names the index of the first that is invalid."""
+    """Many jobs to create; an error names the index of the first invalid one."""
     if not isinstance(jobs, Iterable):
         raise InvalidInput(field, f"must be jobs, or pairs of a type and variables, not {checks.shown(jobs)}")
     checked = []
@@ -80,7 +80,7 @@ def _pair(job: object) -> tuple[str, Mapping[str, Any]]:
 def demand_from(
     type: str, worker: str, limit: int, *, lease: float, group: str = DEFAULT_GROUP, tenants: Iterable[str] = ()
 ) -> Demand:
-    """A checked demand for jobs."""
+    """A validated demand for jobs."""
     return Demand(
         checks.name("type", type),
         checks.name("worker", worker),
@@ -163,7 +163,7 @@ def thrown(job: Attempt, attempt: int, code: str, error: object, variables: Mapp
 
 
 def outcomes_from(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
-    """Outcomes that the caller has built; an error names the index of the first that is invalid."""
+    """Outcomes that the caller has created; an error names the index of the first invalid one."""
     given = list(outcomes)
     if len(given) > SETTLE_BATCH_MAX:
         raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
@@ -177,7 +177,7 @@ def outcomes_from(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
 
 
 def checked(outcome: o.Outcome) -> o.Outcome:
-    """An outcome that the caller has built."""
+    """An outcome that the caller has created."""
     if not isinstance(outcome, o.Outcome):
         kinds = "Complete, Fail, Retry, Reject, Release or Throw"
         raise InvalidInput("kind", f"must be {kinds}, not {checks.shown(outcome)}")

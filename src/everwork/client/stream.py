@@ -1,6 +1,6 @@
-"""A worker's stream of jobs: credits go out, jobs come in, outcomes go back, all in batches.
+"""A worker's stream of jobs: it grants credits, receives jobs and sends outcomes, all in batches.
 
-`RemoteStream` talks to a server, `LocalStream` to a store in process; both behave the same.
+`RemoteStream` is for a server, `LocalStream` for a store in this process; both behave the same.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = get_logger("everwork")
 CREDITS_MAX: Final = 10_000
 REFUSALS_KEPT: Final = 1_000
 CLOSE_SECONDS: Final = 10.0
-"""How long closing waits for the last outcomes to be judged; leases of what is not judged by then expire."""
+"""How long closing waits until the last outcomes are confirmed; leases of unconfirmed ones expire."""
 
 
 class CreditKey(NamedTuple):
-    """What credits are for."""
+    """The type, group and tenants that credits are for."""
 
     type: str
     group: str = DEFAULT_GROUP
@@ -40,7 +40,7 @@ class CreditKey(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """An outcome that was not accepted, and why."""
+    """An outcome that was refused, and why."""
 
     key: int
     attempt: int
@@ -48,16 +48,28 @@ class Refused(NamedTuple):
 
 
 class Stream(ABC):
-    """Jobs for one worker. Iterate over it for batches of jobs; end each with one of its verbs, which do not block."""
+    """A stream of jobs for one worker, returned by `Client.stream`::
+
+        async with client.stream() as stream:
+            stream.grant("email-send", 100)
+            async for jobs in stream:
+                for job in jobs:
+                    stream.complete(job)
+                    stream.grant("email-send", 1)
+
+    Iterating yields batches of `ActiveJob`. Each credit allows one job. End each job with `complete`, `fail`, `retry`,
+    `reject`, `release` or `throw`; these do not block: the outcome is sent with the next batch, and resent after a lost
+    connection. The stream extends the leases of the jobs that it holds.
+    """
 
     def __init__(self, client: Client, worker: str, lease_ms: int) -> None:
         self._client = client
         self.worker = checks.name("worker", worker)
         self._lease_ms = lease_ms
         self.refusals: deque[Refused] = deque(maxlen=REFUSALS_KEPT)
-        """Outcomes that were not accepted, the last thousand of them."""
+        """The last thousand outcomes that were refused."""
         self.on_loss: Callable[[ActiveJob, bool], None] = lambda _job, _is_cancelled: None
-        """Called for each job whose lease was lost, and whether it was cancelled: its handler should stop."""
+        """Called with each job that should stop, and True if it was cancelled or False if its lease expired."""
         self._held: dict[int, ActiveJob] = {}
         self._credits: dict[tuple[str, str], int] = {}
         self._credit_keys: dict[tuple[str, str], CreditKey] = {}
@@ -73,14 +85,14 @@ class Stream(ABC):
     # Work ---------------------------------------------------------------------------------------
 
     def grant(self, type: str, credits: int, *, group: str = DEFAULT_GROUP, tenants: Iterable[str] = ()) -> None:
-        """Allow `credits` more jobs of a type to be sent here."""
+        """Allow the server to send `credits` more jobs of a type."""
         checks.whole_number("credits", credits, 1, CREDITS_MAX)
         key = self._credit_keys.get((type, group)) or self._new_key(type, group, tenants)
         self._credits[type, group] = self._credits.get((type, group), 0) + credits
         self._granted(key, credits)
 
     def complete(self, job: ActiveJob, result: Any = None, *, events: Iterable[requests.JobInput] = ()) -> None:
-        """The work is done."""
+        """Complete a job with a result. `events` are jobs to create in the same transaction."""
         self.put(requests.completed(job, 0, result, events))
 
     def fail(
@@ -96,7 +108,7 @@ class Stream(ABC):
         strict: bool = False,
         traceback: str | None = None,
     ) -> None:
-        """The attempt failed; the options are those of `Client.fail`."""
+        """Report a failed attempt; the arguments are those of `Client.fail`."""
         outcome = requests.failed(
             job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables,
             by_policy=by_policy, strict=strict, traceback=traceback,
@@ -104,32 +116,32 @@ class Stream(ABC):
         self.put(outcome)
 
     def retry(self, job: ActiveJob, error: object = "", *, delay: float | None = None) -> None:
-        """Request another attempt."""
+        """Request another attempt after `delay` seconds (default: by the policy)."""
         self.put(requests.retried(job, 0, error, delay))
 
     def reject(self, job: ActiveJob, error: object = "") -> None:
-        """The job is invalid."""
+        """Reject an invalid job: it fails permanently and is never requeued automatically."""
         self.put(requests.rejected(job, 0, error))
 
     def release(self, job: ActiveJob) -> None:
-        """Release the job."""
+        """Return an unfinished job to the queue; the attempt does not count."""
         self.put(requests.released(job, 0))
 
     def throw(
         self, job: ActiveJob, code: str, error: object = "", *, variables: Mapping[str, Any] | None = None
     ) -> None:
-        """A business error with a code."""
+        """Fail a job permanently with a business error code."""
         self.put(requests.thrown(job, 0, code, error, variables))
 
     def settle(self, outcome: Outcome) -> None:
-        """End an attempt: the outcome goes with the next message, and is resent until it is judged."""
+        """End an attempt with an outcome; it is sent with the next batch, and resent until it is confirmed."""
         checked = requests.checked(outcome)
         if not checked.attempt:
-            raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
+            raise InvalidInput("attempt", "must be set: outcomes on a stream name their attempt")
         self.put(checked)
 
     def put(self, outcome: Outcome) -> None:
-        """`settle`, for an outcome that has been checked."""
+        """`settle` for an outcome that has already been validated."""
         self._send(outcome)
         held = self._held.get(outcome.key)
         if held is not None and held.attempt == outcome.attempt:
@@ -137,14 +149,14 @@ class Stream(ABC):
 
     @property
     def held(self) -> int:
-        """How many jobs are here and have not been ended."""
+        """How many received jobs have not been ended."""
         return len(self._held)
 
     def __aiter__(self) -> Stream:
         return self
 
     async def __anext__(self) -> list[ActiveJob]:
-        """The next batch of jobs; iteration ends after `drain`, and raises if the server refuses the stream."""
+        """Return the next batch of jobs. Iteration ends after `drain`, and raises if the server refuses the stream."""
         while not self._inbox:
             if self._error is not None:
                 raise self._error
@@ -157,13 +169,13 @@ class Stream(ABC):
     # Lifecycle ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Request no more jobs; the stream ends when those that are held have been ended."""
+        """Request no more jobs; the stream ends when the held jobs have been ended."""
         self._is_draining = True
         self._credits.clear()
         self._drained()
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Release what has not been ended, and wait for the last outcomes to be judged."""
+        """Release the held jobs, and wait up to `seconds` until the last outcomes are confirmed."""
         self._is_closing = True
         for job in list(self._held.values()):
             self.put(Release(job.key, job.attempt))
@@ -177,7 +189,7 @@ class Stream(ABC):
             await asyncio.wait([self._task])
 
     async def break_off(self, error: EverworkError) -> None:
-        """Close, and raise the error in waiting calls."""
+        """Close the stream, and raise the error in waiting calls."""
         self._error = error
         self._inbox.clear()
         self._wake()
@@ -185,7 +197,7 @@ class Stream(ABC):
 
     async def __aenter__(self) -> Stream:
         if self._task is not None:
-            raise BadConfiguration("stream: it has been opened already; make another one")
+            raise BadConfiguration("stream: it was already opened; create another one")
         await self._client.open()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"everwork-stream-{self.worker}")
         self._task.add_done_callback(self._ended)
@@ -247,7 +259,7 @@ class Stream(ABC):
     def _refused(self, refused: Refused) -> None:
         self.refusals.append(refused)
         self._refused_total += 1
-        if self._refused_total & (self._refused_total - 1) == 0:  # Logged at powers of two, however many there are.
+        if self._refused_total & (self._refused_total - 1) == 0:  # Logged only at powers of two.
             times = self._refused_total
             facts = {"worker": self.worker, "key": refused.key, "attempt": refused.attempt}
             log.warning("outcome discarded by the server", **facts, why=refused.message, times=times)
@@ -260,5 +272,5 @@ class Stream(ABC):
         self._is_ended = True
         self._client.streams.discard(self)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._error = error if isinstance(error, EverworkError) else EverworkError(f"the stream broke: {error!r}")
+            self._error = error if isinstance(error, EverworkError) else EverworkError(f"the stream failed: {error!r}")
         self._wake()

@@ -1,4 +1,4 @@
-"""A worker's stream as the source of a runtime, with a prefetch that adapts to the throughput."""
+"""A worker's stream as the source of a runtime, with a prefetch that adapts to throughput."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from everwork.runtime.shutdown import StopSignal
 from everwork.runtime.source import Deliver, Report, StopAttempt
 
 Handler = Callable[[ActiveJob], Any]
-"""Takes a job and returns its result; a coroutine function, or a plain one, which runs in a thread."""
+"""Takes a job and returns its result: an async function, or a plain one, which runs in a thread."""
 PREFETCH_SECONDS: Final = 0.1
-"""Prefetch as many jobs as were recently finished in this time, to hide the round trip to the server."""
+"""Prefetch the number of jobs recently finished in this time, to hide the round trip to the server."""
 PREFETCH_MAX: Final = 2_000
 
 
@@ -43,10 +43,10 @@ async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyn
 
 
 def runtime_handlers(handlers: Mapping[str, Handler], concurrency: int) -> list[RuntimeHandler]:
-    """Validated handlers, one per type; they have no timeouts other than those of their jobs."""
+    """Validated handlers, one per type; only the timeouts of the jobs themselves apply."""
     checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
     if not handlers:
-        raise BadConfiguration("there is nothing to run: give at least one handler")
+        raise BadConfiguration("there is nothing to run: pass at least one handler")
     return [_runtime_handler(type, handler, concurrency) for type, handler in handlers.items()]
 
 
@@ -68,7 +68,7 @@ def _runtime_handler(type: str, handler: Handler, concurrency: int) -> RuntimeHa
 
 
 class Window:
-    """How many jobs of a type may be here or in transit: the concurrency plus the prefetch."""
+    """How many jobs of a type can be here or in transit: the concurrency plus the prefetch."""
 
     __slots__ = ("_counted_at", "_done", "handler", "outstanding", "size", "taken")
 
@@ -76,7 +76,7 @@ class Window:
         self.handler = handler
         self.size = handler.concurrency
         self.outstanding = 0
-        """Credits that were granted, less the jobs whose handlers have ended."""
+        """Granted credits, minus the jobs whose handlers have ended."""
         self.taken = 0
         """Jobs received whose handlers have not ended."""
         self._done = 0
@@ -119,7 +119,7 @@ class StreamSource:
         stream.on_loss = self._stop_lost
 
     def add(self, handler: RuntimeHandler) -> None:
-        """Add a handler, also while others run."""
+        """Add a handler, even while others are running."""
         self._windows[handler.name] = window = Window(handler)
         self._top_up(window)
 
@@ -138,7 +138,7 @@ class StreamSource:
             receiving.cancel()
 
     def take(self, reports: Sequence[Report]) -> None:
-        """Send outcomes, and request as many more jobs as there is capacity for."""
+        """Send outcomes, and request more jobs if there is capacity."""
         delivered, put = self._delivered, self._stream.put
         freed: dict[RuntimeHandler, int] = {}
         for attempt, outcome, is_free in reports:
@@ -146,14 +146,14 @@ class StreamSource:
             delivered.pop(job, None)
             if outcome is not None and not job.is_lost:
                 if not isinstance(outcome, Complete | Release):
-                    self._job_log.failed(attempt, outcome, None)  # Only the server knows what follows.
+                    self._job_log.failed(attempt, outcome, None)  # Only the server knows whether it is retried.
                 elif self._job_log.shows_all:
                     self._job_log.ended(attempt, outcome)
                 put(outcome)
             if is_free:
                 freed[attempt.handler] = freed.get(attempt.handler, 0) + 1
             else:
-                job.is_lost = True  # Its handler goes on, but the result will be discarded.
+                job.is_lost = True  # Its handler is still running, but the result will be discarded.
         for handler, jobs in freed.items():
             window = self._windows[handler.name]
             window.free(jobs)
@@ -162,14 +162,14 @@ class StreamSource:
         self._note_idle()
 
     def stop_fetching(self) -> None:
-        """Request no more jobs; the executor, in the same loop, releases what has not begun."""
+        """Request no more jobs; the executor, in the same loop, releases those that have not started."""
         if not self._is_stopping:
             self._is_stopping = True
             self._stream.drain()
         self._note_idle()
 
     def release_running(self) -> None:
-        """The server releases what a stream that ends has not reported."""
+        """Nothing to do: when a stream ends, the server releases the jobs that it has not reported."""
         self.abandon()
 
     def abandon(self) -> None:
@@ -199,11 +199,11 @@ class StreamSource:
             self._stop(attempt, Stop.CANCELLED if is_cancelled else Stop.LOST)
 
     async def _stop_all(self) -> None:
-        """After the stream broke: stop running handlers, and wait for them."""
-        self.stop_fetching()  # First, or what is released would be sent here again.
+        """After the stream failed: stop running handlers, and wait for them."""
+        self.stop_fetching()  # First, or released jobs would be sent here again.
         for job, attempt in list(self._delivered.items()):
             if attempt.take():
-                del self._delivered[job]  # Not begun: closing the stream releases it.
+                del self._delivered[job]  # Not started: closing the stream releases it.
             else:
                 self._stop(attempt, Stop.SHUTDOWN)
         self._note_idle()

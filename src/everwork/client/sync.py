@@ -1,4 +1,4 @@
-"""The same client for code without an event loop: every verb blocks, and may be called from any thread."""
+"""The client for synchronous code: every call blocks, and can be made from any thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLOSE_SECONDS: Final = 15.0
 
 
 class SyncClient:
-    """`Client` with an event loop in its own thread; see there for what each verb does."""
+    """`Client` for synchronous code: the same methods and arguments, but each call blocks. Any thread can use it."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SyncClient:
     page = blocking(Client.page)
 
     def list(self, **wanted: Unpack[JobFilters]) -> Iterator[Job]:
-        """Every matching job, newest first."""
+        """Iterate over all matching jobs, newest first; see `Client.list` for the filters."""
         return every_job_blocking(lambda cursor: self.page(cursor, limit=PAGE_JOBS, **wanted))
 
     # Lifecycle ----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class SyncClient:
         worker: str | None = None,
         lease: float = LEASE_SECONDS,
     ) -> None:
-        """Run handlers until `stop` is called from another thread or from a handler; plain functions run in threads."""
+        """Run a worker until `stop` is called from another thread or from a handler; see `Client.work`."""
 
         async def working(client: Client) -> None:
             stop = asyncio.Event()
@@ -121,24 +121,24 @@ class SyncClient:
         except EverworkError:
             raise
         except BaseException:
-            ended.wait(CLOSE_SECONDS)  # After Ctrl+C, what ran is released before the program exits.
+            ended.wait(CLOSE_SECONDS)  # After Ctrl+C, running jobs are released before the program exits.
             raise
 
     def stop(self) -> None:
-        """Make `work` return: what runs is finished, what has not started is released."""
+        """Make `work` return: running jobs finish, those that have not started are released."""
         for request_stop in list(self._stops):
             request_stop()
 
     def open(self) -> None:
-        """Open the transport, unless it is open already."""
+        """Open the client, unless it is open already. Optional: any other call opens it, too."""
         self._run(Client.open)
 
     def close(self) -> None:
-        """Close it: calls of other threads raise `EngineUnavailable`. It can be opened again."""
+        """Close the client. Calls of other threads raise `EngineUnavailable`. It can be opened again."""
         if self._process != os.getpid():
             return
         self._require_other_thread()
-        with self._starting:  # Callers that come meanwhile wait, and open it again.
+        with self._starting:  # Callers that arrive in the meantime wait and open it again.
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
             if loop is not None and thread is not None:
                 self._end(loop, thread)
@@ -165,14 +165,14 @@ class SyncClient:
         except concurrent.futures.CancelledError:
             raise closed() from None
         except BaseException:
-            future.cancel()  # Ctrl+C must not leave the call behind.
+            future.cancel()  # Ctrl+C must not leave the call running.
             raise
         finally:
             self._waiting.discard(future)
 
     def _start(self, use: Callable[[Client], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         if self._process != os.getpid():
-            raise BadConfiguration("client: it was made before a fork; a child process needs a client of its own")
+            raise BadConfiguration("client: it was created before a fork; create a new client in the child process")
         self._require_other_thread()
         with self._starting:
             if self._loop is None:
@@ -188,7 +188,7 @@ class SyncClient:
             raise BadConfiguration("client: this thread runs the event loop and cannot wait for itself; use Client")
 
     def _end(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-        """Close the client and stop its loop: no caller may be left waiting for it."""
+        """Close the client and stop its loop, without leaving a caller waiting for it."""
         try:
             asyncio.run_coroutine_threadsafe(self._ended(), loop).result()
         finally:

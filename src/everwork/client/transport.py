@@ -1,4 +1,4 @@
-"""How a client reaches jobs, in process or over gRPC, and the calls in progress."""
+"""Transports of a client, in this process or over gRPC, and its calls in progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Transport = LocalTransport | RemoteTransport
     Verbs = LocalJobs | RemoteJobs
-    """A verb can be called only if both have it, with parameters that fit."""
+    """An operation can be called only if both have it, with matching parameters."""
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def transport_to(url: str, key: str | None, tls: Tls, spool: str | Spool | None 
 
         return RemoteTransport(address, spool)
     if key is not None or tls != Tls():
-        raise BadConfiguration("client: key and tls are for servers; a store's URL has its own user and parameters")
+        raise BadConfiguration("client: key and tls are for servers; put a store's credentials in its URL")
     from everwork.client.local import LocalTransport  # noqa: PLC0415
 
     return LocalTransport(url, spool)
@@ -55,7 +55,7 @@ class Connection:
         self._opening = LoopLock()
 
     async def call(self, call: Callable[[Verbs], Awaitable[T]], *, safe: bool = False, more_seconds: float = 0.0) -> T:
-        """Make one call within its time; a call that is safe to repeat is retried while the server is unavailable."""
+        """Make one call within its time limit; calls that are safe to repeat are retried during an outage."""
         async with self.calls.within(self._timeout + more_seconds) as deadline:
             transport = await self.open()
             if not safe:
@@ -76,13 +76,13 @@ class Connection:
         return self.transport
 
     async def close(self) -> None:
-        """Close it: calls in progress raise `EngineUnavailable`. It can be opened again."""
+        """Close the transport. Calls in progress raise `EngineUnavailable`. It can be opened again."""
         if self._process not in (0, os.getpid()):
             return
         calls, self.calls = self.calls, Calls()
         was_open, self._loop = self._loop is not None, None
         calls.abort()
-        async with self._opening.here():  # Callers that come meanwhile wait, and open it again.
+        async with self._opening.here():  # Callers that arrive in the meantime wait and open it again.
             was_open, self._loop = was_open or self._loop is not None, None
             try:
                 await calls.wait_ended()
@@ -93,15 +93,15 @@ class Connection:
 
 
 def _require_own(process: int, loop: asyncio.AbstractEventLoop | None) -> None:
-    """Refuse a client that was opened in another process or event loop than the running one."""
+    """Refuse a client that was opened in another process or event loop."""
     if process != os.getpid():
-        raise BadConfiguration("client: it was opened before a fork; a child process needs a client of its own")
+        raise BadConfiguration("client: it was opened before a fork; create a new client in the child process")
     if loop is not asyncio.get_running_loop():
-        raise BadConfiguration("client: it was opened in another event loop; each loop needs a client of its own")
+        raise BadConfiguration("client: it was opened in another event loop; create one client per event loop")
 
 
 END_SECONDS: Final = 15.0
-"""How long closing waits for the calls that it has aborted: handlers may take a while to stop."""
+"""How long closing waits for aborted calls: handlers can take a while to stop."""
 
 
 def closed() -> EngineUnavailable:
@@ -110,7 +110,7 @@ def closed() -> EngineUnavailable:
 
 
 class Calls:
-    """The calls in progress of a client that is open."""
+    """The calls in progress of an open client."""
 
     def __init__(self) -> None:
         self._limits: set[asyncio.Timeout] = set()
@@ -142,7 +142,7 @@ class Calls:
         return bool(self._limits)
 
     def abort(self) -> None:
-        """Make every call raise that the client was closed."""
+        """Make every call raise the error that the client was closed."""
         self._is_aborted = True
         now = asyncio.get_running_loop().time()
         for limit in self._limits:

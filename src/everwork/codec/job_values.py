@@ -31,7 +31,7 @@ _VALUES = attrgetter(*_NAMES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(StoredJob):
-    """A job in its current state. Times are milliseconds UTC."""
+    """A job in its current state, returned by `get`, `list` and `page`. Times are milliseconds since 1970, UTC."""
 
     variables: dict[str, Any]  # type: ignore[assignment]  # The record has its JSON text, here and below.
     """The arguments as JSON values."""

@@ -46,7 +46,27 @@ def new_job(  # noqa: PLR0913 - every field of a job
     retry: RetryPolicy | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> NewJob:
-    """A checked job. Times are seconds and datetimes with a time zone, as in Python code."""
+    """Return a validated job for `Client.create_many`: `new_job("email-send", {"to": "ada"}, delay=60)`.
+
+    Args:
+        type: The job type.
+        variables: The job's arguments, a JSON object.
+        tenant: The tenant that the job belongs to.
+        priority: From -512 to 511; higher runs first.
+        delay: Seconds to wait before the job is due.
+        run_at: When the job is due: a datetime with time zone. Not together with `delay`.
+        max_attempts: Maximum number of attempts, including the first.
+        dedupe_key: If a job of the same tenant and type with this key exists, no other is created.
+        limit_key: Jobs with the same key share the limit `max_running_per_key` of their type's policy.
+        correlation_id: Your own id, to find related jobs by.
+        expires_at: If the job has not started by then, it is cancelled.
+        timeout: Time limit of one attempt, in seconds.
+        headers: Metadata, separate from the variables.
+        retry: A retry policy for this job only.
+        extra: Additional values to store with the job.
+
+    Raises `InvalidInput` that names the first invalid field.
+    """
     if delay is not None and run_at is not None:
         raise InvalidInput("delay", "must not be given together with run_at; give one of them")
     return wire_job(

@@ -25,10 +25,17 @@ SECONDS_DEFAULT: Final = 60.0
 
 @dataclass(frozen=True, slots=True, init=False)
 class CircuitBreaker:
-    """After `failures` failures in a row (3), no job of the type starts for `seconds` (60); then one job probes.
+    """Pauses a job type after a number of consecutive failures, in the whole fleet.
 
-    `failure_threshold` and `recovery_timeout` are aliases of the two. Exceptions, timeouts and expired leases count;
-    `Fail`, `Reject`, `Retry`, thrown errors and bad arguments do not.
+    After `failures` failures in a row, no job of the type starts for `seconds`; then one job is run as a probe. If it
+    succeeds, the breaker closes; if it fails, it opens again. Exceptions, timeouts and expired leases count as
+    failures; `Fail`, `Reject`, `Retry`, thrown errors and invalid arguments do not.
+
+    Args:
+        failures: Consecutive failures before the breaker opens. Default: 3.
+        seconds: How long it stays open. Default: 60.
+        failure_threshold: Another name of `failures`.
+        recovery_timeout: Another name of `seconds`.
     """
 
     failures: int
@@ -61,7 +68,7 @@ def _one_of(name: str, value: Any, other_name: str, other: Any, default: Any) ->
 
 
 class BreakerState(Enum):
-    """The state of a breaker."""
+    """The state of a circuit breaker: closed (jobs run), open (paused), or half-open (one job probes)."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -92,7 +99,11 @@ CLOSED: Final = Breaker()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerStatus:
-    """A type's breaker as it was when it was read. `failures`: how many in a row; `probe_key`: the job that probes."""
+    """The status of a type's circuit breaker, returned by `Everwork.breaker`.
+
+    `failures` is the number of consecutive failures, `open_until_ms` when an open breaker lets a probe start, and
+    `probe_key` the job that is the probe.
+    """
 
     type: str
     state: BreakerState

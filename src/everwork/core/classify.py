@@ -18,12 +18,12 @@ from everwork.exceptions import InvalidInput
 
 
 class Strategy(Enum):
-    """How an error is handled."""
+    """How an error is handled: whether and when the job is retried."""
 
     RETRYABLE = "retryable"
     """Retried after 1 s * 2^attempts, at most 5 minutes."""
     RATE_LIMITED = "rate_limited"
-    """Retried after a minute."""
+    """Rate limited upstream: retried after 60 seconds."""
     TEMPORARY = "temporary"
     """Retried after 10 seconds."""
     PERMANENT = "permanent"
@@ -40,10 +40,13 @@ FIXED_MS: Final[Mapping[Strategy, int]] = MappingProxyType({Strategy.RATE_LIMITE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRule:
-    """A rule for errors of a class and its subclasses, or for errors whose text contains a part, in any case.
+    """How errors of a class, or with a text, are handled: `ErrorRule(Strategy.PERMANENT, exception=KeyError)`.
 
-    The class may be given itself or by name, with its module (`requests.exceptions.Timeout`) or without (`Timeout`).
-    A class of the main script has no module in its name: its module is named differently in every other process.
+    Args:
+        strategy: A `Strategy` or its name, such as `"permanent"`.
+        exception: An exception class, or its name with or without its module (`requests.exceptions.Timeout`,
+            `Timeout`). Subclasses match, too. Classes of the main script are named without a module.
+        text: A part of the error text, case-insensitive. Pass either this or `exception`.
     """
 
     strategy: Strategy

@@ -27,7 +27,7 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `jobs` jobs of a type (and group) start in each window of `seconds`, in the whole fleet."""
+    """A rate limit: at most `jobs` jobs of a type (and group) start per `seconds` (default: 60), in the whole fleet."""
 
     jobs: int
     seconds: float = 60.0
@@ -44,12 +44,21 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypePolicy:
-    """How the jobs of a type are retried, limited and kept. None means no limit, or the default.
+    """How the jobs of a type are retried, limited and kept.
 
-    `errors` are the type's own rules, which apply before `retry`; `strict` makes errors that no rule matches permanent.
-    Dead letters are requeued automatically `failed_job_retry_hours` after they failed, at most
-    `failed_job_retry_rounds` times, unless they were rejected. At most `max_running` jobs run concurrently in the whole
-    fleet, `max_running_per_key` of each limit key.
+    Args:
+        retry: How often and after which delay failed jobs are retried.
+        breaker: Pauses the type after a number of consecutive failures. Default: none.
+        errors: Rules for classes or texts of errors; they apply before `retry`.
+        strict: Whether errors that match no rule are permanent.
+        failed_job_retry_hours: Dead letters are requeued automatically this many hours after they failed, unless they
+            were rejected. Default: never.
+        failed_job_retry_rounds: How often a dead letter is requeued automatically.
+        keep_completed_hours: How long completed and cancelled jobs are kept. Default: 7 days.
+        keep_failed_hours: How long dead letters are kept. Default: 90 days.
+        max_running: Maximum number of jobs running concurrently in the whole fleet. Default: no limit.
+        max_running_per_key: The same for jobs with the same limit key.
+        rate: Maximum number of jobs started per time window. Default: no limit.
     """
 
     retry: RetryPolicy = DEFAULT_POLICY

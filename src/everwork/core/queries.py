@@ -50,11 +50,11 @@ STATE_OF_ORDER: Final[Mapping[Order, State]] = MappingProxyType({Order.DUE: Stat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs match. None does not restrict, nor do empty `states` and `tenants`.
+    """Which jobs match. None, and empty `states` and `tenants`, do not restrict.
 
-    Group "" is the default one. `dedupe_key`: the jobs that hold this key, at most one per type and tenant.
-    `error_text`: a part of the last error, in any case. `variables_text`: a part of the variables as compact JSON,
-    case-sensitive. `due`: only pending jobs that are due.
+    The group `""` is the default one. `dedupe_key`: the jobs with this key, at most one per type and tenant.
+    `error_text`: a text in the last error, ignoring case. `variables_text`: a text in the variables as compact JSON,
+    case-sensitive. `due`: only pending jobs that are due. Times are milliseconds UTC.
     """
 
     type: str | None = None

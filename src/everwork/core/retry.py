@@ -13,10 +13,16 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetryPolicy:
-    """How often and after which delay a failed job is retried, whatever its error. Times are in seconds.
+    """How often and after which delay a failed job is retried, whatever its error.
 
-    The delay after the n-th counted attempt is `min(base * factor ** (n - 1), cap)`. `jitter` (0 to 1)
-    subtracts up to that share of it, always the same share for the same job and attempt.
+    The delay after the n-th counted attempt is `min(base * factor ** (n - 1), cap)` seconds; by default 5, 10, 20, 40.
+
+    Args:
+        max_attempts: Maximum number of attempts, including the first: 1 to 100.
+        base: Seconds before the first retry.
+        factor: The delay is multiplied by this for each further retry.
+        cap: The longest delay, in seconds.
+        jitter: The share of the delay, from 0 to 1, that is randomized. It is the same for the same job and attempt.
     """
 
     max_attempts: int = ATTEMPTS_DEFAULT

@@ -22,7 +22,7 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """The state as JSON and people write it."""
+        """The state's name in lowercase, as in JSON."""
         return self.name.lower()
 
 

@@ -1,6 +1,6 @@
 """A backend for Django's tasks: add `everwork.django` to INSTALLED_APPS and name the backend in TASKS.
 
-Names are loaded when they are first used: Django imports this package before its settings are complete.
+Names are loaded on first use, because Django imports this package before its settings are complete.
 """
 
 from importlib import import_module

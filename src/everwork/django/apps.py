@@ -1,4 +1,4 @@
-"""The Django application: `manage.py migrate` prepares the stores that are in Django's own databases."""
+"""The Django application: `manage.py migrate` prepares stores in Django's own databases."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class EverworkConfig(AppConfig):
     verbose_name = "Everwork"
 
     def ready(self) -> None:
-        """Prepare stores with the migrations of their databases, and forget connections when tests change settings."""
-        # Of any sender: Django sends it for applications with models only.
+        """Prepare stores with the migrations of their databases, and reset connections when tests change settings."""
+        # From any sender: Django sends it only for applications with models.
         post_migrate.connect(_prepare_stores, dispatch_uid="everwork.django")
         setting_changed.connect(_forget_stores, dispatch_uid="everwork.django")
 

@@ -42,7 +42,7 @@ class EverworkBackend(BaseTaskBackend):
 
     @property
     def checked_options(self) -> Options:
-        """The checked OPTIONS; wrong ones raise here, and are found by `manage.py check`."""
+        """The validated OPTIONS; invalid ones raise here, and are reported by `manage.py check`."""
         if self._checked is None:
             self._checked = Options.of(self.alias, self.options)
         return self._checked
@@ -53,14 +53,14 @@ class EverworkBackend(BaseTaskBackend):
         return stores.application(self.alias, self.checked_options.store_url())
 
     def is_in_database(self, alias: str) -> bool:
-        """Whether the settings say that the jobs are kept in this Django database."""
+        """Whether the jobs are stored in this Django database, according to the settings."""
         options = self.checked_options
         return options.database == alias and options.joins_transactions() is True
 
     # Tasks ---------------------------------------------------------------------------------------------------
 
     def validate_task(self, task: Any) -> None:
-        """Refuse a task that cannot run. Django calls this when a task is declared: nothing connects here."""
+        """Refuse a task that cannot run. Django calls this when a task is declared, so it connects to nothing."""
         super().validate_task(task)
         try:
             new_job(type_of(task.module_path, task.queue_name), {}, **job_options(task))
@@ -71,14 +71,14 @@ class EverworkBackend(BaseTaskBackend):
         stores.remember(task)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Create a job; in a transaction of the store's own database, its row is part of that transaction."""
+        """Create a job; inside a transaction of the database that holds the jobs, it is part of that transaction."""
         self.validate_task(task)
         variables = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
         key = self._create(type_of(task.module_path, task.queue_name), variables, self._options_of(task))
         if key.deduplicated and (found := self._result(key)) is not None:
             return found
         result = results.new_result(task, self.alias, key, variables["args"], variables["kwargs"])
-        # What a receiver does wrong must not look as if the task had not been enqueued.
+        # An error in a receiver must not look as if the task had not been enqueued.
         task_enqueued.send_robust(type(self), task_result=result)
         return result
 
@@ -93,7 +93,7 @@ class EverworkBackend(BaseTaskBackend):
         return options
 
     def _create(self, type: str, variables: dict[str, Any], options: dict[str, Any]) -> JobKey:
-        """Create the job in Django's transaction, if there is one and the jobs are in its database; else now."""
+        """Create the job in Django's transaction if there is one and the jobs are in its database, else immediately."""
         connection = self._transaction()
         if connection is not None:
             try:
@@ -105,7 +105,7 @@ class EverworkBackend(BaseTaskBackend):
         return _enqueue(self.app, type, variables, options, tx=None)
 
     def _transaction(self) -> Any:
-        """Django's own connection while it is in a transaction that a job can join; else None."""
+        """Django's connection, if it is in a transaction that a job can join; else None."""
         options = self.checked_options
         connection, joins = connections[options.database], options.joins_transactions()
         if joins is False or stores.is_apart(options.store_url(), connection.settings_dict["NAME"]):
@@ -114,7 +114,7 @@ class EverworkBackend(BaseTaskBackend):
             return None
         connection.validate_no_broken_transaction()
         if joins is None:
-            self.app.sync.open()  # Then the engine compares the two stores by their ids.
+            self.app.sync.open()  # In that case the engine compares the ids of the two stores.
         return connection
 
     # Results -------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class EverworkBackend(BaseTaskBackend):
     # Checks --------------------------------------------------------------------------------------------------
 
     def check(self, **kwargs: Any) -> Iterator[Any]:  # noqa: ARG002 - Django's signature
-        """What `manage.py check` reports of this backend; nothing connects."""
+        """The problems that `manage.py check` reports; connects to nothing."""
         try:
             options, _ = self.checked_options, self.app
             joins = options.joins_transactions()
@@ -148,7 +148,7 @@ class EverworkBackend(BaseTaskBackend):
 
 
 def _warnings(options: Options, joins: bool | None, obj: str) -> Iterator[Any]:
-    """What works, but not as people may expect."""
+    """Settings that work, but possibly not as expected."""
     where, database = f"DATABASES[{options.database!r}]", connections[options.database]
     for alias in _atomic_requests_elsewhere(options, joins):
         remedy = (
@@ -165,7 +165,7 @@ def _warnings(options: Options, joins: bool | None, obj: str) -> Iterator[Any]:
         )
     if joins and database.vendor == "sqlite" and not database.settings_dict["OPTIONS"].get("transaction_mode"):
         yield django_checks.Warning(
-            f"Transactions of {where} begin without the write lock: enqueuing in a transaction that started with a "
+            f"Transactions of {where} begin without the write lock: enqueuing in a transaction that starts with a "
             "read can fail with 'database is locked'.",
             hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE"} for the database.',
             id="everwork.W002",
@@ -174,7 +174,7 @@ def _warnings(options: Options, joins: bool | None, obj: str) -> Iterator[Any]:
 
 
 def _atomic_requests_elsewhere(options: Options, joins: bool | None) -> Iterator[str]:
-    """The databases whose requests run in transactions that a task does not join."""
+    """The databases whose requests run in transactions that tasks do not join."""
     for alias in connections:
         is_joined = alias == options.database and joins is not False
         if connections[alias].settings_dict["ATOMIC_REQUESTS"] and not is_joined:
@@ -182,7 +182,7 @@ def _atomic_requests_elsewhere(options: Options, joins: bool | None) -> Iterator
 
 
 def _is_autocommit(connection: Any) -> bool:
-    """Whether a connection outside atomic blocks is in autocommit mode; until it is open, its settings say so."""
+    """Whether a connection outside atomic blocks is in autocommit mode; before it opens, according to its settings."""
     if connection.connection is not None:
         return bool(connection.autocommit)
     if connection.settings_dict["AUTOCOMMIT"]:

@@ -18,7 +18,7 @@ def _module(name: str) -> Any:
         if error.name != "django_tasks":
             raise
         raise ImproperlyConfigured(
-            "everwork.django needs Django 6.0 or newer; on Django 5.2 install the package django-tasks"
+            "everwork.django needs Django 6.0 or newer, or Django 5.2 with the package django-tasks"
         ) from None
 
 

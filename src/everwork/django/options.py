@@ -1,4 +1,4 @@
-"""The OPTIONS of a backend in TASKS: checked, and completed from DATABASES."""
+"""The OPTIONS of a backend in TASKS: validated, and completed from DATABASES."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from everwork.exceptions import InvalidInput
 MEMORY: Final = "sqlite:///:memory:"
 NAMES: Final = ("cron", "database", "max_attempts", "modules", "timeout", "url")
 TIMEOUT_SECONDS: Final = 3_600.0
-"""Longer than for functions of `@app.job`: nothing in Django tells the author of a task that it has a limit."""
+"""Longer than for `@app.job`: authors of Django tasks do not expect a time limit."""
 LIBPQ_NAMES: Final = (
     "options",
     "passfile",
@@ -35,15 +35,15 @@ LIBPQ_NAMES: Final = (
     "sslrootcert",
     "target_session_attrs",
 )
-"""What OPTIONS of a database and the URL of a store call by the same name; the rest is Django's own."""
+"""The database OPTIONS that have the same name in the URL of a store; all others are Django's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The checked options of one backend.
+    """The validated options of one backend.
 
-    `database` is the alias whose transactions tasks join, if the store is in it. `max_attempts` and `timeout` hold for
-    tasks that give none. `cron` maps paths of tasks to their schedules; `modules` are imported by workers, beside the
+    `database` is the alias whose transactions tasks join, if the store is in it. `max_attempts` and `timeout` are the
+    defaults of tasks. `cron` maps task paths to schedules. `modules` are imported by workers, in addition to the
     `tasks` modules of all applications.
     """
 
@@ -56,7 +56,7 @@ class Options:
 
     @classmethod
     def of(cls, alias: str, given: object) -> Options:
-        """Check the options of a backend; the first that is wrong is named."""
+        """Validate the options of a backend; an error names the first invalid one."""
         where = f"TASKS[{alias!r}]['OPTIONS']"
         if not isinstance(given, Mapping):
             raise ImproperlyConfigured(f"{where}: must be a dictionary, not {checks.shown(given)}")
@@ -70,7 +70,7 @@ class Options:
     def _checked(cls, given: Mapping[str, Any]) -> Options:
         if unknown := [name for name in given if name not in NAMES]:
             allowed = ", ".join(NAMES)
-            raise InvalidInput("OPTIONS", f"{checks.shown(unknown[0])} is not an option; allowed are {allowed}")
+            raise InvalidInput("OPTIONS", f"{checks.shown(unknown[0])} is not an option; allowed: {allowed}")
         url = given.get("url")
         return cls(
             url=None if url is None else checks.text("url", url, 10_000),
@@ -82,13 +82,13 @@ class Options:
         )
 
     def store_url(self) -> str:
-        """The URL of the store: as given, or that of the Django database."""
+        """The URL of the store: as set, or that of the Django database."""
         return self.url if self.url is not None else _database_url(self.database)
 
     def joins_transactions(self) -> bool | None:
         """Whether the store is in the Django database, so that tasks are created in its transactions.
 
-        None: both are in PostgreSQL, and only the server knows whether they are the same.
+        None: both are in PostgreSQL, and only the server knows whether they are the same database.
         """
         database = _settings_of(self.database)
         match _kind(database):
@@ -119,7 +119,7 @@ def _modules(given: object) -> tuple[str, ...]:
 
 
 def _settings_of(alias: str) -> dict[str, Any]:
-    """The settings of a database as they are now: tests give it another name."""
+    """The current settings of a database: tests change its name."""
     try:
         found: dict[str, Any] = connections[alias].settings_dict
     except ConnectionDoesNotExist:
@@ -145,7 +145,7 @@ def _is_memory(database: Mapping[str, Any]) -> bool:
 
 
 def _file_of(database: Mapping[str, Any]) -> str:
-    """The file of a SQLite database, whose name may be a URI."""
+    """The file of a SQLite database; its name can be a URI."""
     name = str(database["NAME"])
     return unquote(urlsplit(name).path) if name.startswith("file:") else name
 
@@ -158,12 +158,12 @@ def _database_url(alias: str) -> str:
         case "sqlite":
             return f"sqlite:///{quote(str(Path(_file_of(database)).absolute()))}"
         case "memory":
-            # The database of Django's test runner: only this process sees it, and so is the store.
+            # The in-memory database of Django's test runner: only this process sees it, so the store is in memory, too.
             return MEMORY
         case other:
             raise ImproperlyConfigured(
-                f"everwork: jobs cannot be kept in DATABASES[{alias!r}] ({other}): "
-                "OPTIONS['url'] must name a SQLite, PostgreSQL or Redis store"
+                f"everwork: jobs cannot be stored in DATABASES[{alias!r}] ({other}): "
+                "set OPTIONS['url'] to a SQLite, PostgreSQL or Redis store"
             )
 
 
@@ -173,7 +173,7 @@ def _postgres_url(database: Mapping[str, Any]) -> str:
     account = f"{user}:{password}@" if password else f"{user}@" if user else ""
     query = {name: value for name, value in database["OPTIONS"].items() if name in LIBPQ_NAMES}
     if role := database["OPTIONS"].get("assume_role"):
-        # Otherwise the tables would belong to the role that logs in, and Django's own could not use them.
+        # Otherwise the tables would belong to the login role, and Django's own role could not use them.
         query["options"] = f"{query.get('options', '')} -c role={_escaped(role)}".strip()
     if not host or host.startswith(("/", "@")) or "," in host:  # Sockets, several hosts, or the driver's default.
         query |= {name: value for name, value in (("host", host), ("port", port)) if value}

@@ -1,4 +1,4 @@
-"""A job as Django sees it: a `TaskResult`."""
+"""Jobs as Django's `TaskResult`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from everwork.django.stores import find_task
 from everwork.django.task import path_and_queue
 
 RUN_AFTER: Final = "run_after"
-"""The header that keeps a task's own `run_after`: the job's time changes with every retry."""
+"""The header with a task's original `run_after`: the job's own time changes with every retry."""
 
 STATUS: Final = {
     State.PENDING: TaskResultStatus.READY,
@@ -39,13 +39,13 @@ CLASSES: Final = {
     "cancel": "everwork.exceptions.JobCancelled",
     "expire": "everwork.exceptions.JobCancelled",
 }
-"""The exceptions that stand for ends which no exception of the task has caused."""
+"""The exceptions shown for outcomes that were not caused by an exception of the task."""
 _TITLE: Final = "Traceback (most recent call last):\n"
 _NAMED: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 
 
 def new_result(task: Any, backend: str, key: int | str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The result of a task that is enqueued now."""
+    """The result of a newly enqueued task."""
     return TaskResult(
         task=task,
         id=str(key),
@@ -63,7 +63,7 @@ def new_result(task: Any, backend: str, key: int | str, args: Sequence[Any], kwa
 
 
 def result_of(job: Job, history: Sequence[HistoryEntry], backend: str) -> Any:
-    """The result of a job; None if its type is no task of this project."""
+    """The result of a job; None if its type is not a task of this project."""
     task = task_of(job.type, backend, job.priority, (job.headers or {}).get(RUN_AFTER))
     if task is None:
         return None
@@ -91,7 +91,7 @@ def result_of(job: Job, history: Sequence[HistoryEntry], backend: str) -> Any:
 
 
 def task_of(type: str, backend: str, priority: int, run_after: str | None = None) -> Any:
-    """The task of a job, as it was when it was enqueued; None if there is no such task."""
+    """The task of a job, with the options it was enqueued with; None if there is no such task."""
     path, queue = path_and_queue(type)
     task = find_task(path)
     if task is None:
@@ -102,21 +102,21 @@ def task_of(type: str, backend: str, priority: int, run_after: str | None = None
     try:
         return replace(task, queue_name=queue, priority=priority, backend=backend, run_after=due)
     except InvalidTask:
-        return task  # The settings have changed, and such a task could not be enqueued any more.
+        return task  # The settings have changed, and such a task can no longer be enqueued.
 
 
 # Errors --------------------------------------------------------------------------------------------------------
 
 
 def error_of(entry: HistoryEntry, module: str) -> Any:
-    """The error of an attempt that ended badly, of a task in this module."""
+    """The error of a failed attempt, of a task in this module."""
     traceback = entry.traceback or ""
     path = _class_path(entry, traceback, module)
     return TaskError(exception_class_path=path, traceback=traceback or entry.error or "")
 
 
 def error_from(raised: BaseException) -> Any:
-    """The error of an attempt that has just raised."""
+    """The error of an attempt that just raised."""
     kind = type(raised)
     return TaskError(
         exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(raised))
@@ -124,7 +124,7 @@ def error_from(raised: BaseException) -> Any:
 
 
 def _class_path(entry: HistoryEntry, traceback: str, module: str) -> str:
-    """Where the class of the exception is: Python names it in the first line below the frames of a traceback."""
+    """The path of the exception class: Python names it in the first line below the frames of a traceback."""
     error = entry.error or ""
     if error.startswith(TIMED_OUT):
         return "builtins.TimeoutError"
@@ -145,12 +145,12 @@ def _class_path(entry: HistoryEntry, traceback: str, module: str) -> str:
 
 
 def moment(at_ms: int) -> datetime:
-    """An instant as Django has it: with a time zone, unless USE_TZ is off."""
+    """A datetime as Django uses it: with a time zone, unless USE_TZ is off."""
     return _in_zone(datetime.fromtimestamp(at_ms / 1000, tz=UTC))
 
 
 def aware(given: datetime) -> datetime:
-    """A datetime of the user's with a time zone; without USE_TZ it is one of TIME_ZONE."""
+    """A user's datetime with a time zone; without USE_TZ, it is in TIME_ZONE."""
     return timezone.make_aware(given) if timezone.is_naive(given) else given
 
 

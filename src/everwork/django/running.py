@@ -40,7 +40,7 @@ _job_context: Final[ContextVar[JobContext | None]] = ContextVar("everwork-django
 
 
 def job_context() -> JobContext:
-    """The `JobContext` of the current task: its key, `cancelled`, `sync.complete(tx=...)`."""
+    """Return the `JobContext` of the running task: its key, `cancelled`, `sync.complete(tx=...)`."""
     found = _job_context.get()
     if found is None:
         raise BadConfiguration("job_context: must be called inside a task that Everwork runs")
@@ -48,17 +48,17 @@ def job_context() -> JobContext:
 
 
 class TaskRunner:
-    """Runs the tasks of one backend. Plain functions run in threads, coroutines in the worker's event loop."""
+    """Runs the tasks of one backend. Plain functions run in threads, async functions in the worker's event loop."""
 
     def __init__(self, backend: EverworkBackend) -> None:
         self._backend = backend
         self._sender = type(backend)
         self._running: dict[int, Any] = {}
-        """The results of tasks that run, until their ends are stored."""
+        """The results of running tasks, until their outcomes are stored."""
         self._signals = ThreadPoolExecutor(1, thread_name_prefix="everwork-django-signals")
 
     def run(self, ctx: JobContext, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None) -> Any:
-        """Call a plain function, in its own thread and with its own connections."""
+        """Call a plain function in its own thread, with its own connections."""
         _job_context.set(ctx)
         _start_afresh()
         try:
@@ -73,7 +73,7 @@ class TaskRunner:
     async def run_async(
         self, ctx: JobContext, args: list[Any] | None = None, kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call a coroutine function. What it does with the database runs in one thread, which ends with the task."""
+        """Call an async function. Its database calls run in one thread, which ends with the task."""
         _job_context.set(ctx)
         async with ThreadSensitiveContext():
             try:
@@ -85,7 +85,7 @@ class TaskRunner:
                 self._forget_if_stopped(ctx)
 
     def _begin(self, ctx: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """The result of a task that begins an attempt; only of a repeated one the store knows more."""
+        """The result of a task that starts an attempt; after the first attempt, read from the store."""
         if ctx.attempt > 1:
             result = self._backend.get_result(str(ctx.key))
         else:
@@ -99,19 +99,19 @@ class TaskRunner:
         return result
 
     def _forget_if_stopped(self, ctx: JobContext) -> None:
-        """A task that was cancelled, or whose lease is lost, has no end to wait for."""
+        """Forget a task that was cancelled or lost its lease: no outcome will be stored."""
         if ctx.cancelled:
             self._running.pop(ctx.key, None)
 
     # The end -------------------------------------------------------------------------------------------------
 
     def ended(self, attempt: Attempt, outcome: o.Outcome, judged: Judged) -> None:
-        """Send `task_finished` if this was the task's end, and not an attempt that is retried.
+        """Send `task_finished`, unless the attempt is retried.
 
-        Called in the engine's thread when the outcome is stored; receivers run in a thread of their own.
+        Called in the engine's thread when the outcome is stored; receivers run in their own thread.
         """
         key, result = attempt.job.key, self._running.pop(attempt.job.key, None)
-        if attempt.completion is not None:  # In the task's own transaction, whatever it did afterwards.
+        if attempt.completion is not None:  # Completed in the task's own transaction, whatever it did afterwards.
             self._signals.submit(self._finish, key, None, None)
         elif judged.ok and isinstance(outcome, o.Complete):
             self._signals.submit(self._finish, key, result, None)
@@ -127,7 +127,7 @@ class TaskRunner:
                 _complete(result, error)
             _send_finished(self._sender, result, error)
         except TaskResultDoesNotExist:
-            pass  # Deleted since.
+            pass  # Deleted in the meantime.
         except Exception as problem:  # noqa: BLE001 - the last resort of a background thread
             log.error("task_finished was not sent", key=key, error=str(problem))
         finally:
@@ -135,13 +135,13 @@ class TaskRunner:
 
 
 def _start_afresh() -> None:
-    """As before a request: no query log of earlier tasks, no connection that is lost or too old."""
+    """Reset as before a request: no query log of earlier tasks, no broken or old connections."""
     reset_queries()
     close_old_connections()
 
 
 def _close_all() -> None:
-    """Close what belongs to a thread that ends."""
+    """Close the connections of a thread that ends."""
     connections.close_all()
     caches.close_all()
 
@@ -160,7 +160,7 @@ def _call(result: Any) -> Callable[[], Any]:
 
 
 def _kept(result: Any, value: Any) -> Any:
-    """The value that a task has returned, as JSON; what cannot be kept would not be better after a retry."""
+    """The return value of a task as JSON; a value that cannot be stored fails permanently: a retry would not help."""
     try:
         kept = normalize_json(value)
         encode("result", kept, PAYLOAD_BYTES_MAX)
@@ -178,7 +178,7 @@ def _is_final(attempt: Attempt, outcome: o.Outcome, failure: Failure | None) -> 
 
 
 def _send_finished(sender: type, result: Any, error: BaseException | None) -> None:
-    """Django's own receiver logs the exception that is being handled."""
+    """Send the signal while the exception is being handled: Django's own receiver logs it."""
     if error is None:
         task_finished.send_robust(sender, task_result=result)
         return
@@ -189,7 +189,7 @@ def _send_finished(sender: type, result: Any, error: BaseException | None) -> No
 
 
 def _set(result: Any, **values: Any) -> None:
-    """Results are frozen; only their maker may change them."""
+    """Set a field of a frozen result."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
 

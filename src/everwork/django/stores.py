@@ -1,4 +1,4 @@
-"""One `Everwork` per store and process, shared by the backends of all threads; and the tasks that were declared."""
+"""One `Everwork` per store and process, shared by the backends of all threads, and the declared tasks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _guard: Final = threading.Lock()
 _applications: Final[dict[tuple[str, str], Everwork]] = {}
 _tasks: Final[dict[str, Any]] = {}
 _prepared: Final[set[str]] = set()
-"""Stores whose tables are there: Django announces migrations once per application."""
+"""Stores whose tables have been created: Django announces migrations once per application."""
 _apart: Final[set[tuple[str, str]]] = set()
-"""Stores that turned out to be in another database, each with the name of Django's database."""
+"""Stores found to be in another database, each with the name of Django's database."""
 
 
 def application(alias: str, url: str) -> Everwork:
-    """The application of a backend; Django makes a backend in every thread."""
+    """The application of a backend; Django creates a backend in every thread."""
     found = _applications.get((alias, url))
     if found is None:
         with _guard:
@@ -33,7 +33,7 @@ def application(alias: str, url: str) -> Everwork:
 
 
 def close_all() -> None:
-    """Close every application of this process; they open again when they are used."""
+    """Close every application of this process; each opens again on next use."""
     with _guard:
         closing = list(_applications.values())
         _applications.clear()
@@ -44,12 +44,12 @@ def close_all() -> None:
 
 
 def is_apart(url: str, database: str) -> bool:
-    """Whether a store is known to be in another database than the one of this name."""
+    """Whether a store is known not to be in the database of this name."""
     return (url, database) in _apart
 
 
 def note_apart(url: str, database: str, alias: str) -> None:
-    """Remember for all threads that a store is in another database, and warn once: `manage.py check` cannot tell."""
+    """Remember for all threads that a store is in another database, and warn once, as `manage.py check` cannot."""
     if not is_apart(url, database):
         _apart.add((url, database))
         log.warning(
@@ -68,7 +68,7 @@ def prepare(database: str) -> None:
             continue
         url = backend.checked_options.store_url()
         if url not in _prepared and url != MEMORY:
-            # Not left open: a test runner could not drop its database in the end.
+            # Closed again: otherwise a test runner could not drop its database.
             application = Everwork(url)
             application.sync.open()
             application.sync.close()
@@ -79,7 +79,7 @@ def prepare(database: str) -> None:
 
 
 def remember(task: Any) -> None:
-    """Note a task: the first of a path is the one that `@task` has made."""
+    """Remember a task: the first one of a path is the one that `@task` created."""
     _tasks.setdefault(task.module_path, task)
 
 
@@ -89,7 +89,7 @@ def known_tasks() -> dict[str, Any]:
 
 
 def find_task(path: str) -> Any:
-    """The task of a path, imported if need be; None if there is none."""
+    """The task of a path, imported if needed; None if there is none."""
     if path not in _tasks and "." in path:
         try:
             found = import_string(path)

@@ -1,4 +1,4 @@
-"""Tasks with the options of an Everwork job."""
+"""Django tasks with the options of an Everwork job."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from everwork.django.compat import DEFAULT_QUEUE, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EverworkTask(Task):
-    """What `@task` makes of a function with this backend: Django's task, and options of its jobs.
+    """The task that `@task` creates with this backend: Django's `Task` with options for its jobs.
 
-    Django 6.1 and django-tasks take the options in `@task(max_attempts=5)` too, Django 6.0 only in `using`.
+    Django 6.1 and django-tasks accept the options in `@task(max_attempts=5)` and `using`, Django 6.0 only in `using`.
     """
 
     max_attempts: int | None = None
@@ -42,7 +42,7 @@ class EverworkTask(Task):
         correlation_id: str | None = None,
         expires_at: datetime | None = None,
     ) -> Any:
-        """The same task with other options; those that are not given stay."""
+        """Return the same task with other options; unset options stay as they are."""
         given = {name: value for name, value in locals().items() if name != "self" and value is not None}
         return replace(self, **given)
 
@@ -51,7 +51,7 @@ OWN_OPTIONS: Final = tuple(set(EverworkTask.__dataclass_fields__) - {field.name 
 
 
 def job_options(task: Any) -> dict[str, Any]:
-    """The options of a task that Django does not know; a task that was made for another backend has none."""
+    """The options of a task that Django does not know; a task of another backend has none."""
     given = {name: getattr(task, name, None) for name in OWN_OPTIONS}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -65,6 +65,6 @@ def type_of(path: str, queue: str) -> str:
 
 
 def path_and_queue(type: str) -> tuple[str, str]:
-    """The opposite of `type_of`."""
+    """The inverse of `type_of`."""
     path, _, queue = type.partition("@")
     return path, queue or DEFAULT_QUEUE

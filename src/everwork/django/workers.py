@@ -28,11 +28,11 @@ from everwork.exceptions import BadConfiguration
 CONCURRENCY_DEFAULT: Final = 4
 PREFIX: Final = "EVERWORK_DJANGO_"
 POOLS: Final = ("django", "django-async")
-"""Plain functions share the slots of one, coroutines those of the other."""
+"""The two pools: plain functions share the concurrency of one, async functions that of the other."""
 
 
 class WorkerChoice(NamedTuple):
-    """What a worker runs: the tasks of a backend, from all queues or some of them, and its concurrency."""
+    """What a worker runs: the tasks of a backend, from all queues or some, and its concurrency."""
 
     backend: str = DEFAULT_BACKEND
     queues: tuple[str, ...] = ()
@@ -40,18 +40,20 @@ class WorkerChoice(NamedTuple):
 
     @classmethod
     def checked(cls, backend: str, queues: Sequence[str], concurrency: object, processes: object = 1) -> WorkerChoice:
-        """The choice, unless the project's settings or a limit do not allow it."""
+        """The validated choice; raises if the project's settings or a limit do not allow it."""
         found = _backend(backend)
         for queue in queues:
             if found.queues and queue not in found.queues:
                 known = ", ".join(sorted(found.queues))
-                raise ImproperlyConfigured(f"everwork: TASKS[{backend!r}] has no queue {queue!r}; QUEUES are {known}")
+                raise ImproperlyConfigured(
+                    f"everwork: TASKS[{backend!r}] has no queue {queue!r}; known QUEUES: {known}"
+                )
         checks.whole_number("processes", processes, 1, PROCESSES_MAX)
         return cls(backend, tuple(queues), checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX))
 
     @classmethod
     def from_environment(cls) -> WorkerChoice:
-        """The choice that the environment says."""
+        """The choice set in the environment variables."""
         queues = os.environ.get(f"{PREFIX}QUEUES", "")
         return cls.checked(
             os.environ.get(f"{PREFIX}BACKEND", DEFAULT_BACKEND),
@@ -60,16 +62,16 @@ class WorkerChoice(NamedTuple):
         )
 
     def environment(self) -> dict[str, str]:
-        """The variables that say this choice to another process."""
+        """The environment variables that pass this choice to another process."""
         values = {"BACKEND": self.backend, "QUEUES": ",".join(self.queues), "CONCURRENCY": str(self.concurrency)}
         return {f"{PREFIX}{name}": value for name, value in values.items()}
 
 
 def worker() -> Everwork:
-    """The application whose workers run the project's tasks, as the environment says.
+    """Return the application whose workers run the project's tasks, configured by environment variables.
 
-    DJANGO_SETTINGS_MODULE names the settings; EVERWORK_DJANGO_BACKEND, EVERWORK_DJANGO_QUEUES (separated by commas) and
-    EVERWORK_DJANGO_CONCURRENCY are what `manage.py everwork` takes as options.
+    DJANGO_SETTINGS_MODULE names the settings. EVERWORK_DJANGO_BACKEND, EVERWORK_DJANGO_QUEUES (separated by commas) and
+    EVERWORK_DJANGO_CONCURRENCY correspond to the options of `manage.py everwork`.
     """
     try:
         if not apps.ready:
@@ -91,7 +93,7 @@ def make_worker(choice: WorkerChoice) -> Everwork:
     for path, task in known_tasks().items():
         for queue in _queues_of(backend, task, choice.queues):
             if type_of(path, queue) in app.functions:
-                continue  # Declared by an earlier call in this process, as in tests.
+                continue  # Already declared by an earlier call in this process, as in tests.
             cron = schedules.pop(path, None) if queue == task.queue_name else None
             function = app.job(
                 type_of(path, queue),
@@ -110,20 +112,18 @@ def _backend(alias: str) -> EverworkBackend:
         raise ImproperlyConfigured(f"everwork: TASKS has no {alias!r}")
     backend = task_backends[alias]
     if not isinstance(backend, EverworkBackend):
-        raise ImproperlyConfigured(
-            f"everwork: TASKS[{alias!r}] has another BACKEND than everwork.django.EverworkBackend"
-        )
+        raise ImproperlyConfigured(f"everwork: TASKS[{alias!r}] must have BACKEND everwork.django.EverworkBackend")
     return backend
 
 
 def _queues_of(backend: EverworkBackend, task: Any, chosen: Sequence[str]) -> Iterator[str]:
-    """The queues to take a task's jobs from: those chosen, or all that are known."""
+    """The queues of a task's jobs: the chosen ones, or all known ones."""
     known = dict.fromkeys(chosen or (*sorted(backend.queues or {DEFAULT_QUEUE}), task.queue_name))
     yield from (queue for queue in known if not backend.queues or queue in backend.queues)
 
 
 def _schedules(options: Options) -> dict[str, Any]:
-    """The schedules by the paths of their tasks; each must exist and need no arguments."""
+    """The schedules by task path; each task must exist and need no arguments."""
     for path in options.cron:
         task = find_task(path)
         where = f"OPTIONS['cron'][{path!r}]"
@@ -132,7 +132,7 @@ def _schedules(options: Options) -> dict[str, Any]:
         try:
             inspect.signature(task.func).bind(*[None] * task.takes_context)
         except TypeError as error:
-            raise ImproperlyConfigured(f"everwork: {where}: a schedule gives no arguments: {error}") from None
+            raise ImproperlyConfigured(f"everwork: {where}: scheduled tasks get no arguments: {error}") from None
     return {find_task(path).module_path: schedule for path, schedule in options.cron.items()}
 
 

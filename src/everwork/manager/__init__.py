@@ -1,1 +1,1 @@
-"""What users write as classes: workers, and the processes that run them."""
+"""Worker classes, and the manager whose processes run them."""

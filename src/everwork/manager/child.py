@@ -1,7 +1,7 @@
 """A worker process from the inside: its workers, its loops, and how it stops.
 
-The main thread runs the handlers' event loop, a second one the engine's. A third only reads from the parent, so that
-commands arrive while a handler blocks the first or an outage the second; end of file means that the parent has died.
+The main thread runs the handlers' event loop, a second thread the engine's. A third only reads from the parent, so that
+commands arrive even while a handler blocks the first or an outage the second. End of file means that the parent died.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ TURN_SECONDS: Final = 0.5
 BLOCKED_SECONDS: Final = 1.0
 """A loop that has not turned for this long is blocked by a handler."""
 READY_SECONDS: Final = RUNNING_SECONDS + 2.0
-"""By then a process has reported which workers fail to start, and may replace one in which the same ones fail."""
+"""By then a process has reported which workers fail to start, and can replace one in which the same ones fail."""
 SWALLOW_SECONDS: Final = 1.0
 UNGUARDED: Final = 78
-"""Exit code of a process whose import of the program would have run the manager again instead of the workers."""
+"""Exit code of a process that would have run the manager again when it imported the program."""
 MESSAGE_BYTES_MAX: Final = 65_536
 NOTIFY: Final = b"notify"
 STOP: Final = b"stop"
@@ -64,7 +64,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What a new process has to run. Without `log_format`, logging is left to the program."""
+    """What a new process runs. Without `log_format`, the program configures logging."""
 
     url: str
     manager: str
@@ -125,7 +125,7 @@ class Child:
             except Interrupted:
                 continue  # Raised in code outside of a call; the stop goes on.
             except (KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as error:
-                self._log.error("the event loop was stopped by user code, this process exits", exc_info=error)
+                self._log.error("user code stopped the event loop, exiting this process", exc_info=error)
                 return 1
             return self._code
 
@@ -139,7 +139,7 @@ class Child:
         try:
             await self._work()
         except EngineUnavailable as error:
-            self._log.error("the engine was unavailable for too long, this process exits", error=str(error))
+            self._log.error("the engine was unavailable for too long, exiting this process", error=str(error))
             self._report(gave_up=True)
             self._code = 1
         finally:
@@ -164,7 +164,7 @@ class Child:
                 self._ledger.enter_phase(Phase.STOPPING)
                 for task in (start_task, announce_task):
                     task.cancel()
-                # A `startup()` that swallows this must not keep the other workers from their `shutdown()`.
+                # A `startup()` that swallows this must not prevent the `shutdown()` of the other workers.
                 await asyncio.wait([start_task, announce_task], timeout=SWALLOW_SECONDS)
                 await self._pool.shutdown()
         finally:
@@ -195,7 +195,7 @@ class Child:
         return fetcher
 
     async def _announce(self) -> None:
-        """Enter the running phase despite a `startup()` that hangs; a process waiting to be replaced waits longer."""
+        """Enter the running phase even if a `startup()` hangs; a process waiting to be replaced waits longer."""
         await self._pool.wait_first_round(RUNNING_SECONDS)
         self._ledger.enter_phase(Phase.RUNNING)
         await self._pool.wait_first_round(READY_SECONDS - RUNNING_SECONDS)
@@ -232,7 +232,7 @@ class Child:
             await asyncio.sleep(TURN_SECONDS)
 
     def _stop_soft(self) -> None:
-        """Take no new jobs; running ones may finish. Called in any thread, and in signal handlers."""
+        """Take no new jobs; running ones can finish. Called in any thread, and in signal handlers."""
         _call_in(self._loop, self._begin_stop)
 
     def _begin_stop(self) -> None:
@@ -240,13 +240,13 @@ class Child:
             self._stopped.soft.set()
             if self._runtime is not None:
                 self._runtime.stop_soft()
-                self._log.info("draining, no new jobs are started")
+                self._log.info("draining, no new jobs will be started")
 
     def _on_sigterm(self) -> None:
         """Cancel if the parent requested it or this is the second SIGTERM.
 
-        The first one may have been sent to the whole process group, as systemd does: report it to the parent, which
-        then goes through all stages of a stop.
+        The first may have been sent to the whole process group, as systemd does: report it to the parent, which then
+        goes through all stages of a stop.
         """
         is_first, self._has_sigterm = not self._has_sigterm, True
         if is_first and not self._is_cancelled:
@@ -256,7 +256,7 @@ class Child:
             self._stop_hard()
 
     def _stop_hard(self) -> None:
-        """Cancel running calls. A call that blocks the loop gets an exception, once, if it runs Python code at all."""
+        """Cancel running calls. A call that blocks the loop gets an exception, once, unless it is stuck in C code."""
         self._stop_soft()
         _call_in(self._loop, self._stopped.hard.set)
         attempt = attempt_here.get()
@@ -269,7 +269,7 @@ class Child:
     # The parent ---------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """In its own thread: act on the parent's messages until it has died."""
+        """In its own thread: handle the parent's messages until the parent has died."""
         while (message := self._receive()) != b"":
             if message == CANCEL:
                 self._cancel()
@@ -291,22 +291,22 @@ class Child:
             return b""
 
     def _cancel(self) -> None:
-        """Signal the main thread, which a handler may be blocking."""
+        """Signal the main thread, even if a handler blocks it."""
         if not self._is_cancelled:
             self._is_cancelled = True
             threading.Thread(target=self._keep_cancelling, name="everwork-cancel", daemon=True).start()
 
     def _keep_cancelling(self) -> None:
-        """A call may have blocked the loop too briefly to be interrupted by now, or begin to block it later."""
+        """Cancel repeatedly: a call may start to block the loop later."""
         os.kill(os.getpid(), signal.SIGTERM)
         while self._runtime is not None:
             time.sleep(BLOCKED_SECONDS)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _stop_orphaned(self) -> None:
-        """Without the parent the leases are not extended: stop, release everything, and exit in any case."""
+        """Without the parent, leases are not extended: stop, release everything, and exit in any case."""
         try:
-            self._log.error("the parent process is gone, this process stops")
+            self._log.error("the parent process has exited, stopping this process")
             self._cancel()
             self._stop_fetching()
             time.sleep(self._spec.shutdown_timeout)
@@ -327,5 +327,5 @@ def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> N
 
 
 async def _check_store(service: JobService) -> None:
-    """The parent declares policies and groups; a process without a store has nothing to do, spool or not."""
+    """The parent declares policies and groups; a process without a store has nothing to do, even with a spool."""
     service.require_connected()

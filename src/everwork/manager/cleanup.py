@@ -20,9 +20,9 @@ from everwork.service.service import JobService
 
 
 async def clean_up(service: JobService, handle: ProcessHandle, log: Any) -> None:
-    """Settle the attempts of a dead process: those not begun are released, begun ones fail with the reason.
+    """Settle the attempts of a dead process: those not started are released, started ones fail with the reason.
 
-    If the engine is unavailable, their leases expire instead. In offline mode, those whose outcomes it has left in the
+    If the engine is unavailable, their leases expire instead. In offline mode, outcomes that the process left in the
     spool are reported from there.
     """
     entries = handle.entries()
@@ -51,7 +51,7 @@ def outcome_of(handle: ProcessHandle, entry: Entry) -> Outcome | None:
         case SlotState.BEGUN:
             return _of_begun(handle, entry)
         case SlotState.HUNG:
-            return _timed_out(handle, entry)  # The store refuses it if the process had settled it.
+            return _timed_out(handle, entry)  # The store refuses it if the process has already settled it.
         case SlotState.ENDED:
             return _of_ended(handle, entry)
         case _:
@@ -76,7 +76,7 @@ def _timed_out(handle: ProcessHandle, entry: Entry) -> Outcome:
 
 
 def _of_ended(handle: ProcessHandle, entry: Entry) -> Outcome:
-    """Its outcome is lost with the process, so the job runs again."""
+    """The outcome was lost with the process, so the job runs again."""
     if handle.is_leaving:
         return Release(entry.key, entry.attempt)
     text = f"its process {handle.kill_reason or handle.end_text} before its outcome was stored"
@@ -84,7 +84,7 @@ def _of_ended(handle: ProcessHandle, entry: Entry) -> Outcome:
 
 
 async def _unkept(handle: ProcessHandle, outcomes: list[Outcome], log: Any) -> list[Outcome]:
-    """The outcomes of attempts that have no other one in the spool of the process."""
+    """The outcomes of attempts that have none in the spool of the process."""
     if handle.offline is None or not outcomes:
         return outcomes
     from everwork.spool.contents import kept_attempts_in  # noqa: PLC0415 - loaded only for offline mode
@@ -101,7 +101,7 @@ async def _unkept(handle: ProcessHandle, outcomes: list[Outcome], log: Any) -> l
 def _log_failures(
     handle: ProcessHandle, entries: Sequence[Entry], settled: Iterable[tuple[Outcome, Judged]], log: Any
 ) -> None:
-    """Log each attempt that failed with its process; where it was stuck is in the log already."""
+    """Log each attempt that failed with its process; the stack of a stuck one was logged before."""
     ids = {spec.index: spec.id for spec in handle.workers}
     workers = {(entry.key, entry.attempt): ids.get(entry.worker) for entry in entries}
     for one, judged in settled:
@@ -112,6 +112,6 @@ def _log_failures(
 
 
 async def _orphans(service: JobService, worker: str, known: Sequence[Entry]) -> list[Outcome]:
-    """Attempts leased by a call whose reply never reached the ledger: no handler has seen them."""
+    """Releases of attempts leased by a call whose reply never reached the ledger: no handler has seen them."""
     seen = {(entry.key, entry.attempt) for entry in known}
     return [Release(*one) for one in await service.held(worker) if one not in seen]

@@ -1,4 +1,4 @@
-"""Declares the workers of a manager in the store: their queues, policies, triggers and registry entries."""
+"""Declares the workers of a manager in the store: queues, policies, triggers and registry entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everwork.service.service import JobService
 from everwork.service.triggers.loop import Scheduled
 
 Queues = dict[type[AbstractWorker], tuple[QueueKey, ...]]
-"""The queues that each worker takes jobs from."""
+"""The queues of each worker."""
 
 
 async def declare_workers(
@@ -30,14 +30,14 @@ async def declare_workers(
         policies |= subscribed.policies
         if subscribed.policy and subscribed.foreign:
             log.warning(
-                "a worker's policy does not apply to sources that another worker subscribed to first",
+                "policy of the worker does not apply to sources that another worker subscribed to first",
                 worker=settings.id,
                 title=settings.title,
                 sources=subscribed.foreign,
             )
         if unused := unused_rules(settings):
             log.warning(
-                "a worker without retry fails permanently at its first error, its error rules have no effect",
+                "error rules have no effect: without a retry policy, the first error of this worker is permanent",
                 worker=settings.id,
                 title=settings.title,
                 fields=unused,

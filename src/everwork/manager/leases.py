@@ -1,4 +1,4 @@
-"""Extends the leases of all processes of a manager in one batch, whatever their own event loops are doing."""
+"""Extends the leases of all processes of a manager in one batch, even while their own event loops are blocked."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ KEEP_SECONDS_MAX: Final = 0.9
 YOUNG_SECONDS: Final = 0.5
 """Younger attempts are not checked: most end before that."""
 VERDICT_SECONDS: Final = 2.0
-"""By then a call past its timeout has been handled: its lease must not expire before the reason is stored."""
+"""By then a call past its timeout has been ended: its lease must not expire before the reason is stored."""
 
 Held = tuple[ProcessHandle, Entry]
 
 
 class LeaseKeeper:
-    """About once a second: extends the leases that need it, and checks which of the others are cancelled or lost."""
+    """About once per second: extends leases when needed, and checks which other attempts were cancelled or lost."""
 
     def __init__(self, service: JobService, children: Callable[[], Iterable[ProcessHandle]], lease_ms: int) -> None:
         self._service = service
@@ -33,7 +33,7 @@ class LeaseKeeper:
         self.loop = BackgroundLoop("everwork-keeper", self.tick, min(KEEP_SECONDS_MAX, lease_ms / 5_000))
 
     async def tick(self) -> bool:
-        """Go over all processes once."""
+        """Check all processes once."""
         now = time.monotonic()
         children = list(self._children())
         held = [
@@ -61,9 +61,9 @@ class LeaseKeeper:
 
 
 def _is_kept(entry: Entry, now: float, *, is_leaving: bool = False) -> bool:
-    """A lease is kept while its attempt is within its timeout, is being handled, or ends because its process does.
+    """Whether to extend a lease: while its attempt is within its timeout or being timed out, or its process stops.
 
-    The stages of a stop are limited, and so is the time that a call may take past its timeout then.
+    The stages of a stop are limited, and so is the time that a call can take past its timeout.
     """
     if entry.state is SlotState.HUNG or (entry.is_overdue(now - VERDICT_SECONDS) and not is_leaving):
         return False
@@ -75,7 +75,7 @@ def _leases(held: Sequence[Held]) -> list[Lease]:
 
 
 def _flag_lost(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
-    """Notify the processes, once, of attempts that have lost their lease."""
+    """Notify processes, once, of attempts that have lost their lease."""
     flagged = set()
     for (child, entry), status in zip(held, statuses, strict=True):
         why = Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST

@@ -1,4 +1,4 @@
-"""The manager: what users run."""
+"""The process manager: runs worker classes in child processes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,32 @@ START_METHODS: Final = ("spawn", "forkserver")
 
 
 class ProcessManager:
-    """Starts worker processes, watches them, extends their leases, fires their triggers, and stops them.
+    """Runs worker classes in child processes: starts and watches them, extends leases, fires triggers::
 
-    `uuid` is any name. `backend` and `broker` name the same store. SIGINT or SIGTERM stop it: running jobs may finish;
-    a second signal cancels them. `lease`: seconds after which the jobs of a machine that has failed are given to
-    others. `log_format` None leaves logging to the program.
+        manager = ProcessManager(
+            uuid="shop",
+            processes=[ProcessGroup(process=Process(workers=[Mailer]), replicas=2)],
+            backend=SqliteBackend("sqlite:///jobs.db"),
+            broker=SqliteBroker("sqlite:///jobs.db"),
+        )
+        if __name__ == "__main__":
+            asyncio.run(manager.run())
+
+    SIGINT or SIGTERM stops it: running jobs finish; a second signal cancels them. It needs Linux.
+
+    Args:
+        uuid: A name for this manager; any text.
+        processes: The processes to run, each a `Process` or a `ProcessGroup`.
+        backend: The registry of the store: `SqliteBackend`, `PostgresBackend` or `RedisBackend`.
+        broker: The event publisher of the same store: `SqliteBroker`, `PostgresBroker` or `RedisBroker`.
+        cron_schedule: The class that parses cron expressions.
+        start_method: `"spawn"` or `"forkserver"`. Default: that of `multiprocessing`, else `"spawn"`.
+        reconnect: How the manager itself retries an unavailable engine.
+        lease: Seconds after which jobs of a failed machine are run by others. Default: 30.
+        log_format: `"console"` or `"json"`; None leaves the configuration of logging to the program.
+        log_level: The minimum level of log lines, such as `"INFO"`.
+
+    Raises `BadConfiguration` if an argument is invalid.
     """
 
     def __init__(
@@ -85,7 +106,7 @@ class ProcessManager:
         )
         self._running: tuple[asyncio.AbstractEventLoop, StopRequests] | None = None
         self._early_stops: int | None = 0
-        """Calls of `stop()` before the first run, which apply to it; None afterwards, when they have no effect."""
+        """Calls of `stop()` before the first run, which apply to that run; None after it, when they have no effect."""
 
     async def run(self) -> None:
         """Run until SIGINT, SIGTERM or `stop()`."""
@@ -108,10 +129,11 @@ class ProcessManager:
             self._running = None
 
     async def run_once(self, max_jobs: int | None = None, *, shutdown_timeout: float = SHUTDOWN_SECONDS) -> TickResult:
-        """A tick, in this process: sweep, fire due triggers, run up to `max_jobs` due jobs, return what was done.
+        """Run one tick in this process: do maintenance, fire due triggers, run up to `max_jobs` due jobs.
 
-        Each worker that is switched on is created and started, and shut down at the end. The default is
-        EVERWORK_JOBS_PER_TICK, or 10. `stop()` lets it end early; cancelling it releases what runs.
+        Returns a summary. Each enabled worker is created and started, and shut down at the end. The default of
+        `max_jobs` is the environment variable EVERWORK_JOBS_PER_TICK, else 10. `stop()` ends the tick early. Cancelling
+        it releases running jobs.
         """
         jobs_max = jobs_per_tick(max_jobs)
         if self._running is not None:
@@ -119,13 +141,13 @@ class ProcessManager:
         return await self._ticks.run(jobs_max, shutdown_timeout)
 
     def tick_route(self, *, secret: str | None = None, public: bool = False, max_jobs: int | None = None) -> TickRoute:
-        """An ASGI route that runs a tick per GET or POST; see `Everwork.tick_route`."""
+        """Return an ASGI route that runs one tick per GET or POST; see `Everwork.tick_route`."""
         return TickRoute(self.run_once, secret=secret, public=public, max_jobs=max_jobs)
 
     def stop(self) -> None:
-        """Request a stop, from any thread: finish running jobs, start no others.
+        """Stop the manager: running jobs finish, no others start. Can be called from any thread.
 
-        The second call cancels them, the third kills their processes.
+        A second call cancels running jobs, a third kills their processes.
         """
         running, is_ticking = self._running, self._ticks.stop()
         if running is not None:
@@ -159,7 +181,7 @@ def _require(field: str, value: object, allowed: Sequence[str | None]) -> None:
 
 
 def _store_url(backend: object, broker: object) -> str:
-    """The URL of the store, which both must name."""
+    """The URL of the store, which must be the same for both."""
     if not isinstance(backend, AbstractBackend):
         raise BadConfiguration(
             f"backend: must be a SqliteBackend, PostgresBackend or RedisBackend, not {checks.shown(backend)}"
@@ -174,7 +196,7 @@ def _store_url(backend: object, broker: object) -> str:
             f"not {backend!r} and {broker!r}"
         )
     if backend.url.partition("?")[0].endswith(":memory:"):
-        raise BadConfiguration("backend: a store in memory cannot be shared by several processes; name a file")
+        raise BadConfiguration("backend: an in-memory store cannot be shared by several processes; use a file")
     return backend.url
 
 
@@ -198,7 +220,7 @@ def _context(method: StartMethod | None) -> Context:
             f"the process manager needs Linux, not {sys.platform}; an Everwork application runs anywhere"
         )
     if multiprocessing.current_process().daemon:
-        raise BadConfiguration("the process manager needs a process that may have children: this one is a daemon")
+        raise BadConfiguration("the process manager cannot run in a daemon process, which cannot have child processes")
     usual = multiprocessing.get_start_method(allow_none=True)
     chosen = method or (usual if usual in START_METHODS else "spawn")
     return multiprocessing.get_context(chosen)  # type: ignore[return-value]

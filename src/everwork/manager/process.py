@@ -1,4 +1,4 @@
-"""Settings of processes: which workers share one, how many replicas, how they reconnect and are recycled."""
+"""Settings of processes: their workers, how many replicas, how they reconnect and are recycled."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ class _Settings(BaseModel):
 
 
 class Reconnect(_Settings):
-    """How an unavailable engine is retried: after each of the delays (seconds), then always after the last one.
+    """How an unavailable engine is retried.
 
-    `jitter` is the share of a delay that may be cut at random, so that a fleet does not reconnect in step. After
-    `give_up_after` seconds without an answer the process ends for good; None: never.
+    Args:
+        delays: Seconds before each retry; the last one is repeated.
+        jitter: The share of each delay, from 0 to 1, that is randomized, so that a fleet does not reconnect in step.
+        give_up_after: Seconds without a reply after which the process exits permanently. Default: never.
     """
 
     delays: tuple[Delay, ...] = Field(default=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0), min_length=1, max_length=100)
@@ -36,7 +38,7 @@ class Reconnect(_Settings):
     give_up_after: float | None = Field(default=None, gt=0, le=86_400)
 
     def pauses(self) -> Iterator[float]:
-        """Yields the seconds to wait before each retry; ends when it is time to give up, counted from the first."""
+        """Yield the seconds to wait before each retry; ends when it is time to give up, counted from the first."""
         began, at = time.monotonic(), 0
         while self.give_up_after is None or time.monotonic() - began < self.give_up_after:
             delay = self.delays[min(at, len(self.delays) - 1)]
@@ -45,7 +47,13 @@ class Reconnect(_Settings):
 
 
 class Recycle(_Settings):
-    """When a process is replaced by a new one: after a number of jobs, seconds, or bytes of memory. None: never."""
+    """When a process is replaced by a new one, for example to limit memory leaks. None: never.
+
+    Args:
+        jobs: After this many jobs.
+        age: After this many seconds.
+        memory: When it uses this many bytes of memory.
+    """
 
     jobs: int | None = Field(default=None, ge=1)
     age: float | None = Field(default=None, ge=1)
@@ -53,13 +61,17 @@ class Recycle(_Settings):
 
 
 class Process(_Settings):
-    """One operating system process with one or several workers.
+    """One operating system process with one or more workers.
 
-    `shutdown_timeout`: seconds that cancelled calls and the workers' `shutdown()` may take before it is killed.
-    `middleware`: classes, or functions that return an instance; the process creates each once and wraps every call of
-    its workers in them, the first outermost. `lifespan`: a function under `@asynccontextmanager`, without parameters;
-    the process enters it before the `startup()` of its workers and leaves it after their `shutdown()`; what it yields
-    is `ctx.state`.
+    Args:
+        workers: The worker classes to run.
+        shutdown_timeout: Seconds that cancelled calls and the workers' `shutdown()` get before the process is killed.
+        reconnect: How it retries an unavailable engine.
+        recycle: When it is replaced by a new process.
+        middleware: `Middleware` classes, or functions that return an instance. The process creates each once and wraps
+            every call of its workers; the first is the outermost.
+        lifespan: A function with `@asynccontextmanager` and no parameters. The process enters it before the `startup()`
+            of its workers and exits it after their `shutdown()`; handlers get the value it yields as `ctx.state`.
     """
 
     workers: list[type[AbstractWorker]] = Field(min_length=1, max_length=1_000)
@@ -72,7 +84,7 @@ class Process(_Settings):
     @field_validator("workers", mode="before")
     @classmethod
     def _are_workers(cls, given: Any) -> Any:
-        """Require worker classes, each once, with errors in the user's terms."""
+        """Require a list of worker classes without duplicates."""
         if not isinstance(given, list | tuple):
             raise ValueError(f"must be a list of worker classes, not {given!r}")
         for one in given:
@@ -85,20 +97,20 @@ class Process(_Settings):
     @field_validator("middleware", mode="before")
     @classmethod
     def _can_be_made(cls, given: Any) -> Any:
-        """Require what a new process can import and create."""
+        """Require middleware that a new process can import and create."""
         if not isinstance(given, list | tuple):
             raise ValueError(f"must be a list of subclasses of Middleware, not {given!r}")
         for one in given:
             is_other = isinstance(one, type) and not issubclass(one, Middleware)
             if is_other or not callable(one) or isinstance(one, Middleware):
-                raise ValueError(f"must be subclasses of Middleware or functions that make one, not {one!r}")
+                raise ValueError(f"must be subclasses of Middleware or functions that return an instance, not {one!r}")
             _require_importable(one)
         return given
 
     @field_validator("lifespan", mode="before")
     @classmethod
     def _can_be_entered(cls, given: Any) -> Any:
-        """Require what a new process can import and enter."""
+        """Require a lifespan that a new process can import and enter."""
         if given is not None:
             try:
                 lifespan_plan(given)
@@ -112,11 +124,11 @@ def _require_importable(one: object) -> None:
     try:
         ForkingPickler.dumps(one)
     except Exception:  # noqa: BLE001 - an object may refuse in its own way
-        raise ValueError(f"must be defined at the top of a module, unlike {one!r}") from None
+        raise ValueError(f"must be defined at the top level of a module, unlike {one!r}") from None
 
 
 class ProcessGroup(_Settings):
-    """Several replicas of one process."""
+    """Several replicas of one process: `ProcessGroup(process=Process(...), replicas=4)`."""
 
     process: Process
     replicas: int = Field(default=1, ge=1, le=REPLICAS_MAX)

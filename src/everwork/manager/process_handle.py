@@ -33,7 +33,7 @@ Context = SpawnContext | ForkServerContext
 
 
 class ProcessHandle:
-    """One child process, used in the parent's event loop. `off`: the indexes of workers that start switched off."""
+    """One child process, used in the parent's event loop. `off`: the indexes of workers that start disabled."""
 
     def __init__(
         self, context: Context, spec: child.ChildSpec, *, slots: int, off: set[int], on_change: Callable[[], None]
@@ -43,23 +43,23 @@ class ProcessHandle:
         self.offline = spec.offline
         self.started_at = time.monotonic()
         self.is_leaving = False
-        """It was asked to stop: unfinished attempts do not count as failures."""
+        """A stop was requested: unfinished attempts do not count as failures."""
         self.cancelled_at = math.inf
         """When its calls were cancelled; their timeouts do not count after this."""
         self.kill_reason: str | None = None
         """Why it was killed, if it was killed."""
         self.hung_attempts: dict[tuple[int, int], str] = {}
-        """The attempts that have blocked it past their timeouts, with its stack then, if it is known."""
+        """The attempts that blocked it past their timeouts, with its stack at that time, if known."""
         self.broken: dict[str, str] = {}
         self._off: set[int] = set()
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self.stuck = asyncio.Event()
-        """Set when a call blocks it past its timeout while it is being stopped: waiting longer makes no sense."""
+        """Set when a call blocks it past its timeout while it is being stopped, so that waiting is pointless."""
         self.stop_requested = asyncio.Event()
-        """Set when something other than its parent has asked it to stop."""
+        """Set when something other than its parent requested a stop."""
         self.has_begun = False
-        """It has reached its first own instruction: the program could be imported."""
+        """It has reached its first instruction: the program could be imported."""
         self.has_given_up = False
         """Its engine was unavailable for too long."""
         self._on_change = on_change
@@ -70,7 +70,7 @@ class ProcessHandle:
         self._start(context, (spec, memory))
 
     def _start(self, context: Context, arguments: tuple[child.ChildSpec, Any]) -> None:
-        # Messages arrive whole, and sending one that does not fit does not block.
+        # Messages arrive complete, and sending one that does not fit does not block.
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._dump, their_dump = context.Pipe(duplex=False)
         self._process = context.Process(
@@ -125,7 +125,7 @@ class ProcessHandle:
 
     @property
     def is_past_its_calls(self) -> bool:
-        """Whether only the shutdown of its workers is left."""
+        """Whether only the shutdown of its workers remains."""
         return self.ledger.vitals().phase is Phase.STOPPING
 
     @property
@@ -133,7 +133,7 @@ class ProcessHandle:
         """How it ended, in words."""
         code = self._process.exitcode
         if self.has_given_up:
-            return "gave up: the engine was unavailable for too long"
+            return "exited: the engine was unavailable for too long"
         if code is not None and code < 0:
             with suppress(ValueError):
                 return f"was killed by {signal.Signals(-code).name}"
@@ -141,7 +141,7 @@ class ProcessHandle:
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether it exited normally, with everything released."""
+        """Whether it exited normally, after releasing everything."""
         return self.ended.is_set() and self._process.exitcode == 0
 
     @property
@@ -150,21 +150,21 @@ class ProcessHandle:
         return self.ended.is_set() and not self.has_begun and self._process.exitcode == child.UNGUARDED
 
     def problems(self) -> dict[str, str]:
-        """What is wrong with its workers, by id; in a process that does not leave its start, with all of them."""
+        """The problems of its workers, by id; if the process does not finish starting, of all of them."""
         seconds = time.monotonic() - self.started_at
         if self.phase is not Phase.STARTING or seconds < SLOW_SECONDS:
             return dict(self.broken)
-        text = f"its process has not started for {seconds:.0f} s: does a startup() block the event loop?"
+        text = f"its process has been starting for {seconds:.0f} s: does a startup() block the event loop?"
         return {spec.id: text for spec in self.workers} | self.broken
 
     # Commands -----------------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """Let it know that its ledger has changed."""
+        """Notify it that its ledger has changed."""
         self._send(child.NOTIFY)
 
     def switch(self, off: set[int]) -> bool:
-        """Switch off the workers with these indexes, all others on; returns whether anything has changed."""
+        """Disable the workers with these indexes and enable all others; returns whether anything has changed."""
         has_changed = off != self._off
         for spec in self.workers:
             self.ledger.switch(spec.index, spec.index not in off)
@@ -172,13 +172,13 @@ class ProcessHandle:
         return has_changed
 
     def stop_softly(self) -> None:
-        """Let it finish what runs and take no more jobs."""
+        """Let it finish running jobs and take no more."""
         self.is_leaving = True
         self._send(child.STOP)
         self._signal(signal.SIGUSR1)
 
     def cancel(self) -> None:
-        """Let it cancel what runs, and exit."""
+        """Let it cancel running jobs and exit."""
         self.is_leaving = True
         self.cancelled_at = min(self.cancelled_at, time.monotonic())
         self._send(child.CANCEL)
@@ -190,7 +190,7 @@ class ProcessHandle:
         self._signal(signal.SIGKILL)
 
     async def stack(self) -> str:
-        """The current stack of its handlers' thread; empty if it does not answer."""
+        """The current stack of its handlers' thread; empty if it does not respond."""
         _drain(self._dump)
         self._signal(signal.SIGUSR2)
         text = b""
@@ -211,7 +211,7 @@ class ProcessHandle:
         self._loop.remove_reader(self._control.fileno())
         self._control.close()
         self._dump.close()
-        with suppress(ValueError):  # Other code in this program has waited for it: its exit code is unknown.
+        with suppress(ValueError):  # Other code in this program has reaped it: its exit code is unknown.
             self._process.close()
 
     # Internals ----------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class ProcessHandle:
                 os.kill(self._process.pid, number)
 
     def _send(self, message: bytes) -> None:
-        # It has died, or does not read: then messages are waiting already, and its ledger holds what it must know.
+        # It has died or does not read. In that case messages are already waiting, and its ledger has the details.
         with suppress(OSError):
             self._control.send(message)
 
@@ -233,7 +233,7 @@ class ProcessHandle:
         self._note_end()
 
     def _note_end(self) -> None:
-        """Note the end without waiting: a sentinel can also be closed by a process that is still running."""
+        """Record the end without waiting: a sentinel can also be closed by a process that is still running."""
         if self._process.exitcode is None and Path(f"/proc/{self.pid}").exists():
             self._loop.call_later(EXIT_POLL_SECONDS, self._note_end)
             return
@@ -242,7 +242,7 @@ class ProcessHandle:
         self._on_change()
 
     def _on_messages(self) -> None:
-        """Process all its messages; the last ones can still be read after it has ended."""
+        """Process all its messages; the last ones can be read even after it has exited."""
         with suppress(BlockingIOError):
             while (message := self._receive()) != b"":
                 self._apply(orjson.loads(message))
@@ -272,10 +272,10 @@ class ProcessHandle:
 
 
 def _end_reader(process: Any) -> int:
-    """A descriptor that becomes readable when a process has ended.
+    """A descriptor that becomes readable when a process has exited.
 
-    The sentinel of a spawned process is inherited by whatever it forks, and stays silent while that runs; that of a
-    fork server is not inherited, and the fork server knows how its process ended.
+    The sentinel of a spawned process is inherited by processes that it forks, and stays silent while they are running;
+    that of a fork server is not inherited, and the fork server knows how its process ended.
     """
     if isinstance(process, ForkServerProcess):
         return int(process.sentinel)
@@ -288,7 +288,7 @@ def _end_reader(process: Any) -> int:
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
     """Start a process with SIGINT blocked, until it has set it to be ignored."""
-    resource_tracker.ensure_running()  # The first start would do it, and unblock SIGINT.
+    resource_tracker.ensure_running()  # The first start would start it, and unblock SIGINT.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

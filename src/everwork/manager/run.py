@@ -1,4 +1,4 @@
-"""One run of a manager: its processes, their leases, its triggers, its entries in the registry, and the stop."""
+"""One run of a manager: processes, leases, triggers, registry entries, and the stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from everwork.spool.settings import Offline
 VERSION: Final = version("everwork")
 SWITCH_SECONDS_MIN: Final = 0.5
 SLOTS_PER_CALL: Final = 3
-"""A process holds running jobs, as many fetched ahead, and those that have ended and are being settled."""
+"""A process holds running jobs, as many prefetched ones, and those that have ended and are being settled."""
 SLOTS_SPARE: Final = 16
 LAST_CALL_SECONDS: Final = 4.0
 LOST_SECONDS: Final = 0.5
@@ -87,7 +87,7 @@ class ManagerRun:
         self._triggers = service.trigger_loop(spec.triggers)
 
     async def run(self, stops: StopRequests) -> None:
-        """Prepare, start everything, work until stopped, and stop in stages. Cancellation speeds up the stop."""
+        """Prepare, start everything, run until stopped, and stop in stages. Cancellation speeds up the stop."""
         await run_to_end(lambda: self._run(stops), stops.hurry)
 
     async def _run(self, stops: StopRequests) -> None:
@@ -104,9 +104,9 @@ class ManagerRun:
             await self._call_store_last(self._service.close())
 
     async def _prepare(self) -> None:
-        """Connect to the store and declare what runs here, waiting for an engine that is unavailable."""
+        """Connect to the store and declare the workers, waiting while the engine is unavailable."""
         if not self._service.is_remote:
-            await self._connect()  # Waiting does not help with a file.
+            await self._connect()  # Waiting does not help if the store is a file.
         else:
             outage = engine_outage(self._spec.uuid)
             await retrying(self._connect, delays=self._spec.reconnect.pauses, outage=outage)
@@ -143,7 +143,7 @@ class ManagerRun:
         if self._is_unguarded:
             raise BadConfiguration(UNGUARDED_TEXT)
         if self._has_given_up:
-            raise EngineUnavailable("every process has given up: the engine was unavailable for too long")
+            raise EngineUnavailable("every process has exited: the engine was unavailable for too long")
 
     @property
     def _is_unguarded(self) -> bool:
@@ -154,7 +154,7 @@ class ManagerRun:
         return all(supervisor.has_given_up for supervisor in self._supervisors)
 
     async def _until_over(self, soft: asyncio.Event) -> None:
-        """Wait for the stop, for the end of every process, or for the first sign that none can be started."""
+        """Wait for the stop, for the end of every process, or until it is clear that none can be started."""
         while not soft.is_set() and not self._is_unguarded:
             running = [supervisor.gone for supervisor in self._supervisors if not supervisor.gone.is_set()]
             if not running:
@@ -166,7 +166,7 @@ class ManagerRun:
         await self._stop(stops)
         for loop in loops:
             await loop.abort()
-        if not self._has_given_up:  # Else the engine is unavailable, and this manager's entries expire.
+        if not self._has_given_up:  # Otherwise the engine is unavailable, and this manager's entries expire.
             await self._call_store_last(self._fleet.leave(self._name, sorted(self._reported)))
         self._log.info("manager stopped")
 
@@ -185,16 +185,16 @@ class ManagerRun:
         await stopping
 
     async def _call_store_last(self, last: Coroutine[Any, Any, None]) -> None:
-        """Wait a short time for one of the last calls of a stop: the store may be unavailable or locked."""
+        """Wait briefly for one of the last calls of a stop: the store may be unavailable or locked."""
         task = asyncio.ensure_future(last)
         await asyncio.wait([task], timeout=LOST_SECONDS if self._has_lost_store else LAST_CALL_SECONDS)
         if not task.done():
             task.cancel()
             if not self._has_lost_store:
-                self._log.error("the store does not answer, stopping without it")
+                self._log.error("the store does not respond, stopping without it")
             self._has_lost_store = True
         elif not task.cancelled() and not isinstance(task.exception(), EngineError | None):
-            self._log.error("stopping the manager failed", exc_info=task.exception())
+            self._log.error("manager could not be stopped cleanly", exc_info=task.exception())
 
     # Processes ----------------------------------------------------------------------------------
 
@@ -255,14 +255,14 @@ class ManagerRun:
         return False
 
     async def _declare_again(self) -> None:
-        """Repair a registry that has lost the workers of this manager: they could be neither seen nor switched."""
+        """Repair a registry that has lost the workers of this manager: they could not be seen, enabled or disabled."""
         if not await self._fleet.lacks(self._worker_ids):
             return
         before = dict(self._queues)
         await self._declare()
-        self._log.warning("the store had lost the workers of this manager, declared them again")
+        self._log.warning("the store had lost the workers of this manager, they were declared again")
         if before != self._queues:
-            self._log.error("worker groups have changed, restart the processes to apply them")
+            self._log.error("worker groups have changed, restart the manager to apply them")
 
     def _manager_entry(self) -> ManagerEntry:
         return ManagerEntry(
@@ -289,7 +289,7 @@ class ManagerRun:
             running=vitals.held,
             ended=vitals.ended,
             restarts=supervisor.restarts,
-            # Before the program is loaded, its memory use means nothing.
+            # Before the program is loaded, its memory use is meaningless.
             memory_bytes=None if handle.phase is Phase.STARTING else self._watchdog.memory_of(handle),
             quiet_ms=round(handle.quiet * 1000),
             is_replaced=self._watchdog.is_replaced(handle.name),
@@ -311,7 +311,7 @@ class ManagerRun:
 
 
 def _switch_seconds(spec: ManagerSpec) -> float:
-    """How often to read which workers are switched off: as the workers' settings promise."""
+    """How often to read which workers are disabled: the shortest interval in the workers' settings."""
     intervals = [
         min(one.settings.status_cache_ttl or SWITCH_SECONDS_MIN, one.settings.status_check_interval)
         for one in spec.workers.values()
@@ -320,9 +320,9 @@ def _switch_seconds(spec: ManagerSpec) -> float:
 
 
 async def run_to_end(work: Callable[[], Coroutine[Any, Any, None]], hurry: Callable[[], None], again: int = 0) -> None:
-    """Run work that must finish: cancelling the caller, however often, only calls `hurry`.
+    """Run work that must finish: cancelling the caller only calls `hurry`.
 
-    If the work itself is cancelled, because all tasks of the loop are, it is restarted up to `again` times.
+    If the work itself is cancelled because all tasks of the loop are, it is restarted up to `again` times.
     """
     is_cancelled = False
     task = asyncio.ensure_future(work())
@@ -346,7 +346,7 @@ async def run_to_end(work: Callable[[], Coroutine[Any, Any, None]], hurry: Calla
 async def _wait_ended(work: asyncio.Future[None]) -> None:
     await asyncio.wait([work])
     if not work.cancelled():
-        work.exception()  # Retrieved: it was reported already, or no longer matters.
+        work.exception()  # Retrieved: it was already reported, or no longer matters.
 
 
 def _now_ms() -> int:

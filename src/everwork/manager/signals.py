@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, shared by the managers of a program, which may run in several threads; and what they request."""
+"""SIGINT and SIGTERM, shared by all managers of a program, which can run in several threads, and stop requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequests:
-    """How a manager is to stop: the first request lets running calls finish, the second cancels, the third kills."""
+    """Stop requests of a manager: the first lets running calls finish, the second cancels them, the third kills."""
 
     def __init__(self) -> None:
         self.soft = asyncio.Event()
@@ -21,7 +21,7 @@ class StopRequests:
         self.immediate = asyncio.Event()
 
     def add(self) -> None:
-        """One more request."""
+        """Add a request."""
         next((stage for stage in (self.soft, self.hard) if not stage.is_set()), self.immediate).set()
 
     def hurry(self) -> None:
@@ -31,7 +31,7 @@ class StopRequests:
 
 
 class Signals:
-    """Calls every listener at each signal; without listeners the program's own handlers are restored."""
+    """Calls every listener for each signal; without listeners, the program's own handlers are restored."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[], None]] = []
@@ -40,7 +40,7 @@ class Signals:
 
     @contextmanager
     def listening(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback`, which must not block, at each signal. Handlers can be installed in the main thread only."""
+        """Call `callback`, which must not block, for each signal. Handlers can be installed only in the main thread."""
         is_main = threading.current_thread() is threading.main_thread()
         self._listeners.append(callback)
         try:
@@ -55,7 +55,7 @@ class Signals:
     def _install(self) -> None:
         self._in_main_thread += 1
         if self._in_main_thread == 1:
-            # Not by an event loop, which would forget the previous handlers.
+            # Not through an event loop, which would forget the previous handlers.
             self._previous = {number: signal.signal(number, self._notify_all) for number in NUMBERS}
 
     def _restore(self) -> None:

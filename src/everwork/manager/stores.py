@@ -1,4 +1,4 @@
-"""Backends and brokers: two views of a store, each by URL. A backend reads the registry, a broker publishes events."""
+"""Backends and brokers: two views of a store. A backend reads the registry, a broker publishes events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _OpenService(NamedTuple):
 class _Store(ABC):  # noqa: B024 - it has no abstract methods
     """A store by its URL, opened on first use, in one event loop at a time.
 
-    It may be used again after `close`, also in another loop. A loop that ends as `asyncio.run` ends it closes it, too.
+    It can be used again after `close`, also in another loop. It is also closed at the end of `asyncio.run`.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ()
@@ -91,14 +91,14 @@ class _Store(ABC):  # noqa: B024 - it has no abstract methods
         if opened is None:
             loop = asyncio.get_running_loop()
             self._opened = opened = _Opened(loop, loop.create_task(self._open()))
-        # A caller that is cancelled must not cancel the opening for the others.
+        # Cancelling one caller must not cancel the opening for the others.
         ready = opened.opening.result() if opened.opening.done() else await asyncio.shield(opened.opening)
         return ready.service
 
     async def _open(self) -> _OpenService:
         service = JobService(self._engine.fresh(), self._name.process, offline=self.offline)
         try:
-            # Upkeep is done by managers and servers, not by programs that only publish or query.
+            # Maintenance is done by managers and servers, not by programs that only publish or query.
             await service.open(upkeep=False)
         except BaseException:
             if self._opened is not None and self._opened.opening is asyncio.current_task():
@@ -110,13 +110,13 @@ class _Store(ABC):  # noqa: B024 - it has no abstract methods
         return _OpenService(service, closer)
 
     def _opened_here(self) -> _Opened | None:
-        """What is open in this loop; None if its loop has ended, which has closed it or can no longer do so."""
+        """The service that is open in this loop; None if its loop has ended."""
         opened = self._opened
         if opened is None or opened.loop is asyncio.get_running_loop():
             return opened
         if opened.loop.is_running():
             name = type(self).__name__
-            raise BadConfiguration(f"{name}: is in use by another event loop; close it there, or make one per loop")
+            raise BadConfiguration(f"{name}: is in use by another event loop; close it there, or create one per loop")
         return None
 
     def _reset_after_fork(self) -> object:
@@ -126,48 +126,53 @@ class _Store(ABC):  # noqa: B024 - it has no abstract methods
     def _require_scheme(self, url: object) -> None:
         name = type(self).__name__
         if not self.schemes:
-            raise BadConfiguration(f"{name}: must be one of an engine, such as Sqlite{name.removeprefix('Abstract')}")
+            raise BadConfiguration(
+                f"{name}: must be a subclass for an engine, such as Sqlite{name.removeprefix('Abstract')}"
+            )
         if isinstance(url, str) and engine_url(url).partition(":")[0].lower() not in self.schemes:
             allowed = " or ".join(f"{scheme}://" for scheme in self.schemes)
-            # The scheme is not secret; without "://" the whole text may be.
+            # The scheme is not secret; without "://" the whole text could be.
             found = f", not with {shown(url.partition('://')[0])}" if "://" in url else ""
             raise BadConfiguration(f"{name}: the URL must start with {allowed}{found}")
 
 
 class AbstractBackend(_Store):
-    """The registry of a store: workers, processes, triggers and their switches. Workers and triggers by id or title."""
+    """The registry of a store: workers, processes and triggers. Workers and triggers are named by id or title."""
 
     async def get_worker_status(self, worker: str) -> WorkerView:
-        """One worker: `status` is "on" or "off", `processes` run it."""
+        """Return a worker: `status` is `"on"` or `"off"`, `processes` are those that run it.
+
+        Raises `NotFound` if there is no such worker.
+        """
         fleet = await self._fleet()
         entry = await fleet.worker(worker)
         return next(view for view in await fleet.workers() if view.entry.id == entry.id)
 
     async def get_process_status(self, name: str) -> ProcessEntry:
-        """One live process: `state` is "starting", "running" or "stopping"."""
+        """Return a running process: `state` is `"starting"`, `"running"` or `"stopping"`. Raises `NotFound`."""
         for process in await self.processes():
             if process.name == name:
                 return process
         raise NotFound("process", name)
 
     async def workers(self) -> list[WorkerView]:
-        """Every worker that was ever started, by title."""
+        """Return every worker that was ever started, sorted by title."""
         return await (await self._fleet()).workers()
 
     async def triggers(self) -> list[TriggerView]:
-        """Every trigger, by worker and id."""
+        """Return every trigger, sorted by worker and id."""
         return await (await self._fleet()).triggers()
 
     async def processes(self) -> list[ProcessEntry]:
-        """Every running process, stream and poller: `kind` says which; first the processes, by name."""
+        """Return every running process, stream and poller (see `kind`); processes first, sorted by name."""
         return await (await self._fleet()).processes()
 
     async def switch_worker(self, worker: str, is_on: bool) -> bool:
-        """Switch a worker on or off; returns whether that is a change."""
+        """Enable or disable a worker; returns whether this changed anything."""
         return await (await self._fleet()).switch_worker(worker, is_on)
 
     async def switch_trigger(self, trigger: str, is_on: bool) -> bool:
-        """Switch a trigger on or off; returns whether that is a change."""
+        """Enable or disable a trigger; returns whether this changed anything."""
         return await (await self._fleet()).switch_trigger(trigger, is_on)
 
     async def _fleet(self) -> Fleet:
@@ -175,10 +180,10 @@ class AbstractBackend(_Store):
 
 
 class AbstractBroker(_Store):
-    """Publishes events to a store.
+    """Publishes events to a store: `await broker.push(Event(source="order-paid", kwargs={"order": 7}))`.
 
-    `offline`, the path of a local file or a `Spool`, turns offline mode on: events, and the outcomes of the workers of
-    a manager with this broker, are kept there while the engine is unavailable, and delivered when it is back.
+    `offline`, the path of a local file or a `Spool`, enables offline mode: events, and the outcomes of a manager with
+    this broker, are kept in the file while the engine is unavailable, and delivered when it is back.
     """
 
     def __init__(self, url: str, *, offline: str | Spool | None = None) -> None:
@@ -186,15 +191,15 @@ class AbstractBroker(_Store):
         self.offline = Offline.of(offline, url)
 
     async def push(self, event: Event) -> JobKey:
-        """Publish an event durably; returns the key of its job.
+        """Publish an event and return the key of its job. The event is stored when this returns.
 
-        An event with a dedupe key is retried for a while if the store is unavailable; any other is not, because it
-        might be published twice.
+        If the store is unavailable, an event with a `dedupe_key` is retried for a while; others are not, because they
+        could be published twice. Raises `EngineUnavailable`, and `InvalidInput` if the event is invalid.
         """
         return (await self._create([_job(event)]))[0]
 
     async def push_many(self, events: Iterable[Event]) -> list[JobKey]:
-        """Publish events, all or none; an error names the index of the first invalid one."""
+        """Publish up to 10,000 events, all or none; an error names the index of the first invalid one."""
         return await self._create(_jobs(events))
 
     async def _create(self, jobs: list[NewJob]) -> list[JobKey]:
@@ -203,43 +208,43 @@ class AbstractBroker(_Store):
 
 
 class SqliteBackend(AbstractBackend):
-    """The registry of a SQLite file."""
+    """The registry of a SQLite store: `SqliteBackend("sqlite:///jobs.db")`."""
 
     schemes = SQLITE_SCHEMES
 
 
 class SqliteBroker(AbstractBroker):
-    """Publishes events to a SQLite file."""
+    """Publishes events to a SQLite store: `SqliteBroker("sqlite:///jobs.db")`."""
 
     schemes = SQLITE_SCHEMES
 
 
 class PostgresBackend(AbstractBackend):
-    """The registry of a PostgreSQL database."""
+    """The registry of a PostgreSQL store: `PostgresBackend("postgresql://user@host/database")`."""
 
     schemes = POSTGRES_SCHEMES
 
 
 class PostgresBroker(AbstractBroker):
-    """Publishes events to a PostgreSQL database."""
+    """Publishes events to a PostgreSQL store: `PostgresBroker("postgresql://user@host/database")`."""
 
     schemes = POSTGRES_SCHEMES
 
 
 class RedisBackend(AbstractBackend):
-    """The registry of a Redis database or cluster."""
+    """The registry of a Redis store or cluster: `RedisBackend("redis://host:6379/0")`."""
 
     schemes = REDIS_SCHEMES
 
 
 class RedisBroker(AbstractBroker):
-    """Publishes events to a Redis database or cluster."""
+    """Publishes events to a Redis store or cluster: `RedisBroker("redis://host:6379/0")`."""
 
     schemes = REDIS_SCHEMES
 
 
 async def _close_at_end(service: JobService) -> AsyncGenerator[None, None]:
-    """Close a service with this generator: event loops close theirs when they end, which is the only hook they have."""
+    """Closes a service when this generator is closed: event loops close theirs at the end, the only hook they offer."""
     try:
         yield
     finally:

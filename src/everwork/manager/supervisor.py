@@ -18,18 +18,18 @@ SETTLED_SECONDS: Final = 60.0
 """A process that has run this long resets its count of deaths."""
 POLL_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 2.0
-"""A process without a running call that may end needs at most this long to settle what has ended."""
+"""A process whose calls have all ended or hang needs at most this long to settle outcomes."""
 GRACE_SECONDS: Final = 2.0
 EXIT_SECONDS: Final = 1.0
-"""What the interpreter itself needs to exit is not taken from the workers' shutdown timeout."""
+"""The time that the interpreter needs to exit; not taken from the workers' shutdown timeout."""
 REPLACE_SECONDS: Final = 2.0
-"""Pause before a process is replaced that could not be replaced because no other could be started."""
+"""Delay before the replacement of a process is tried again, if no other process could be started."""
 CLEAR_SECONDS: Final = 5.0
-"""How long a stop waits for a store that does not answer; leases that cannot be released expire."""
+"""How long a stop waits for a store that does not reply; leases that cannot be released expire."""
 
 
 class Supervisor:
-    """One process and its successors. `spawn` starts one, `clean_up` settles what a dead one has left."""
+    """One process and its successors. `spawn` starts one, `clean_up` settles the attempts of a dead one."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class Supervisor:
         self.restarts = 0
         self.has_given_up = False
         self.is_unguarded = False
-        """A new process runs the program instead of its workers, as every other would."""
+        """New processes run the program again instead of their workers; see `UNGUARDED_TEXT`."""
         self.urgent = asyncio.Event()
         """Set to cancel running calls without waiting for them."""
         self.immediate = asyncio.Event()
-        """Set to kill what has not ended."""
+        """Set to kill processes that have not exited."""
         self.gone = asyncio.Event()
         """Set when no process is left and none will be started: stopped, or given up."""
 
     def start(self) -> None:
-        """Start the process, or keep trying if that fails now."""
+        """Start the process, and keep trying if that fails."""
         if not self._launch():
             self._start_task(self._launch_later(None))
 
@@ -71,12 +71,12 @@ class Supervisor:
         return handle is self._current and not handle.is_leaving
 
     def kill(self, handle: ProcessHandle, reason: str) -> None:
-        """Kill a process that cannot be saved; another one replaces it."""
+        """Kill a process that does not recover; another one replaces it."""
         self._log.error("killing process", process=handle.name, pid=handle.pid, reason=reason)
         handle.kill(reason)
 
     async def replace(self, handle: ProcessHandle, why: str) -> None:
-        """Start another process; when it is ready, let this one finish its work and exit."""
+        """Start another process; when it is ready, let this one finish its jobs and exit."""
         if not self.is_current(handle) or self._stopping.is_set():
             return
         self._log.info("replacing process", process=handle.name, pid=handle.pid, reason=why)
@@ -92,7 +92,7 @@ class Supervisor:
         await asyncio.gather(*(self._shut_down(handle) for handle in list(self.live)))
         while self._tasks:
             await asyncio.wait(self._tasks)
-        # If all tasks of the loop were cancelled, those were cancelled, too.
+        # If all tasks of the loop were cancelled, these were, too.
         await asyncio.gather(*(self._clean_up_after(handle) for handle in list(self.live)))
         self.gone.set()
 
@@ -127,19 +127,21 @@ class Supervisor:
         if handle.is_leaving:
             await handle.ended.wait()
         if not handle.ended.is_set():
-            self._log.info("process received a stop signal, not from its manager", process=handle.name, pid=handle.pid)
+            self._log.info(
+                "process received a stop signal that its manager did not send", process=handle.name, pid=handle.pid
+            )
             await self._shut_down(handle)
         is_needed = handle is self._current and not self._stopping.is_set()
         if is_needed and not handle.is_leaving and not handle.is_unguarded:
             facts = {"process": handle.name, "pid": handle.pid, "how": handle.end_text}
-            self._log.error("process died" if handle.has_given_up else "process died, starting another", **facts)
+            self._log.error("process exited" if handle.has_given_up else "process died, starting another", **facts)
         cleanup = asyncio.ensure_future(self._clean_up_after(handle))
         if is_needed:
             await self._start_next(handle)
         await cleanup
 
     async def _start_next(self, handle: ProcessHandle) -> None:
-        """Start the next process, unless that would end in the same way."""
+        """Start the next process, unless it would end in the same way."""
         self.has_given_up = handle.has_given_up
         self.is_unguarded = handle.is_unguarded
         if self.has_given_up or self.is_unguarded:
@@ -168,7 +170,7 @@ class Supervisor:
         await self._launch_later(handle)
 
     async def _launch_later(self, last: ProcessHandle | None) -> None:
-        """Start a process after a delay, until that succeeds, the supervisor stops, or another task has done it."""
+        """Start a process after a delay; retry until one has started, here or in another task, or until stopped."""
         is_done = False
         while not is_done:
             delay = RESTART_SECONDS[min(self._deaths, len(RESTART_SECONDS) - 1)]
@@ -178,7 +180,7 @@ class Supervisor:
             is_done = self._stopping.is_set() or self._current is not last or self._launch()
 
     async def _has_successor(self, handle: ProcessHandle) -> bool:
-        """Wait until another process can replace this one; one that fails to start is retried with longer delays."""
+        """Wait until another process can replace this one; a failed start is retried with increasing delays."""
         while not handle.ended.is_set() and not self._stopping.is_set():
             other = self._current
             if other is not None and _can_replace(other, handle):
@@ -187,7 +189,7 @@ class Supervisor:
         return False
 
     async def _shut_down(self, handle: ProcessHandle) -> None:
-        """Stop a process in four stages; the time of the last one starts with the end of its last call."""
+        """Stop a process in four stages; the time limit of the last stage starts when its last call ends."""
         handle.stop_softly()
         await self._let_finish(handle)
         if not handle.is_past_its_calls:
@@ -200,7 +202,7 @@ class Supervisor:
             await handle.ended.wait()
 
     async def _let_finish(self, handle: ProcessHandle) -> None:
-        """Wait while calls run that may still end, at most for the longest timeout, or until one of them blocks all."""
+        """Wait for running calls, at most for the longest timeout, or until one of them blocks the process."""
         now = busy_at = time.monotonic()
         ends = now + self._call_timeout + GRACE_SECONDS
         while now < ends and now < busy_at + QUIET_SECONDS and not handle.is_past_its_calls:
@@ -212,6 +214,6 @@ class Supervisor:
 
 
 def _can_replace(other: ProcessHandle, handle: ProcessHandle) -> bool:
-    """Whether a process can replace another: it is ready, and no worker fails in it alone."""
+    """Whether a process can replace another: it is ready, and no worker fails only in the new one."""
     is_ready = other is not handle and other.ready.is_set() and not other.ended.is_set()
     return is_ready and other.broken.keys() <= handle.broken.keys()

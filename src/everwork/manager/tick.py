@@ -1,4 +1,4 @@
-"""Ticks of a manager: its workers run a bounded number of jobs in the calling process, which starts no others."""
+"""Ticks of a manager: its workers run a bounded number of jobs in the calling process, without child processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = get_logger("everwork")
 
 
 class ManagerTicks:
-    """The ticks of one manager; several may run concurrently, each with a connection and workers of its own."""
+    """The ticks of one manager; several can run concurrently, each with its own connection and workers."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ManagerTicks:
         self._stops: set[StopSignal] = set()
 
     async def run(self, jobs_max: int, shutdown_timeout: float) -> TickResult:
-        """Connect, do upkeep, start the workers, run up to `jobs_max` jobs, shut down."""
+        """Connect, do maintenance, start the workers, run up to `jobs_max` jobs, shut down."""
         stopped = StopSignal()
         self._stops.add(stopped)
         name = f"{socket.gethostname()}-{secrets.token_hex(5)}"
@@ -78,7 +78,7 @@ class ManagerTicks:
         return JobService(open_engine(self._url, own_loop=True), name, offline=self._offline)
 
     def stop(self) -> bool:
-        """Stop all: finish what runs, begin nothing; the second call cancels what runs. False if there is none."""
+        """Stop all ticks: running jobs finish, no others start; a second call cancels them. False if there are none."""
         stops = tuple(self._stops)
         for stopped in stops:
             stopped.request()
@@ -114,7 +114,7 @@ class ManagerTicks:
 
 @dataclass(slots=True)
 class _Prepared:
-    """What the store answered: the queues of the workers, and which of them are switched off."""
+    """The store's reply: the queues of the workers, and which workers are disabled."""
 
     queues: Queues = field(default_factory=dict)
     off: frozenset[str] = frozenset()
@@ -143,7 +143,7 @@ class _Tick:
             await asyncio.gather(*(pool.shutdown() for pool in self.pools))
 
     async def _start(self) -> None:
-        """Start the workers; one that fails leaves its jobs to others, unless all do."""
+        """Start the workers. If one fails, the others still run; if all fail, this raises."""
         starts = await asyncio.gather(*(pool.start_once(self.handlers.append) for pool in self.pools))
         problems = {name: problem for one in starts for name, problem in one.items()}
         if problems and not self.handlers:

@@ -25,7 +25,7 @@ from everwork.manager.worker import AbstractWorker
 from everwork.runtime.handler import Arguments
 
 UNGUARDED_TEXT: Final = (
-    "every new process imports the program, which must not run the manager again there: "
+    "new processes import the program, which must not run the manager again there: "
     'put asyncio.run(manager.run()) under `if __name__ == "__main__":`'
 )
 
@@ -48,7 +48,7 @@ def declared(worker: type[AbstractWorker]) -> Declared:
     try:
         settings = worker._get_settings()  # noqa: SLF001 - the name is a promise to users
     except Exception as error:
-        raise BadConfiguration(f"worker {name}: its settings cannot be read: {_error_text(error)}") from error
+        raise BadConfiguration(f"worker {name}: _get_settings failed: {_error_text(error)}") from error
     if not isinstance(settings, WorkerSettings):
         raise BadConfiguration(f"worker {name}: _get_settings must return a WorkerSettings, not {shown(settings)}")
     _require_callable(worker)
@@ -56,10 +56,10 @@ def declared(worker: type[AbstractWorker]) -> Declared:
 
 
 def _require_callable(worker: type[AbstractWorker]) -> None:
-    """Require async methods with arguments that can be validated."""
+    """Require async methods whose arguments can be validated."""
     name, call = worker.__name__, worker.__call__
     if not inspect.isfunction(call) or inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
-        raise BadConfiguration(f"worker {name}: __call__ must be an async function that returns, without yield")
+        raise BadConfiguration(f"worker {name}: __call__ must be an async function without yield")
     for step in ("startup", "shutdown"):
         if not inspect.iscoroutinefunction(getattr(worker, step)):
             raise BadConfiguration(f"worker {name}: {step} must be an async function")
@@ -70,7 +70,7 @@ def _require_callable(worker: type[AbstractWorker]) -> None:
 
 
 def all_declared(processes: Iterable[Process]) -> dict[type[AbstractWorker], Declared]:
-    """The workers of all processes, each once; two with the same title are refused."""
+    """The workers of all processes, without duplicates; two workers with the same title are refused."""
     known: dict[type[AbstractWorker], Declared] = {}
     titles: dict[str, str] = {}
     for worker in (worker for process in processes for worker in process.workers):
@@ -86,7 +86,7 @@ def all_declared(processes: Iterable[Process]) -> dict[type[AbstractWorker], Dec
 
 
 def unused_rules(settings: WorkerSettings) -> list[str]:
-    """The error rules of a policy that have no effect, because without retry every error is final."""
+    """The error rules of a policy that have no effect, because without a retry policy every error is permanent."""
     if settings.retry is not None or settings.policy is None:
         return []
     given = {"errors": settings.policy.errors, "strict": settings.policy.strict}
@@ -118,8 +118,8 @@ def _require_importable(worker: type[AbstractWorker]) -> None:
         found = getattr(found, part, None)
     if found is not worker:
         raise BadConfiguration(
-            f"worker {worker.__name__}: must be defined at the top of a module, where a new process can import it; "
-            f"{worker.__module__}.{worker.__qualname__} is not it"
+            f"worker {worker.__name__}: must be defined at the top level of a module that a new process can import; "
+            f"{worker.__module__}.{worker.__qualname__} is not"
         )
 
 
@@ -130,7 +130,7 @@ def _error_text(error: Exception) -> str:
 
 
 def require_importable_program(workers: Iterable[type]) -> None:
-    """Refuse to run where processes cannot be started, before anything starts."""
+    """Refuse a program that new processes cannot import, before anything starts."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
         if process.name.startswith(NAME_PREFIX):
@@ -144,8 +144,8 @@ def require_importable_program(workers: Iterable[type]) -> None:
         _require_elsewhere(workers)
     elif not Path(file).exists():
         raise BadConfiguration(
-            f"the process manager needs a program that new processes can import, and {file} is no file: "
-            "save it, and run that"
+            f"the process manager needs a program that new processes can import, but {file} is not a file: "
+            "save the program to a file and run that"
         )
 
 
@@ -154,5 +154,5 @@ def _require_elsewhere(workers: Iterable[type]) -> None:
         if worker.__module__ == "__main__":
             raise BadConfiguration(
                 f"worker {worker.__name__}: must be defined in a module that new processes can import, "
-                "not in a program that is no file (an interactive session, or python -c)"
+                "not in an interactive session or with python -c"
             )

@@ -1,4 +1,4 @@
-"""Finds processes that hang, are silent, or are due for recycling. It calls no engine, so that nothing delays it."""
+"""Finds processes that hang, do not respond, or are due for recycling. It calls no engine, so nothing delays it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from everwork.runtime.ledger import Entry, Phase, SlotState
 
 WATCH_SECONDS: Final = 0.25
 HUNG_SECONDS: Final = 1.4
-"""How long after its timeout a call may take to end: its own process has a second to end it and to report that."""
+"""How long after its timeout a call counts as hung: its own process has a second to end it and report the timeout."""
 SILENT_SECONDS: Final = 30.0
 MEMORY_SECONDS: Final = 5.0
 YOUNG_SECONDS: Final = 60.0
-"""A process that needs this much memory from its start on is not replaced again and again."""
+"""A younger process is not replaced for its memory use: its successor would use as much."""
 GAP_SECONDS: Final = 2.0
-"""A watchdog that has not run for this long was suspended or starved; so may have been the processes it watches."""
+"""A watchdog that has not run for this long was suspended or starved, and possibly the processes it watches, too."""
 AWAKE_SECONDS: Final = 3.0
 """After such a gap every process gets this long to recover."""
 GAPS_MAX: Final = 100
 
 
 class Gaps:
-    """When the watchdog itself did not run: time that does not count against a call."""
+    """Times when the watchdog itself did not run; they do not count against a call."""
 
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, float]] = deque(maxlen=GAPS_MAX)
@@ -37,7 +37,7 @@ class Gaps:
         self.awake_at = -math.inf
 
     def turn(self, now: float) -> None:
-        """Note that the watchdog runs now."""
+        """Record that the watchdog is running."""
         if self._turned_at is not None and now - self._turned_at > GAP_SECONDS:
             self._gaps.append((self._turned_at, now))
             self.awake_at = now
@@ -55,9 +55,9 @@ class Watchdog:
         self._supervisors = supervisors
         self._log = log
         self._ending: dict[str, asyncio.Task[None]] = {}
-        """Processes that are being killed: not checked meanwhile."""
+        """Processes that are being killed; they are not checked."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        """Processes that are being replaced: still checked, because a call may hang in them as well."""
+        """Processes that are being replaced; still checked, because a call can hang in them as well."""
         self._recycling: asyncio.Task[None] | None = None
         self._to_replace: set[str] = set()
         """Processes for which a restart was requested."""
@@ -83,7 +83,7 @@ class Watchdog:
         self._to_replace.add(name)
 
     def is_replaced(self, name: str) -> bool:
-        """Whether a process is to be replaced."""
+        """Whether a process will be replaced."""
         return name in self._to_replace or name in self._leaving
 
     def memory_of(self, handle: ProcessHandle) -> int | None:
@@ -111,7 +111,7 @@ class Watchdog:
             self._consider_replacing(supervisor, handle, entries, now)
 
     def _overdue(self, handle: ProcessHandle, entries: Sequence[Entry], now: float) -> list[Entry]:
-        """The calls that hang. Those cancelled with their process have its shutdown timeout to end."""
+        """The calls that hang. Calls cancelled with their process get its shutdown timeout to end."""
         self._schedule_check(entries, now)
         if now < self._gaps.awake_at + AWAKE_SECONDS or handle.cancelled_at < math.inf:
             return []
@@ -120,55 +120,60 @@ class Watchdog:
         return [entry for entry in overdue if entry.is_overdue(at - self._gaps.since(entry.begun_at))]
 
     def _schedule_check(self, entries: Sequence[Entry], now: float) -> None:
-        """Check again as soon as a call may count as hung, if that is before the next tick."""
+        """Check again when a call would count as hung, if that is before the next tick."""
         begun = (entry.begun_at + entry.timeout for entry in entries if entry.state is SlotState.BEGUN)
         due = [at for ends in begun if now < (at := ends + HUNG_SECONDS) <= now + WATCH_SECONDS]
         if due:
             asyncio.get_running_loop().call_later(min(due) - now + 0.001, self.loop.wake)
 
     async def _end_hung(self, supervisor: Supervisor, handle: ProcessHandle, overdue: Sequence[Entry]) -> None:
-        """Record where a process is stuck, and kill it; one that is being stopped goes on to its next stage."""
+        """Record where a process is stuck, and kill it; a process that is being stopped moves to its next stage."""
         stack = await handle.stack()
         still = {(entry.key, entry.attempt) for entry in self._overdue(handle, handle.entries(), time.monotonic())}
         stuck = [entry for entry in overdue if (entry.key, entry.attempt) in still]
         if not stuck or handle.ended.is_set():
-            return  # It has recovered at the last moment.
+            return  # It has recovered in the meantime.
         for entry in stuck:
             handle.hung_attempts[entry.key, entry.attempt] = stack
             self._log_hang(handle, entry, stack)
         if handle.is_leaving:
             handle.stuck.set()
             return
-        supervisor.kill(handle, "was killed: another job in it had blocked it past its time")
+        supervisor.kill(handle, "was killed: another job had blocked it past its timeout")
 
     def _log_hang(self, handle: ProcessHandle, entry: Entry, stack: str) -> None:
         worker = next((spec.id for spec in handle.workers if spec.index == entry.worker), None)
         self._log.error(
-            "a call hangs", process=handle.name, worker=worker, key=entry.key, attempt=entry.attempt, stack=stack
+            "handler is stuck past its timeout and blocks its process",
+            process=handle.name,
+            worker=worker,
+            key=entry.key,
+            attempt=entry.attempt,
+            stack=stack,
         )
 
     def _silence(self, handle: ProcessHandle, entries: Sequence[Entry], now: float) -> str | None:
-        """Why a process counts as dead although it has not ended: an event loop may stand still only during a call."""
+        """Why a process counts as dead although it has not exited: only a call may block an event loop."""
         since = self._running_since.get(handle.name)
         if since is None or any(entry.state is SlotState.BEGUN for entry in entries):
             return None
         # No sign of life is expected yet from one that has just started or was suspended together with its parent.
         vitals, since = handle.ledger.vitals(), max(since, self._gaps.awake_at)
         if now - max(vitals.engine_at, since) > SILENT_SECONDS:
-            return f"was killed: it gave no sign of life for {SILENT_SECONDS:g} s"
+            return f"was killed: it did not respond for {SILENT_SECONDS:g} s"
         if now - max(vitals.handlers_at, since) > SILENT_SECONDS:
-            return f"was killed: its event loop was blocked for {SILENT_SECONDS:g} s outside of a call"
+            return f"was killed: its event loop was blocked for {SILENT_SECONDS:g} s outside a call"
         return None
 
     def _consider_replacing(
         self, supervisor: Supervisor, handle: ProcessHandle, entries: Sequence[Entry], now: float
     ) -> None:
-        """Recycle one process at a time per manager; those that hang or were requested to restart do not wait."""
+        """Recycle one process at a time; processes that hang or have a restart request are replaced immediately."""
         if any(entry.state is SlotState.HUNG for entry in entries):
-            self._start_task(self._leaving, handle, supervisor.replace(handle, "a call in it does not end"))
+            self._start_task(self._leaving, handle, supervisor.replace(handle, "a handler in it ignores its timeout"))
             return
         if handle.name in self._to_replace:
-            self._start_task(self._leaving, handle, supervisor.replace(handle, "somebody wishes it"))
+            self._start_task(self._leaving, handle, supervisor.replace(handle, "a restart was requested"))
             return
         is_free = self._recycling is None or self._recycling.done()
         if is_free and (why := self._recycle_reason(supervisor, handle, now)) is not None:
@@ -182,14 +187,14 @@ class Watchdog:
         if recycle.jobs is not None and (ended := handle.ledger.vitals().ended) >= recycle.jobs:
             return f"it has run {ended:,} jobs"
         if recycle.age is not None and now - handle.started_at >= recycle.age:
-            return f"it is {recycle.age:g} s old"
-        is_young = now - handle.started_at < YOUNG_SECONDS  # A new one would need as much.
+            return f"it has run for {recycle.age:g} s"
+        is_young = now - handle.started_at < YOUNG_SECONDS  # A new one would use as much.
         if recycle.memory is not None and not is_young and (size := self.memory_of(handle) or 0) >= recycle.memory:
-            return f"it holds {size:,} bytes of memory"
+            return f"it uses {size:,} bytes of memory"
         return None
 
     def _start_task(self, tasks: dict[str, asyncio.Task[None]], handle: ProcessHandle, work: Any) -> asyncio.Task[None]:
-        """Start an action on a process that takes a while."""
+        """Start a long-running action on a process."""
         task: asyncio.Task[None] = asyncio.ensure_future(work)
         tasks[handle.name] = task
         task.add_done_callback(lambda _: self._on_task_done(tasks, handle, task))
@@ -204,5 +209,5 @@ class Watchdog:
 
 
 def is_sole(handle: ProcessHandle, live: Sequence[ProcessHandle]) -> bool:
-    """Whether no predecessor waits for it to be ready: repeated hangs must not fill the machine with successors."""
+    """Whether no predecessor waits for it to be ready: repeated hangs must not pile up successors."""
     return all(one is handle or one.is_leaving or one.ended.is_set() for one in live)

@@ -1,4 +1,4 @@
-"""The base class of users' workers."""
+"""The base class of worker classes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,41 @@ from everwork.runtime.events import Event, collector_of_call
 
 
 class AbstractWorker(ABC):
-    """A worker: its settings, its handler, and what to do before the first and after the last job.
+    """Base class of workers that a `ProcessManager` runs::
 
-    Each process has one instance of it. `__call__` gets the kwargs of an event, validated and coerced against its
-    annotations; what it returns is the job's result. An argument annotated with `JobContext` or `EventCollector` is
-    injected, and so is one with `Depends`.
+        class Mailer(AbstractWorker):
+            @classmethod
+            def _get_settings(cls) -> WorkerSettings:
+                return WorkerSettings(title="mailer", sources={"order-paid"})
+
+            async def __call__(self, order: int) -> None: ...
+
+    Each process has one instance. `__call__` runs one job: it gets the `kwargs` of the event, validated against its
+    annotations, and returns the job's result. Parameters annotated with `JobContext` or `EventCollector`, and those
+    with `Depends`, are injected.
     """
 
     @classmethod
     @abstractmethod
     def _get_settings(cls) -> WorkerSettings:
-        """The worker's settings."""
+        """Return the worker's settings."""
 
     async def startup(self) -> None:  # noqa: B027 - optional
-        """Called once in each process before the first job."""
+        """Called once in each process, before the first job."""
 
     async def shutdown(self) -> None:  # noqa: B027 - optional
-        """Called once in each process after the last job."""
+        """Called once in each process, after the last job."""
 
     @abstractmethod
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one job."""
+        """Run one job and return its result."""
 
     def emit(self, event: Event) -> None:
-        """Publish an event atomically with the completion of the current call."""
+        """Publish an event in the same transaction as the completion of the current job.
+
+        Raises `BadConfiguration` outside a call; use `push` of a broker there.
+        """
         collector = collector_of_call.get(None)
         if collector is None:
-            raise BadConfiguration("emit: there is no call to publish it with; use a broker's push outside of __call__")
+            raise BadConfiguration("emit: must be called during a call of the worker; elsewhere, use a broker's push")
         collector.emit(event)

@@ -1,4 +1,4 @@
-"""The workers of one process: created, started, and shut down. One that fails does not stop the others."""
+"""The workers of one process: created, started, and shut down. A worker that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROBLEM_CHARS_MAX: Final = 1_000
 
 AddHandler = Callable[[Handler], None]
 ReportProblem = Callable[[str, str | None], None]
-"""Takes a worker's id and what is wrong with it; None: the problem is gone."""
+"""Takes a worker's id and its problem; None: the problem is solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +68,14 @@ class WorkerPool:
         self._untried = len(workers)
         self._started: list[AbstractWorker] = []
         self.first_round = asyncio.Event()
-        """Set when the start of every worker has been tried once."""
+        """Set after the first attempt to start every worker."""
 
     async def start(self, add: AddHandler, report: ReportProblem) -> None:
-        """Start all workers concurrently; each serves once it is ready. A failed start is retried with backoff."""
+        """Start all workers concurrently; each runs jobs once it is ready. A failed start is retried with backoff."""
         await asyncio.gather(*(self._bring_up(spec, add, report) for spec in self._specs))
 
     async def start_once(self, add: AddHandler) -> dict[str, str]:
-        """Start all workers concurrently, each once; returns what is wrong with those that failed, by class."""
+        """Start all workers concurrently, without retries; returns the problems of those that failed, by class."""
         problems = await asyncio.gather(*(self._try_with_warnings(spec, add, _ignore) for spec in self._specs))
         named = zip(self._specs, problems, strict=True)
         return {spec.worker.__name__: problem for spec, problem in named if problem is not None}
@@ -86,7 +86,7 @@ class WorkerPool:
             await asyncio.wait_for(self.first_round.wait(), seconds)
 
     async def shutdown(self) -> None:
-        """Let every worker that was started clean up, and leave the lifespan."""
+        """Shut down every worker that was started, and exit the lifespan."""
         try:
             await asyncio.gather(*(self._shut_down(worker) for worker in self._started))
         finally:
@@ -106,7 +106,7 @@ class WorkerPool:
             report(spec.id, problem)
 
     async def _try_with_warnings(self, spec: WorkerSpec, add: AddHandler, report: ReportProblem) -> str | None:
-        """Create and start a worker, with warnings while that takes long."""
+        """Create and start a worker; log warnings while it takes long."""
         warning_task = asyncio.ensure_future(self._warn_slow_start(spec, report))
         try:
             return await self._try(spec, add)
@@ -117,13 +117,13 @@ class WorkerPool:
         started_at, seconds = time.monotonic(), RUNNING_SECONDS
         while True:
             await asyncio.sleep(started_at + seconds - time.monotonic())
-            problem = f"startup() has not ended for {seconds:g} s"
+            problem = f"startup() has been running for {seconds:g} s"
             self._log.warning("worker is slow to start", worker=spec.id, of=spec.worker.__name__, problem=problem)
             report(spec.id, problem)
             seconds *= 2
 
     async def _try(self, spec: WorkerSpec, add: AddHandler) -> str | None:
-        """Create and start a worker; returns what went wrong."""
+        """Create and start a worker; returns the problem if it fails."""
         try:
             settings = spec.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
             middleware = self._make_middleware()
@@ -160,9 +160,9 @@ class WorkerPool:
         except BaseException as error:
             if _is_own_cancellation(error):
                 raise
-            # A worker that awaits a task which it has just cancelled gets this, and has not failed.
+            # A worker gets this when it awaits a task that it has just cancelled; that is not a failure.
             if not isinstance(error, asyncio.CancelledError):
-                self._log.error("a worker's shutdown failed", worker=type(worker).__name__, exc_info=error)
+                self._log.error("worker failed to shut down", worker=type(worker).__name__, exc_info=error)
 
 
 def _ignore(_worker: str, _problem: str | None) -> None:
@@ -170,7 +170,7 @@ def _ignore(_worker: str, _problem: str | None) -> None:
 
 
 def _is_own_cancellation(error: BaseException) -> bool:
-    """Whether the current task is being cancelled, and not something that the worker itself has cancelled."""
+    """Whether the current task is being cancelled, and not a task that the worker itself has cancelled."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 

@@ -1,1 +1,1 @@
-"""Runs handlers: fetches jobs from a source, calls, watches, settles."""
+"""Runs handlers: fetches jobs from a source, calls their handlers, watches timeouts, settles outcomes."""

@@ -1,4 +1,4 @@
-"""An attempt in this process: shared by the engine's thread, which keeps its lease, and the handlers' loop."""
+"""An attempt in this process, shared by the engine's thread, which extends its lease, and the handlers' loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stop(Enum):
 
 
 class AttemptJob(Protocol):
-    """What every job has, leased from a store or received on a stream."""
+    """The fields of every job, leased from a store or received on a stream."""
 
     @property
     def key(self) -> int:
@@ -45,18 +45,18 @@ class AttemptJob(Protocol):
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts it has."""
+        """The maximum number of attempts."""
 
     @property
     def timeout_ms(self) -> int | None:
-        """How long one attempt may take, if the job limits it."""
+        """The time limit of one attempt, if the job has one."""
 
 
 class Attempt:
     """A leased job in this process.
 
-    Each attribute is written by one thread only. Either the handlers' thread begins the attempt or the engine's thread
-    releases it before that: a token that only one of them can take decides.
+    Each attribute is written by one thread only. Either the handlers' thread starts the attempt, or the engine's thread
+    releases it before that; a token that only one of them can take decides which.
     """
 
     __slots__ = (
@@ -80,19 +80,19 @@ class Attempt:
         self.collector: EventCollector | None = None
         """The events of the last successful call."""
         self.error: BaseException | None = None
-        """What the handler raised."""
+        """The exception that the handler raised."""
         self.pause: float | None = None
-        """Seconds to wait before it is handed back, because a store was unavailable."""
+        """Seconds to wait before it is released, because a store was unavailable."""
         self.slot: int | None = None
         """Its slot in the ledger that this process shares with its parent."""
         self.is_ending = False
-        """Whether the engine's thread has its outcome, which is not settled yet."""
+        """Whether the engine's thread has its outcome, not yet settled."""
         self.is_free = False
         """Whether the engine's thread knows that its handler has ended."""
         self._token = [True]
 
     def begin(self, now: float) -> bool:
-        """Begin, unless the attempt was released."""
+        """Start the attempt, unless it was released."""
         try:
             self._token.pop()  # `take`, inlined: every job passes here.
         except IndexError:
@@ -101,7 +101,7 @@ class Attempt:
         return True
 
     def take(self) -> bool:
-        """Take the right to begin the attempt, or to release it before that; False if it was taken."""
+        """Take the right to start the attempt or to release it before that; False if it was already taken."""
         try:
             return self._token.pop()
         except IndexError:
@@ -115,7 +115,7 @@ class Attempt:
         )
 
     def close(self, ledger: Ledger) -> None:
-        """Leave the ledger once everything is settled; an attempt that still runs past its timeout stays as hung."""
+        """Leave the ledger once everything is settled; an attempt still running past its timeout stays as hung."""
         slot = self.slot
         if slot is None:
             return

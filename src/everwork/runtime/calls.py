@@ -1,4 +1,4 @@
-"""Calls handlers, and turns their results into outcomes."""
+"""Calls handlers and turns their results into outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ArgumentsCall:
     """Calls a handler with the job's variables as its arguments, inside its middleware."""
 
     waits_for_threads: Final = True
-    """At a shutdown, a handler in a thread may finish."""
+    """During a shutdown, a handler in a thread can finish."""
 
     def __init__(
         self, handler: Handler, arguments: Arguments, threads: HandlerThreads, transactions: CompletesInTransaction
@@ -43,7 +43,7 @@ class ArgumentsCall:
         self._state = None if handler.process is None else handler.process.state
 
     async def run(self, attempt: Attempt) -> o.Outcome:
-        """Bind the arguments, call the handler, and make an outcome of what it returns."""
+        """Bind the arguments, call the handler, and turn its return value into an outcome."""
         job: Any = attempt.job  # A `LeasedJob`: only a store's jobs have arguments.
         if self._middleware:
             call = chained(self._middleware, functools.partial(self._innermost, attempt))
@@ -58,8 +58,8 @@ class ArgumentsCall:
         return _completed(attempt, value)
 
     def why_unfinished(self, attempt: Attempt) -> str:
-        """What to add to the error of an attempt that goes on after its timeout."""
-        return "; its thread still runs" if attempt.is_in_thread else "; it ignores its cancellation"
+        """The text to add to the error of an attempt that is still running after its timeout."""
+        return "; its thread is still running" if attempt.is_in_thread else "; it ignores its cancellation"
 
     async def _innermost(self, attempt: Attempt, call: Call) -> Any:
         """The call itself, inside all middleware."""
@@ -73,7 +73,7 @@ class ArgumentsCall:
         return await value if type(value) is CoroutineType else value
 
     def _invoke(self, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
-        """An awaitable of the handler's result; no extra coroutine, because every job would pay for it."""
+        """An awaitable of the handler's result, without an extra coroutine, which would slow down every job."""
         handler = self._handler
         collector = EventCollector(handler.events_max) if handler.can_emit else None
         if self._context_name is not None:
@@ -86,7 +86,7 @@ class ArgumentsCall:
         return _in_thread(self._threads, attempt, handler.function, **arguments)
 
     async def _collecting(self, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector) -> Any:
-        """Call with its own event collector, which tasks and threads that it starts share."""
+        """Call with its own event collector, shared by the tasks and threads that the handler starts."""
         if self._collector_name is not None:
             arguments[self._collector_name] = collector
         token = collector_of_call.set(collector)
@@ -109,7 +109,7 @@ class WholeJobCall:
     """Calls a handler with the job itself."""
 
     waits_for_threads: Final = False
-    """At a shutdown, the attempt of a handler in a thread is released."""
+    """During a shutdown, the attempt of a handler in a thread is released."""
 
     def __init__(self, handler: Handler, threads: HandlerThreads) -> None:
         self._function = handler.function
@@ -117,14 +117,14 @@ class WholeJobCall:
         self._threads = threads
 
     async def run(self, attempt: Attempt) -> o.Outcome:
-        """Call the handler, and make an outcome of what it returns."""
+        """Call the handler and turn its return value into an outcome."""
         if self._is_async:
             return _completed(attempt, await self._function(attempt.job))
         return _completed(attempt, await _in_thread(self._threads, attempt, self._function, attempt.job))
 
     def why_unfinished(self, attempt: Attempt) -> str:  # noqa: ARG002 - the same for all
-        """What to add to the error of an attempt that goes on after its timeout."""
-        return "; it still runs"
+        """The text to add to the error of an attempt that is still running after its timeout."""
+        return "; it is still running"
 
 
 HandlerCall = ArgumentsCall | WholeJobCall
@@ -133,7 +133,7 @@ HandlerCall = ArgumentsCall | WholeJobCall
 def _in_thread(
     threads: HandlerThreads, attempt: Attempt, function: Callable[..., Any], *given: Any, **arguments: Any
 ) -> asyncio.Future[Any]:
-    """Call in a thread, in a copy of this context: middleware may have set variables."""
+    """Call in a thread, in a copy of this context, because middleware may have set context variables."""
     attempt.thread = threads.run(functools.partial(copy_context().run, function, *given, **arguments))
     return asyncio.shield(attempt.thread)
 
@@ -141,13 +141,13 @@ def _in_thread(
 def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     events = () if attempt.collector is None else tuple(attempt.collector.jobs)
     if value is None:
-        # After the handler's own commit this is a repeat, and changes nothing.
+        # After the handler's own commit this is a repetition and changes nothing.
         return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
     return o.Complete(attempt.job.key, attempt.job.attempt, _stored(attempt, value), events)
 
 
 def _stored(attempt: Attempt, value: Any) -> str:
-    """The result as it is stored. The work is done: one that cannot be stored is replaced by a note that says so."""
+    """The result as stored. A result that cannot be stored is replaced by a note, because the work is done."""
     values = attempt.handler.result
     try:
         dumped = value if values is None else values.dump("result", value, may_narrow=True)

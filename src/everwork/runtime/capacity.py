@@ -1,4 +1,4 @@
-"""How many jobs a handler may lease, and which of its queues to request them from; how many a tick may lease.
+"""How many jobs a handler or a tick can lease, and from which queues.
 
 A worker has one capacity for all of its queues. Requests never exceed the free capacity, so queues take turns when
 there are more of them than free slots.
@@ -18,9 +18,9 @@ from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.source import Report
 
 PREFETCH_SECONDS: Final = 0.1
-"""Jobs are prefetched only if they will begin about this soon: another process may be free for them."""
+"""Jobs are prefetched only if they will start within about this time: another process could be free to run them."""
 UNLIMITED: Final = 2**31
-"""More than any capacity: no other bound."""
+"""More than any capacity, so no further limit."""
 AMPLE_PER_QUEUE: Final = 4
 """With this many free slots per queue, each queue is polled every time."""
 EMPTY_QUEUE_TURNS: Final = 8
@@ -28,7 +28,7 @@ EMPTY_QUEUE_TURNS: Final = 8
 
 
 class QueueState:
-    """A queue as the last requests found it."""
+    """The state of a queue after the last requests."""
 
     __slots__ = ("emptied_in", "is_empty", "key", "turn")
 
@@ -39,7 +39,7 @@ class QueueState:
         self.emptied_in = -1
         """The round of requests in which it returned fewer jobs than requested."""
         self.turn = 0
-        """When it is polled next, if there is not enough capacity to poll all queues every time."""
+        """The turn in which it is polled next, if there is not enough capacity to poll all queues every time."""
 
 
 class FetchRequest(NamedTuple):
@@ -66,7 +66,7 @@ class Capacity:
 
     @property
     def free(self) -> int:
-        """How many more jobs may be leased: free runners, and what they will get to soon."""
+        """How many more jobs can be leased: free runners, plus jobs that will start soon."""
         if self.is_off:
             return 0
         prefetch = 0
@@ -76,7 +76,7 @@ class Capacity:
 
     @property
     def _is_quick(self) -> bool:
-        """Whether polling an empty queue costs about as much as a job."""
+        """Whether jobs are so quick that polling an empty queue costs about as much as a job."""
         return self.seconds is not None and self.seconds < PREFETCH_SECONDS
 
     def add_duration(self, seconds: float) -> None:
@@ -84,7 +84,7 @@ class Capacity:
         self.seconds = seconds if self.seconds is None else 0.7 * self.seconds + 0.3 * seconds
 
     def requests(self, limit: int, round: int) -> list[FetchRequest]:
-        """What to request now: in total never more than the free capacity, nor than `limit`."""
+        """The requests to make now: in total at most the free capacity and at most `limit`."""
         free, queues = min(self.free, limit), self.queues
         if free <= 0:
             return []
@@ -96,14 +96,14 @@ class Capacity:
         return self._split(free, queues)
 
     def _worth_polling(self, round: int) -> list[QueueState]:
-        """While some queue has work, empty ones wait for their turn: a slot reserved for them is idle."""
+        """Whether to poll a queue: while others have work, empty queues wait for their turn, to keep no slot idle."""
         if any(not queue.is_empty and queue.emptied_in != round for queue in self.queues):
             due = [queue for queue in self.queues if not queue.is_empty or queue.turn <= self._turn]
             return sorted(due, key=lambda queue: queue.turn)
         return sorted(self.queues, key=lambda queue: (queue.emptied_in == round, queue.turn))
 
     def _split(self, free: int, queues: Sequence[QueueState]) -> list[FetchRequest]:
-        """One from each queue, the rest from those that returned something last time."""
+        """Request one job from each queue, and the rest from those that returned jobs last time."""
         busy = {queue for queue in queues if not queue.is_empty} or set(queues)
         share, more = divmod(free - len(queues), len(busy))
         requests = []
@@ -133,9 +133,9 @@ AttemptId = tuple[int, int]
 
 
 class Budget:
-    """The budget of a tick: how many jobs it may lease, and what it has done.
+    """The budget of a tick: how many jobs it can lease, and the counts of what it has done.
 
-    Written in the engine's thread, read when the fetcher has ended.
+    Written in the engine's thread, read after the fetcher has ended.
     """
 
     def __init__(self, jobs_max: int) -> None:
@@ -148,11 +148,11 @@ class Budget:
 
     @property
     def lost(self) -> int:
-        """How many began and have no outcome."""
+        """How many attempts started and have no outcome."""
         return len(self.begun.difference(self.completed, self.released, self.failed))
 
     def requests(self, capacities: Collection[Capacity], round: int) -> list[FetchRequest]:
-        """An equal share of the remaining jobs for each handler that may have more."""
+        """An equal share of the remaining jobs for each handler whose queues may have more."""
         pollable, left, requests = self.pollable(capacities, round), self.jobs_left, list[FetchRequest]()
         for at, capacity in enumerate(pollable):
             more = capacity.requests(math.ceil(left / (len(pollable) - at)), round)
@@ -161,14 +161,14 @@ class Budget:
         return requests
 
     def pollable(self, capacities: Collection[Capacity], round: int) -> list[Capacity]:
-        """The handlers that may have more jobs."""
+        """The handlers whose queues may have more jobs."""
         pollable = [capacity for capacity in capacities if capacity.may_have_more(round)]
         if len(pollable) > self.jobs_left:
-            random.shuffle(pollable)  # Not all can be polled: the next tick may choose others.
+            random.shuffle(pollable)  # There are too many to poll all of them: the next tick may choose others.
         return pollable
 
     def note_begun(self, reports: Sequence[Report]) -> None:
-        """Count the attempts that began."""
+        """Count the attempts that started."""
         self.begun |= {(one.job.key, one.job.attempt) for one, _, _ in reports if one.begun_at is not None}
 
     def count_accepted(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:

@@ -1,4 +1,4 @@
-"""The context of a running job, for its handler."""
+"""The context of a running job, passed to its handler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,16 @@ class CompletesInTransaction(Protocol):
 
 
 class JobContext:
-    """Passed to a handler that has a parameter annotated with it."""
+    """Information about the running job, for handlers that have a parameter annotated with it::
+
+        @app.job("report-build")
+        async def build(ctx: JobContext, day: str) -> None:
+            print(ctx.key, ctx.attempt, ctx.max_attempts)
+
+    Attributes: `key`, `type`, `tenant`, `priority`, `correlation_id` and `created_at_ms` of the job; `attempt`, the
+    number of this attempt; `attempts`, how many count against `max_attempts`, including this one; `headers`; `state`,
+    the value that the `lifespan` of the worker process yielded.
+    """
 
     def __init__(
         self,
@@ -42,7 +51,7 @@ class JobContext:
         self._own = own
         self._collector = collector
         self.state = state
-        """What the lifespan of the worker process yields; None without one."""
+        """The value that the lifespan of the worker process yielded; None without a lifespan."""
         job = cast("LeasedJob", attempt.job)  # Only a store's jobs have a context.
         self.key = job.key
         self.type = job.type
@@ -63,28 +72,33 @@ class JobContext:
 
     @property
     def sync(self) -> SyncJobContext:
-        """The same for plain functions, without `await`."""
+        """The blocking version, for plain functions: `ctx.sync.complete(tx=connection)`."""
         return SyncJobContext(self._attempt, self._own, self._collector)
 
     @property
     def cancelled(self) -> bool:
-        """Whether the result no longer matters: cancelled, timed out, or the lease is lost. For handlers in threads."""
+        """Whether the handler should stop: the job was cancelled, timed out, or its lease expired.
+
+        For handlers in threads, which cannot be interrupted: check it regularly and return. Async handlers are
+        cancelled automatically.
+        """
         stop = self._attempt.stop
         return stop is not None and stop is not Stop.SHUTDOWN
 
     async def complete(self, result: Any = None, *, tx: object) -> None:
-        """Complete this job inside the handler's own transaction: its work and its completion are one step.
+        """Complete the job in your own database transaction, so that its work and its completion commit together.
 
-        Events that the handler has emitted are published with it; nothing more can be emitted afterwards. Nothing
-        happens before the transaction commits; after a rollback the job is as unfinished as before. Raises
-        `LeaseLost` or `WrongState` when the job is no longer this attempt's: roll back then.
+        `tx` is a connection or session to the database that holds the jobs. Emitted events are published with the
+        commit; none can be emitted after this call. If the transaction rolls back, the job is not completed.
+
+        Raises `LeaseLost` or `WrongState` if the job no longer belongs to this attempt; roll back in that case.
         """
         completion = _completion(self._attempt, self._collector, result)
         _note(self._attempt, completion, await self._own.complete_in(tx, completion))
 
 
 class SyncJobContext:
-    """`ctx.sync`: for plain functions, which run in threads and have connections of their own there."""
+    """`ctx.sync`: `JobContext` for plain functions, which run in threads and use blocking connections."""
 
     def __init__(self, attempt: Attempt, own: CompletesInTransaction, collector: EventCollector | None = None) -> None:
         self._attempt = attempt
@@ -92,7 +106,7 @@ class SyncJobContext:
         self._collector = collector
 
     def complete(self, result: Any = None, *, tx: object) -> None:
-        """Complete this job inside the handler's own transaction; see `JobContext.complete`."""
+        """Complete the job in your own database transaction; see `JobContext.complete`."""
         completion = _completion(self._attempt, self._collector, result)
         _note(self._attempt, completion, self._own.complete_in_blocking(tx, completion))
 

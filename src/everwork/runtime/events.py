@@ -1,4 +1,4 @@
-"""Events: messages published to a source, from anywhere or by a handler during its call."""
+"""Events: messages published to a source, by any program or by a handler during its call."""
 
 from __future__ import annotations
 
@@ -17,10 +17,21 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A message to a source: it becomes a job of the type that has the source's name.
+    """A message to a source: each worker class that subscribes to the source runs a job with its `kwargs`.
 
-    `delay` (seconds) or `run_at` (a datetime with time zone) let it run later; `expires_at` lets it be dropped if
-    it has not begun by then. The same `dedupe_key` is accepted once.
+    Args:
+        source: The name of the source; it is the type of the job.
+        kwargs: The arguments of the workers.
+        headers: Metadata, separate from the arguments.
+        delay: Seconds to wait before the job is due.
+        run_at: When the job is due: a datetime with time zone.
+        expires_at: If the job has not started by then, it is cancelled.
+        priority: From -512 to 511; higher runs first.
+        tenant: The tenant that the job belongs to.
+        dedupe_key: An event with a key that already exists creates no second job.
+        limit_key: Jobs with the same key share the limit `max_running_per_key` of their type's policy.
+        correlation_id: Your own id, to find related jobs by.
+        max_attempts: Maximum number of attempts, including the first.
     """
 
     source: str
@@ -37,7 +48,7 @@ class Event:
     max_attempts: int | None = None
 
     def to_job(self) -> NewJob:
-        """The job that it becomes; a wrong value is an `InvalidInput` that names the field."""
+        """Convert the event to a job. Raises `InvalidInput` that names the invalid field."""
         try:
             return new_job(
                 self.source,
@@ -59,7 +70,11 @@ class Event:
 
 
 class EventCollector:
-    """Collects the events of one call. They are published with its completion, in one transaction, or not at all."""
+    """Collects the events that a handler emits during one call.
+
+    They are published in the same transaction as the job's completion, or not at all. Annotate a parameter of the
+    handler with `EventCollector` to get it.
+    """
 
     __slots__ = ("_is_closed", "_most", "jobs")
 
@@ -69,20 +84,20 @@ class EventCollector:
         self.jobs: list[NewJob] | tuple[()] = ()
 
     def emit(self, event: Event) -> None:
-        """Add an event; a wrong one raises `InvalidInput` here."""
+        """Add an event. Raises `InvalidInput` if it is invalid, if there are too many, or if the call has ended."""
         if not isinstance(event, Event):
             raise InvalidInput("event", f"must be an Event, not {shown(event)}")
         if self._is_closed:
             raise InvalidInput("event", "must be emitted before its call ends or completes its job")
         if len(self.jobs) >= self._most:
-            raise InvalidInput("event", f"must be one of at most {self._most:,} in a call (max_events_in_memory)")
+            raise InvalidInput("event", f"must be at most {self._most:,} per call (max_events_in_memory)")
         job = event.to_job()
         if not self.jobs:
             self.jobs = []
         self.jobs.append(job)
 
     def close(self) -> None:
-        """Accept no more events: those collected are being published."""
+        """Accept no more events: the collected ones are being published."""
         self._is_closed = True
 
     def __len__(self) -> int:
@@ -90,4 +105,4 @@ class EventCollector:
 
 
 collector_of_call: ContextVar[EventCollector] = ContextVar("everwork-collector")
-"""The collector of the call that runs in this context; set by the executor for each call."""
+"""The collector of the call running in this context; set by the executor for each call."""

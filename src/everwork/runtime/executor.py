@@ -70,15 +70,15 @@ class Executor:
         self.ended = 0
         """How many attempts have been reported."""
         self.owner: asyncio.Task[Any] | None = None
-        """The task that runs all this; cancelled, it takes the runners with it."""
+        """The task that owns this executor; cancelling it cancels the runners."""
         forks.reset_in_child(self, Executor._note_fork)
 
     def _note_fork(self) -> None:
-        """In the child of a handler that has forked: its outcome must not be reported."""
+        """In the child process of a handler that forked: its outcome must not be reported."""
         self._is_fork = True
 
     def add(self, handler: Handler) -> None:
-        """Add a handler, also while others run."""
+        """Add a handler, even while others are running."""
         runners = Runners(self._run, handler.concurrency, handler.name)
         self._pools[handler.name] = Pool(self._new_call(handler), runners)
 
@@ -86,7 +86,7 @@ class Executor:
         if handler.arguments is None:
             return WholeJobCall(handler, self._threads)
         if self._transactions is None:
-            raise BadConfiguration(f"worker '{handler.name}': a handler with arguments needs a store to complete in")
+            raise BadConfiguration(f"worker '{handler.name}': a handler with arguments needs a store")
         if handler.arguments.dependencies:
             from everwork.runtime.dependencies.call import DependentCall  # noqa: PLC0415 - most handlers have none
 
@@ -94,7 +94,7 @@ class Executor:
         return ArgumentsCall(handler, handler.arguments, self._threads, self._transactions)
 
     def accept(self, attempts: Iterable[Attempt]) -> None:
-        """Accept attempts; they begin as soon as a runner is free."""
+        """Accept attempts; they start as soon as a runner is free."""
         for attempt in attempts:
             if self._stopping.is_set():
                 self._release(attempt)
@@ -107,7 +107,7 @@ class Executor:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Stop one attempt. A handler in a thread can only be flagged, and at a shutdown most may finish."""
+        """Stop one attempt. A handler in a thread can only be flagged, and most can finish during a shutdown."""
         if attempt.stop is not None or attempt.is_reported:
             return
         if why is Stop.SHUTDOWN and attempt.is_in_thread and self._call_of(attempt).waits_for_threads:
@@ -118,21 +118,21 @@ class Executor:
             attempt.task.cancel()
 
     def stop_soft(self) -> None:
-        """Begin no more attempts, and release those that wait."""
+        """Start no more attempts, and release waiting ones."""
         self._stopping.set()
         for pool in self._pools.values():
             while pool.inbox:
                 self._release(pool.inbox.popleft())
 
     def stop_running(self) -> None:
-        """Cancel what still runs; it is released, unless it is overdue."""
+        """Cancel running attempts; they are released, unless they are past their timeout."""
         now = time.monotonic()
         for pool in self._pools.values():
             for attempt in list(pool.running):
                 self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
 
     def close(self) -> None:
-        """Stop runners and threads. Jobs that still run are left to their leases: their results will be discarded."""
+        """Stop runners and threads. Jobs that are still running lose their leases; their results will be discarded."""
         if self._watch is not None:
             self._watch.cancel()
         for pool in self._pools.values():
@@ -147,7 +147,7 @@ class Executor:
 
     @property
     def running(self) -> int:
-        """How many attempts run now; from any thread."""
+        """How many attempts are running; can be called from any thread."""
         return sum(len(pool.running) for pool in list(self._pools.values()))
 
     @property
@@ -158,7 +158,7 @@ class Executor:
     # One attempt --------------------------------------------------------------------------------
 
     async def _run(self, attempt: Attempt, task: asyncio.Task[Any]) -> None:
-        """Run one attempt: begin, call, report, and free the runner."""
+        """Run one attempt: start it, call the handler, report the outcome, and free the runner."""
         now = time.monotonic()
         if attempt.stop is not None or not attempt.begin(now):
             self._report(attempt, None)
@@ -173,7 +173,7 @@ class Executor:
         try:
             outcome = await self._outcome(pool, attempt, now + attempt.timeout)
             if self._is_fork:
-                os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The handler forked: the child is no worker.
+                os._exit(0 if isinstance(outcome, o.Complete) else 1)  # The child of a fork is not a worker.
             if attempt.thread is not None and attempt.is_in_thread:
                 self._report(attempt, outcome, is_free=False)
                 await asyncio.wait([attempt.thread])  # The runner is busy until the thread returns.
@@ -191,13 +191,13 @@ class Executor:
             running.discard(attempt)
 
     def _interrupted(self, attempt: Attempt, error: BaseException) -> o.Outcome:
-        """The outcome of an attempt whose runner is stopped: released, unless its handler caused it."""
+        """The outcome of an attempt whose runner was stopped: released, unless its handler caused the stop."""
         if isinstance(error, asyncio.CancelledError) or attempt.stop is Stop.SHUTDOWN:
             return o.Release(attempt.job.key, attempt.job.attempt)
         return self._failed(attempt, error)
 
     async def _outcome(self, pool: Pool, attempt: Attempt, ends_at: float) -> o.Outcome | None:
-        """The outcome of the attempt, whatever the handler does; `ends_at` is when it times out."""
+        """The outcome of an attempt, whatever the handler does; `ends_at` is when it times out."""
         outcome: o.Outcome | None
         stack = None
         try:
@@ -218,15 +218,15 @@ class Executor:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
         task = attempt.task
         if attempt.stop is not None or (task is not None and task.cancelling() and not self._is_torn_down(pool)):
-            # Also that of a handler which has cancelled its own task: the next job must not pay for it.
+            # Also if a handler has cancelled its own task: the next job must not be affected.
             await absorb_cancellation(task)
         if attempt.stop is not None and (outcome is None or attempt.stop is not Stop.SHUTDOWN):
             outcome = self._stopped(attempt, stack=stack)
         return outcome
 
     async def _after_pause(self, attempt: Attempt, seconds: float, outcome: o.Release) -> o.Outcome | None:
-        """A store is unavailable: wait before the job is handed back, or it would be tried again and again."""
-        self._pools[attempt.handler.name].running.discard(attempt)  # It is no longer a call, and cannot time out.
+        """A store is unavailable: wait before releasing the job, so that it is not retried in a tight loop."""
+        self._pools[attempt.handler.name].running.discard(attempt)  # The call has ended and cannot time out.
         attempt.task = None
         if self._ledger is not None and attempt.slot is not None:
             self._ledger.end(attempt.slot)
@@ -241,7 +241,7 @@ class Executor:
         return self._pools[attempt.handler.name].call
 
     def _failed(self, attempt: Attempt, error: BaseException) -> o.Outcome:
-        """The outcome of an attempt whose handler raised; if a store was unavailable, it is not counted."""
+        """The outcome of an attempt whose handler raised; if a store was unavailable, the attempt does not count."""
         attempt.error = error
         uncounted = attempt.job.attempt - attempt.job.attempts
         if attempt.stop is None and (outage := ending.outage_of(error, uncounted)) is not None:
@@ -262,10 +262,10 @@ class Executor:
                 return None
 
     def _timed_out(self, attempt: Attempt, stack: str | None, *, goes_on: bool) -> o.Failed:
-        """The outcome of an attempt that took too long, with the stack that it had or, if it goes on, has."""
+        """The outcome of an attempt that timed out, with its stack at that time or, if it is still running, now."""
         error, more = attempt.error, ""
         if isinstance(error, KeyboardInterrupt):
-            more, stack = " and blocked its process, until it was interrupted", stack_of_error(error)
+            more, stack = " and blocked its process until it was interrupted", stack_of_error(error)
         elif goes_on:
             more, stack = self._call_of(attempt).why_unfinished(attempt), self._stack_of(attempt)
         traceback = ending.stack_text(stack)
@@ -275,7 +275,7 @@ class Executor:
         return ending.timed_out(key, number, attempt.timeout, more, is_final=is_final, traceback=traceback)
 
     def _stack_of(self, attempt: Attempt) -> str:
-        """The stack of a handler that runs."""
+        """The stack of a running handler."""
         if attempt.thread is not None and attempt.is_in_thread:
             return stack_of_thread(self._threads.identity_of(attempt.thread))
         return "" if attempt.task is None else stack_of_task(attempt.task)
@@ -283,7 +283,7 @@ class Executor:
     # Reports ------------------------------------------------------------------------------------
 
     def _release(self, attempt: Attempt) -> None:
-        """Release an attempt that has not begun."""
+        """Release an attempt that has not started."""
         release = o.Release(attempt.job.key, attempt.job.attempt) if attempt.take() and attempt.stop is None else None
         self._report(attempt, release)
 
@@ -323,7 +323,7 @@ class Executor:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """The handler ignores its cancellation: report the job without waiting for it, and let the parent know."""
+        """The handler ignores its cancellation: report the outcome without waiting, and notify the parent."""
         if not attempt.is_reported:
             self._report(attempt, self._stopped(attempt, goes_on=True), is_free=False)
         if self._ledger is not None and attempt.slot is not None:

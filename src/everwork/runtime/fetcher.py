@@ -29,11 +29,11 @@ from everwork.runtime.settler import Settler
 from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
 UNSTARTED_SECONDS = 5.0
-"""Prefetched jobs that have not begun after this time are released: the handlers' loop is blocked."""
+"""Prefetched jobs that have not started after this time are released: the handlers' loop is blocked."""
 
 
 class Fetcher:
-    """Runs in the store's event loop; reaches the executor through the two given callables."""
+    """Runs in the store's event loop; calls the executor through the two given functions."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Fetcher:
         self._has_events = False
 
     def add(self, handler: Handler) -> None:
-        """Add a handler, also while others run."""
+        """Add a handler, even while others are running."""
         self._capacities[handler.name] = capacity = Capacity(handler)
         self._outcome_log.has_listeners |= handler.on_end is not None
         capacity.is_off = self._ledger is not None and self._ledger.is_off(handler.index)
@@ -108,7 +108,7 @@ class Fetcher:
             await self._late.end()
 
     def _begin_round(self) -> None:
-        """Every queue is polled again before the next wait; work that arrives from now on ends that wait."""
+        """Begin a round: every queue is polled again before the next wait, which new jobs will end."""
         self._round += 1
         self._mark = self._store.mark()
         self._wakes_at = math.inf
@@ -137,7 +137,7 @@ class Fetcher:
         self._wakeup.notify()
 
     def _record_end(self, attempt: Attempt, outcome: Outcome | None, is_free: bool) -> None:
-        """With an outcome, the attempt is kept until that is settled; without one, it is dropped now."""
+        """With an outcome, keep the attempt until the outcome is settled; without one, drop it now."""
         attempt.is_free = is_free
         if outcome is not None:
             attempt.is_ending = True
@@ -150,19 +150,19 @@ class Fetcher:
                 attempt.close(self._ledger)
 
     def stop_fetching(self) -> None:
-        """Lease no more jobs, and release those that have not begun, also while a handler blocks its loop."""
+        """Lease no more jobs, and release those that have not started, even while a handler blocks its loop."""
         self._lease_no_more()
         self._release_unstarted(list(self._leased.values()))
 
     def release_running(self) -> None:
-        """Release also what runs: the process ends, and its handlers with it."""
+        """Release running jobs, too: the process is about to exit."""
         self._lease_no_more()
         for attempt in list(self._leased.values()):
             if not attempt.is_ending:
                 self._record_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)
 
     def abandon(self) -> None:
-        """Stop waiting for attempts that do not stop and for an unavailable engine: their leases lapse."""
+        """Stop waiting for attempts that do not stop and for an unavailable engine; their leases expire."""
         self._settler.abandoned.set()
         self._late.keep_unsettled()
         self._lease_no_more()
@@ -174,7 +174,7 @@ class Fetcher:
     # Steps --------------------------------------------------------------------------------------
 
     async def _step(self) -> int | None:
-        """Settle finished attempts and lease jobs; return how long to wait for more, None for not at all."""
+        """Settle finished attempts and lease jobs; return how long to wait for more, or None to end."""
         outcomes = self._next_outcomes()
         if outcomes and self._budget is not None:
             self._begin_round()  # Their handlers may have created jobs in queues that were empty before.
@@ -211,7 +211,7 @@ class Fetcher:
     def _put_back(
         self, lapsed: list[Outcome], outcomes: list[Outcome], judged: list[Judged], settled: list[Outcome]
     ) -> tuple[list[Outcome], list[Judged], list[Outcome]]:
-        """Let the next step settle these, and take their leases back; returns the arguments without them."""
+        """Let the next step settle these and renew their leases; returns the arguments without them."""
         self._outcomes[:0] = lapsed
         left = {(one.key, one.attempt) for one in lapsed}
         at = [index for index, one in enumerate(outcomes) if (one.key, one.attempt) not in left]
@@ -219,7 +219,7 @@ class Fetcher:
         return [outcomes[index] for index in at], [judged[index] for index in at], settled
 
     def _next_outcomes(self) -> list[Outcome]:
-        """The outcomes of the next step: all, but not more events than a worker's settings allow."""
+        """The outcomes of the next step: all of them, limited by the number of events that worker settings allow."""
         outcomes, self._outcomes = self._outcomes, []
         if self._has_events:
             end = self._end_of_batch(outcomes)
@@ -239,7 +239,7 @@ class Fetcher:
         return len(outcomes)
 
     def _forget(self, settled: Sequence[Outcome]) -> None:
-        """Drop attempts whose outcomes are settled, or refused for good."""
+        """Drop attempts whose outcomes are settled or permanently refused."""
         for outcome in settled:
             attempt = self._leased.pop((outcome.key, outcome.attempt), None)
             if attempt is not None:
@@ -248,7 +248,7 @@ class Fetcher:
                     attempt.close(self._ledger)
 
     def _pause_ms(self, requests: Sequence[FetchRequest], activation: Activation) -> int | None:
-        """How long to wait; a queue that returned less than requested is empty, unless the engine reports more due."""
+        """How long to wait. A queue that returned fewer jobs than requested is empty unless the engine reports more."""
         due_ms = activation.next_due_ms
         if activation.jobs and due_ms is not None and due_ms <= activation.now_ms:
             return None
@@ -271,14 +271,14 @@ class Fetcher:
         return wait_ms
 
     async def _release_orphans(self) -> None:
-        """Release jobs that were leased by a step whose answer was lost, and are therefore unknown here.
+        """Release jobs that were leased by a step whose reply was lost, and are therefore unknown here.
 
-        Only if no other process has this worker's name: its jobs cannot be told apart.
+        Only if no other process has this worker's name: its jobs could not be distinguished.
         """
         known = set(self._leased)
         try:
             held = await self._store.held(self._worker)
-            # Those of an earlier runtime, whose outcomes are in the spool: their leases may have been taken back.
+            # Not the jobs of an earlier runtime whose outcomes are in the spool: their leases may have been renewed.
             orphans = await self._store.unkept([one for one in held if one not in known])
         except EngineError:
             return  # Tried again after the next step.
@@ -287,7 +287,7 @@ class Fetcher:
         self._settler.is_answer_lost = False
 
     def _requests(self) -> list[FetchRequest]:
-        """What there is capacity for, in the handlers and in the ledger of this process."""
+        """The jobs to request: as many as the handlers and the ledger of this process have capacity for."""
         if self._budget is not None:
             return self._budget.requests(self._capacities.values(), self._round)
         free = UNLIMITED if self._ledger is None else self._ledger.free
@@ -297,7 +297,7 @@ class Fetcher:
             free -= sum(request.limit for request in more)
             requests += more
         if free == 0 and requests:
-            # The ledger is too small for all: next time another handler comes first.
+            # The ledger is too small for all of them: next time another handler goes first.
             first = next(iter(self._capacities))
             self._capacities[first] = self._capacities.pop(first)
         return requests
@@ -324,7 +324,7 @@ class Fetcher:
         return attempts
 
     async def _wait(self, timeout_ms: int) -> None:
-        """Wait for the executor, or for jobs that there is capacity for."""
+        """Wait for the executor, or for jobs if there is capacity."""
         types = [] if self._is_stopping else self._types_with_capacity()
         if self._wakeup.is_notified or not types:
             await self._wakeup.wait()
@@ -334,7 +334,7 @@ class Fetcher:
         try:
             await self._wakeup.wait()
         finally:
-            # A cancelled task ends later, during the next wait, which it must not wake.
+            # A cancelled task ends later, during the next wait, and must not wake it.
             work.remove_done_callback(self._wakeup.wake)
             work.cancel()
         if work.done() and not work.cancelled() and work.exception() is not None:
@@ -348,7 +348,7 @@ class Fetcher:
     # Leases -------------------------------------------------------------------------------------
 
     def check_flags(self) -> None:
-        """Apply the parent's flags: attempts that are cancelled or lost, workers that are switched off or on."""
+        """Apply the parent's flags: attempts that were cancelled or lost, workers that were enabled or disabled."""
         ledger = self._ledger
         if ledger is None:
             return
@@ -362,11 +362,11 @@ class Fetcher:
         self._wakeup.notify()
 
     def _release_overdue(self, now: float) -> None:
-        """The handlers' loop is blocked: release what it has not begun, to run elsewhere. Its capacity stays in use."""
+        """The handlers' loop is blocked: release jobs not started, to run elsewhere. Their capacity stays in use."""
         self._release_unstarted([a for a in self._leased.values() if now - a.leased_at > UNSTARTED_SECONDS])
 
     def _release_unstarted(self, attempts: Sequence[Attempt]) -> None:
-        """Release the attempts that have not begun."""
+        """Release the attempts that have not started."""
         for attempt in attempts:
             if attempt.begun_at is None and attempt.take():
                 self._record_end(attempt, Release(attempt.job.key, attempt.job.attempt), is_free=True)

@@ -23,7 +23,7 @@ OnEnd = Callable[[Attempt, Outcome, Judged], None]
 
 
 class QueueKey(NamedTuple):
-    """A queue that jobs are taken from: a group of a type."""
+    """A queue of jobs: a group of a type."""
 
     type: str
     group: str = DEFAULT_GROUP
@@ -33,12 +33,12 @@ class QueueKey(NamedTuple):
 class Handler:
     """One handler. It runs up to `concurrency` jobs concurrently, from all of its queues together.
 
-    `name` is the worker's id, or a function's type; `title` is a worker's own. Without `arguments` it takes the job
-    itself. `is_final`: an exception or a timeout fails the job for good. `can_emit`: its calls may emit events, so each
-    has a collector. `index` is its number in its process, for the ledger that the process shares with its parent.
-    `middleware` wraps its calls, the first outermost. `result` are the values that it returns, if JSON has not them as
-    they are. `process`: what the handlers of this process share. `on_end` is called in the engine's thread with the
-    store's verdict on each outcome; it must not block, nor raise.
+    `name` is a worker's id or a function's type; `title` is a worker's title. Without `arguments`, it is called with
+    the job itself. `is_final`: an exception or a timeout fails the job permanently. `can_emit`: calls can emit events,
+    so each has a collector. `index` is its number in its process, for the ledger shared with the parent. `middleware`
+    wraps its calls, the first outermost. `result` converts return values that are not plain JSON. `process` holds what
+    the handlers of this process share. `on_end` is called in the engine's thread with the store's verdict on each
+    outcome; it must not block or raise.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Handler:
 
 
 class Arguments:
-    """The parameters of a handler: how arguments become a job's variables, and those its arguments again."""
+    """The parameters of a handler: converts arguments to a job's variables and back."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         try:
@@ -77,7 +77,7 @@ class Arguments:
         self._positional: list[str] = []
         self._required: set[str] = set()
         self._rest: Values | None = None
-        """The values of `**arguments`, if the handler takes any name."""
+        """The values of `**arguments`, if the handler accepts any name."""
         self._exact_rest: frozenset[type] | None = None
         for name, parameter in signature.parameters.items():
             self._add(name, parameter, hints.get(name, Any))
@@ -91,7 +91,7 @@ class Arguments:
         elif (dependency := dependency_of(name, hint, parameter.default)) is not None:
             self.dependencies[name] = plan_for(name, dependency)
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                self._positional.append(name)  # Its place counts, although no argument is taken there.
+                self._positional.append(name)  # Its position counts, although it takes no argument.
         elif parameter.kind is parameter.VAR_KEYWORD:
             self._rest = Values(name, hint)
             self._exact_rest = self._rest.exact
@@ -107,11 +107,11 @@ class Arguments:
 
     @property
     def names(self) -> Iterable[str]:
-        """The names of the arguments that callers give."""
+        """The names of the arguments that callers pass."""
         return self._values.keys()
 
     def named(self, given: tuple[Any, ...], arguments: dict[str, Any]) -> dict[str, Any]:
-        """All arguments by name: those given by position first."""
+        """All arguments by name, positional ones first."""
         if len(given) > len(self._positional):
             positional = [name for name in self._positional if name not in self.dependencies]
             allowed = f"{len(positional)} by position ({', '.join(positional) or 'none'})"
@@ -133,13 +133,15 @@ class Arguments:
                 allowed = ", ".join(f"'{one}'" for one in self._values) or "none"
                 raise InvalidInput(name, f"the handler has no such argument; it takes {allowed}")
             if name in self._reserved:
-                raise InvalidInput(name, "is taken: the handler gets something else by this name; rename the argument")
+                raise InvalidInput(
+                    name, "is reserved: the handler receives another value under this name; rename the argument"
+                )
         missing = self._required - given.keys()
         if missing:
             raise InvalidInput(min(missing), "the handler needs this argument")
 
     def dump(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Checked arguments as JSON has them; the first that does not fit raises."""
+        """Validated arguments as plain JSON values; the first invalid one raises."""
         if given.keys() != self._required:
             self.check_names(given)
         for name, value in given.items():
@@ -149,7 +151,7 @@ class Arguments:
         return given
 
     def bind(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of the call, from a job's variables; the first that does not fit raises."""
+        """The arguments of the call, from a job's variables; the first invalid one raises."""
         if given.keys() != self._required:
             self.check_names(given)
         for name, value in given.items():
@@ -165,16 +167,16 @@ class Arguments:
 
 
 def result_values(function: Callable[..., Any]) -> Values | None:
-    """What a handler returns by its annotation; None if JSON has it as it is, or nothing is annotated."""
+    """The converter for a handler's annotated return type; None if it is plain JSON or not annotated."""
     hint = _hints(function).get("return", Any)
     if is_typeddict(hint):
-        return None  # A plain dictionary; pydantic does not take every kind of them on Python 3.11.
+        return None  # A plain dictionary; pydantic does not support every TypedDict on Python 3.11.
     values = Values("result", hint)
     return None if values.is_plain else values
 
 
 def _bound_name(function: Callable[..., Any]) -> str | None:
-    """The name of a method's `self`, which no argument may have."""
+    """The name of a method's `self`, which no argument can have."""
     return next(iter(inspect.signature(function.__func__).parameters), None) if inspect.ismethod(function) else None
 
 
@@ -187,5 +189,5 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         parameters = inspect.signature(function).parameters
         unread = [parameters.get(name) for name, hint in hints.items() if isinstance(hint, str)]
         if unread and all(one is not None and dependency_of(one.name, Any, one.default) for one in unread):
-            return hints  # What a dependency returns need not be known: it may be imported for type checkers only.
+            return hints  # The return type of a dependency is not needed: it may be imported for type checkers only.
         raise BadConfiguration(f"handler {function!r}: its annotations cannot be read: {error}") from None

@@ -1,4 +1,4 @@
-"""Heartbeats: a process extends its own leases, or shows its parent, who extends them, that it is alive."""
+"""Heartbeats: a process extends its own leases, or shows that it is alive to its parent, which extends them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Attempts = Mapping[tuple[int, int], Attempt]
 
 
 class Heartbeat:
-    """Extends the leases that need it, and stops attempts that are cancelled or lost."""
+    """Extends leases when needed, and stops attempts that were cancelled or lost their lease."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Heartbeat:
         self._release_overdue = release_overdue
         self._stop = stop
         self._doubtful = doubtful
-        """Attempts whose leases may have lapsed because the store was unavailable: extended at once."""
+        """Attempts whose leases may have expired because the store was unavailable: extended immediately."""
         self._lease_ms = lease_ms
         self._loop = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
 
@@ -61,7 +61,7 @@ class Heartbeat:
                 statuses = await self._store.extend_all(_leases(due), self._lease_ms)
                 for attempt in due:
                     attempt.extended_at = now
-                # The store may be about to refuse what ends: it was asked before this.
+                # The store may be about to refuse attempts that end now: it was called before this.
                 self._doubtful.difference_update([a for a in due if not a.is_ending])
                 self._stop_lost(due, statuses)
             extended = set(due)
@@ -76,13 +76,13 @@ class Heartbeat:
     def _stop_lost(self, attempts: Sequence[Attempt], statuses: Sequence[LeaseStatus]) -> None:
         for attempt, status in zip(attempts, statuses, strict=True):
             if status is LeaseStatus.LOST and attempt in self._doubtful:
-                continue  # It may be taken back.
+                continue  # The lease may be renewed.
             if status is not LeaseStatus.HELD:
                 self._stop(attempt, Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST)
 
 
 class LivenessBeat:
-    """Shows the parent that the engine's loop runs; only a timer, because it never stops while idle."""
+    """Shows the parent that the engine's loop is running; a timer, because it runs even while idle."""
 
     def __init__(self, ledger: Ledger, release_overdue: Callable[[float], None]) -> None:
         self._ledger = ledger

@@ -1,7 +1,7 @@
 """Log lines about attempts: always with process, worker, key and attempt.
 
-A success is DEBUG, a cancelled attempt INFO, one that is retried, was rejected or has lost its lease WARNING, a dead
-letter ERROR. Each line says what follows.
+Levels: a success is DEBUG, a cancelled attempt INFO, a retried or rejected attempt or an expired lease WARNING, a dead
+letter ERROR. Each line says what happens next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FailedOutcome = o.Failed | o.Reject | o.Retry | o.Throw
 
 
 class JobLog:
-    """The log of one process's jobs. `is_remote`: what follows a failure is decided by a server."""
+    """The log of one process's jobs. `is_remote`: it is not known here whether a failed attempt is retried."""
 
     def __init__(self, process: str, *, is_remote: bool = False) -> None:
         self._is_remote = is_remote
@@ -46,10 +46,10 @@ class JobLog:
         """Log an attempt that did not fail."""
         is_done = isinstance(outcome, o.Complete)
         facts = {**attempt.log_facts(), "outcome": "completed" if is_done else "released"}
-        self._log.debug("attempt completed" if is_done else "handed back", **facts)
+        self._log.debug("attempt completed" if is_done else "job released", **facts)
 
     def failed(self, attempt: Attempt, outcome: FailedOutcome, failure: Failure | None) -> None:
-        """Log a failed attempt; without `failure`, what has followed is not known here."""
+        """Log a failed attempt. Without `failure`, it is not known here whether the job is retried."""
         error, job = attempt.error, attempt.job
         is_requested = error is None or isinstance(error, Signal)
         failure = failure or final_failure(attempt, outcome)
@@ -62,14 +62,14 @@ class JobLog:
             facts |= {"outcome": "retried", "error": outcome.error}
             attempts, most = job.attempts, job.max_attempts
             if self._is_remote:
-                self._log.warning(f"attempt {attempts} of {most} failed, the server decides about a retry", **facts)
+                self._log.warning(f"attempt {attempts} of {most} failed, the engine decides whether to retry", **facts)
             else:
                 self._log.warning(f"attempt {attempts} of {most} failed", **facts)
         else:
             log_failure(self._log, outcome, failure, facts)
 
     def discarded(self, outcome: o.Outcome, judged: Judged, attempt: Attempt | None) -> None:
-        """Log an outcome that the store refused: what it says changes nothing."""
+        """Log an outcome that the store refused and discarded."""
         facts: dict[str, Any] = {"key": outcome.key, "attempt": outcome.attempt}
         facts |= {} if attempt is None else attempt.log_facts()
         facts |= {"outcome": o.kind_of(outcome), "verdict": judged.verdict.value}
@@ -77,11 +77,11 @@ class JobLog:
             facts["error"] = text
         match judged.verdict, judged.state:
             case Verdict.LEASE_LOST, _:
-                self._log.warning("outcome discarded, its lease had expired", **facts)
+                self._log.warning("outcome discarded, the lease had expired", **facts)
             case Verdict.WRONG_STATE, State.CANCELLED:
                 self._log.info("outcome discarded, the job was cancelled", **facts)
             case Verdict.NOT_FOUND, _:
-                self._log.warning("outcome discarded, the job does not exist", **facts)
+                self._log.warning("outcome discarded, the job no longer exists", **facts)
             case _, state:
                 facts["state"] = None if state is None else state.label
                 self._log.warning("outcome discarded, the attempt had already ended", **facts)
@@ -96,13 +96,13 @@ class JobLog:
 
 
 class OutcomeLog:
-    """The log of outcomes, each with what is known of its attempt; an orphan, which no handler has seen, has none."""
+    """Logs outcomes with the facts of their attempts; orphans, which no handler has seen, have none."""
 
     def __init__(self, job_log: JobLog, leased: Mapping[tuple[int, int], Attempt]) -> None:
         self._job_log = job_log
         self._leased = leased
         self.has_listeners = False
-        """Whether a handler wants to know what was stored."""
+        """Whether a handler has an `on_end` callback."""
 
     def settled(self, outcomes: Sequence[o.Outcome], judged: Sequence[Judged]) -> None:
         """Log outcomes with the store's verdicts."""
@@ -122,7 +122,7 @@ class OutcomeLog:
         self._job_log.lost("outcomes could not be stored, their jobs are retried when their leases expire", outcomes)
 
     def unstorable(self, outcome: o.Outcome, error: Exception) -> None:
-        """Log an outcome that the store refuses for what it contains."""
+        """Log an outcome that the store refuses because of its contents."""
         name, type = self._origin_of(outcome)
         key, attempt = outcome.key, outcome.attempt
         self._job_log.error("outcome could not be stored", name, key, attempt, type=type, exc_info=error)
@@ -142,17 +142,17 @@ class OutcomeLog:
             attempt.handler.on_end(attempt, outcome, judged)
 
     def _origin_of(self, outcome: o.Outcome) -> tuple[str | None, str | None]:
-        """The names of the worker and the type that an outcome is from."""
+        """The names of the worker and the type of an outcome."""
         attempt = self._leased.get((outcome.key, outcome.attempt))
         return (None, None) if attempt is None else (attempt.handler.name, attempt.job.type)
 
 
 def log_failure(log: Any, outcome: FailedOutcome, failure: Failure, facts: dict[str, Any]) -> None:
-    """Log what has followed a failed attempt; `outcome` in the line is as the metrics name it, or `rejected`."""
+    """Log a failed attempt and what happens next; the field `outcome` has the value used in metrics, or `rejected`."""
     attempts, most = failure.attempts, failure.max_attempts
     if isinstance(outcome, o.Reject):
         facts.pop("exc_info", None)  # Raised on purpose: the traceback would add nothing.
-        log.warning("rejected, will not be retried", **facts, outcome="rejected", error=failure.error)
+        log.warning("job rejected, it will not be retried", **facts, outcome="rejected", error=failure.error)
     elif failure.retry_ms is None:
         given_up = f"gave up after {attempts} {'attempt' if attempts == 1 else 'attempts'}"
         log.error(given_up, **facts, outcome="failed", error=failure.error)
@@ -162,15 +162,15 @@ def log_failure(log: Any, outcome: FailedOutcome, failure: Failure, facts: dict[
 
 
 def log_outage(attempt: Attempt, seconds: float, outage: Exception) -> None:
-    """Log an attempt that is handed back after a number of seconds because a store was unavailable."""
+    """Log an attempt that is released after a number of seconds because a store was unavailable."""
     facts = {**attempt.log_facts(), "outcome": "released", "pause_s": seconds, "error": str(outage)}
-    _log.warning("the engine is unavailable, the job will be handed back, the attempt does not count", **facts)
+    _log.warning("the engine is unavailable, the job will be released, the attempt does not count", **facts)
 
 
 def log_not_stored(attempt: Attempt, error: Exception) -> None:
     """Log that a job is completed without its result."""
     facts = {**attempt.log_facts(), "error": error_text(error)}
-    _log.error("the job is completed, but its result could not be stored", **facts)
+    _log.error("job completed, but its result could not be stored", **facts)
 
 
 def log_stopped(attempt: Attempt, why: Stop) -> None:
@@ -181,7 +181,7 @@ def log_stopped(attempt: Attempt, why: Stop) -> None:
     if why is Stop.CANCELLED:
         _log.info("job cancelled, stopping its handler", **facts, outcome="cancelled")
     elif why is Stop.LOST:
-        _log.warning("lease expired, stopping the handler; the job is retried while attempts are left", **facts)
+        _log.warning("lease expired, stopping the handler; the job is retried if it has attempts left", **facts)
 
 
 def shown_keys(outcomes: Sequence[o.Outcome]) -> list[int]:
@@ -190,7 +190,7 @@ def shown_keys(outcomes: Sequence[o.Outcome]) -> list[int]:
 
 
 def final_failure(attempt: Attempt, outcome: FailedOutcome) -> Failure | None:
-    """What follows a failure that cannot be retried, also if the store has not said so; None for any other."""
+    """The failure of a job that cannot be retried, even without the store's reply; None if it could be retried."""
     job = attempt.job
     may_be_retried = isinstance(outcome, o.Retry) or (isinstance(outcome, o.Failed) and not outcome.final)
     if may_be_retried and job.attempts < job.max_attempts:

@@ -1,4 +1,4 @@
-"""Outcomes that may come late: the engine was unavailable or silent, and leases may have lapsed meanwhile."""
+"""Late outcomes: the engine was unavailable or did not reply, and leases may have expired in the meantime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WATCH_SECONDS: Final = 1.0
 
 
 class LateOutcomes:
-    """Knows which leases may have lapsed in an outage, and keeps outcomes in the spool that cannot be reported."""
+    """Tracks which leases may have expired in an outage, and keeps outcomes that cannot be reported in the spool."""
 
     def __init__(
         self,
@@ -37,17 +37,17 @@ class LateOutcomes:
         self.is_late = False
         """The engine was unavailable: outcomes are settled before jobs are leased."""
         self.doubtful: set[Attempt] = set()
-        """Attempts whose leases may have lapsed because the engine was unavailable, until they are extended."""
+        """Attempts whose leases may have expired because the engine was unavailable, until they are extended."""
         self.in_step: Sequence[Outcome] = ()
         """The outcomes that the engine is settling."""
         self._unanswered: tuple[Sequence[Outcome], float] = ((), 0.0)
-        """Those that it was settling when that was last watched, and since when."""
+        """The outcomes that it was settling at the last check, and since when."""
         self._watched_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._keeping: set[asyncio.Task[bool]] = set()
 
     def start(self) -> None:
-        """Watch an engine that does not answer; by a timer, because everything else may be waiting for it."""
+        """Watch for an engine that does not reply, with a timer, because everything else may be waiting for it."""
         self._look_at_leases(now := time.monotonic())
         outcomes, since = self._unanswered
         if outcomes is not self.in_step:
@@ -57,7 +57,7 @@ class LateOutcomes:
         self._timer = asyncio.get_running_loop().call_later(WATCH_SECONDS, self.start)
 
     async def end(self) -> None:
-        """Stop watching, once everything that is to be kept is written."""
+        """Stop watching, once all outcomes to keep are written."""
         if self._timer is not None:
             self._timer.cancel()
         if self._keeping:
@@ -66,7 +66,7 @@ class LateOutcomes:
     # What is in doubt ---------------------------------------------------------------------------
 
     def may_have_lapsed(self, outcomes: Sequence[Outcome]) -> bool:
-        """Whether outcomes must be settled before jobs are leased: their leases may have lapsed."""
+        """Whether outcomes must be settled before jobs are leased, because their leases may have expired."""
         if self.is_late:
             return bool(outcomes)
         if (now := time.monotonic()) - self._watched_at > 2 * WATCH_SECONDS:
@@ -75,12 +75,12 @@ class LateOutcomes:
         return bool(doubtful) and any(leased.get((one.key, one.attempt)) in doubtful for one in outcomes)
 
     def lapsed_meanwhile(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> list[Outcome]:
-        """The outcomes that were refused because the engine was silent for so long that their leases have lapsed."""
+        """The outcomes that were refused because their leases expired while the engine did not reply."""
         lost = [one for one, verdict in zip(outcomes, judged, strict=True) if verdict.verdict is Verdict.LEASE_LOST]
         return [one for one in lost if self._leased.get((one.key, one.attempt)) in self.doubtful]
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle outcomes, and take the leases back that have lapsed; they are in doubt no longer."""
+        """Settle outcomes and renew expired leases; after that, they are known to be valid or lost."""
         judged = await self._store.settle_late(outcomes)
         self.doubtful.difference_update([self._leased.get((one.key, one.attempt)) for one in outcomes])
         return judged
@@ -91,7 +91,7 @@ class LateOutcomes:
         self.doubtful.update(self._unextended(now))
 
     def _unextended(self, now: float) -> Iterable[Attempt]:
-        """The attempts whose leases should have been extended by now, here or by the parent, and were not."""
+        """The attempts whose leases should have been extended by now, here or by the parent, but were not."""
         lease, leased = self._lease_seconds, self._leased.values()
         if self._ledger is not None:
             return leased if 0 < self._ledger.kept_at < now - lease / 3 else ()
@@ -101,8 +101,8 @@ class LateOutcomes:
     # What is kept -------------------------------------------------------------------------------
 
     async def keep_in_outage(self, outcomes: Sequence[Outcome]) -> bool:
-        """Write outcomes that the engine did not take, and those that wait for it; False if there is no spool."""
-        # What ended before the outage was noticed waits for the next step, and must not be lost until then.
+        """Write outcomes that the engine did not accept or that are waiting for it; False if there is no spool."""
+        # Attempts that ended before the outage was noticed wait for the next step; they must not be lost until then.
         unkept = outcomes if self.is_late else [*outcomes, *self._waiting()]
         self.is_late = True
         self.doubtful.update(self._leased.values())
@@ -117,13 +117,13 @@ class LateOutcomes:
             task.add_done_callback(self._keeping.discard)
 
     def keep_unsettled(self) -> None:
-        """Write what the engine has not settled, in case it never does; what it does settle is forgotten again."""
+        """Write outcomes that the engine has not settled, in case it never does; settled ones are deleted again."""
         unsettled = [*self.in_step, *self._waiting()]
         if unsettled and not self.is_late:
             self.is_late = True
             self.keep(unsettled)
 
     def settled(self, outcomes: Sequence[Outcome], judged: Sequence[Judged]) -> None:
-        """After a step: the spool forgets what was accepted; the courier sets aside there what was refused."""
+        """After a step: delete accepted outcomes from the spool. The courier sets refused ones aside there."""
         self._store.forget_outcomes([one for one, verdict in zip(outcomes, judged, strict=True) if verdict.ok])
         self.is_late = bool(self._waiting())

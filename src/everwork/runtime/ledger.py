@@ -1,9 +1,9 @@
 """The table of a process's leased attempts, in memory that it shares with its parent.
 
-The child writes what it holds; the parent extends those leases, sets flags on attempts that are cancelled or lost, and
-reads what is left when the child has died. A slot's state is written last when it is filled, and first when it is
-freed: a reader never sees a half-written slot. A flag is one byte that also names the use of the slot it is for, so
-that a late one does not hit the slot's next attempt. Times are of CLOCK_MONOTONIC, the same for the whole machine.
+The child writes its attempts; the parent extends their leases, flags attempts that were cancelled or lost their lease,
+and reads the remaining ones after the child has died. A slot's state is written last when the slot is filled and first
+when it is freed, so a reader never sees a half-written slot. A flag is one byte that includes the use number of its
+slot, so that a late flag does not hit the slot's next attempt. Times are CLOCK_MONOTONIC, shared by the whole machine.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class SlotState(IntEnum):
     WAITING = 1
     BEGUN = 2
     HUNG = 3
-    """It runs past its timeout, but its outcome is reported."""
+    """Still running past its timeout; its outcome is already reported."""
     ENDED = 4
-    """Its handler has ended and its outcome is reported, but not settled yet."""
+    """Its handler has ended and its outcome is reported, but not yet settled."""
 
 
 class Entry(NamedTuple):
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     worker: int
     state: SlotState
     use: int = 0
-    """Distinguishes this use of the slot from those before and after it."""
+    """Distinguishes this use of the slot from earlier and later ones."""
 
     def is_overdue(self, now: float) -> bool:
         """Whether it has run longer than its timeout."""
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
 
 
 class Vitals(NamedTuple):
-    """Signs of life: when each of the child's two loops last ran, how many attempts have ended and are held."""
+    """Signs of life: when each of the child's two loops last ran, and how many attempts have ended and are held."""
 
     engine_at: float
     handlers_at: float
@@ -114,46 +114,46 @@ class Ledger:
         return slot
 
     def begin(self, slot: int, now: float) -> None:
-        """Its handler begins."""
+        """Record that its handler has started."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
         _TIME.pack_into(self._memory, at + _BEGUN_OFFSET, now)
         self._memory[at + _STATE_OFFSET] = 2
 
     def mark_hung(self, slot: int) -> None:
-        """Its outcome is reported, but its handler does not end."""
+        """Record that its outcome is reported, but its handler has not ended."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET
         if self._memory[at] == 2:
             self._memory[at] = 3
 
     def end(self, slot: int) -> None:
-        """Its handler has ended; what is left is to settle its outcome."""
+        """Record that its handler has ended; its outcome remains to be settled."""
         self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET] = 4
 
     def leave(self, slot: int) -> None:
-        """It has ended and is settled. What has never begun does not count as ended."""
+        """Free the slot of a settled attempt. An attempt that never started does not count as ended."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET
         self._ended += self._memory[at] > 1
         self._memory[at] = 0
         self._free.append(slot)
 
     def flag_of(self, slot: int) -> Stop | None:
-        """Why the parent wants an attempt stopped, if it does."""
+        """Why the parent requests that an attempt is stopped, if it does."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
         why, use = divmod(self._memory[at + _FLAG_OFFSET], _USES)
         return _FLAGS.get(why) if use == self._memory[at + _USE_OFFSET] else None
 
     @property
     def kept_at(self) -> float:
-        """When the parent last looked after the leases of this process; 0 if it has not yet."""
+        """When the parent last extended the leases of this process; 0 if it has not yet."""
         return float(_TIME.unpack_from(self._memory, _KEPT_OFFSET)[0])
 
     def turn_engine(self, now: float) -> None:
-        """Record that the engine's loop runs, and how many attempts have ended and are held."""
+        """Record that the engine's loop is running, and how many attempts have ended and are held."""
         struct.pack_into("<d", self._memory, 0, now)
         struct.pack_into("<QI", self._memory, 16, self._ended, self.slots - len(self._free))
 
     def turn_handlers(self, now: float) -> None:
-        """Record that the handlers' loop runs."""
+        """Record that the handlers' loop is running."""
         struct.pack_into("<d", self._memory, 8, now)
 
     def enter_phase(self, phase: Phase) -> None:
@@ -161,7 +161,7 @@ class Ledger:
         self._memory[28] = int(phase)
 
     def is_off(self, worker: int) -> bool:
-        """Whether the parent has switched a worker off."""
+        """Whether the parent has disabled a worker."""
         return self._memory[HEADER_BYTES + worker] != 0
 
     # The parent's side --------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Ledger:
                 yield Entry._make((slot, *values, SlotState(state), use))
 
     def flag(self, entry: Entry, why: Stop) -> bool:
-        """Flag an attempt as cancelled or lost; returns whether that is new. A reused slot is left alone."""
+        """Flag an attempt as cancelled or lost; returns whether the flag is new. A reused slot is left unchanged."""
         at = _SLOTS_OFFSET + entry.slot * SLOT_BYTES
         # An entry that was read while the slot was reused may have the key of one attempt and the use of the other.
         is_here = _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt)
@@ -191,9 +191,9 @@ class Ledger:
         return True
 
     def keep(self, now: float) -> None:
-        """Record that the leases of the process have been looked after."""
+        """Record that the leases of the process have been extended."""
         _TIME.pack_into(self._memory, _KEPT_OFFSET, now)
 
     def switch(self, worker: int, is_on: bool) -> None:
-        """Switch a worker on or off."""
+        """Enable or disable a worker."""
         self._memory[HEADER_BYTES + worker] = 0 if is_on else 1

@@ -1,4 +1,4 @@
-"""Middleware: users' own code around each call of a handler."""
+"""Middleware: user code around each handler call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from everwork.exceptions import BadConfiguration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a handler, before it is made: the job, and which of its attempts this is.
+    """A handler call, as middleware sees it: the job and its current attempt.
 
-    `attempt` numbers every activation, `attempts` those that count against `max_attempts`, this one included. The
-    arguments are the job's own; they are checked against the handler's annotations when the call is made, so
-    `dataclasses.replace(call, arguments=...)` calls it with others.
+    `attempt` is the number of this attempt; `attempts` is how many count against `max_attempts`, including this one
+    (released attempts do not count). `arguments` are the job's arguments; they are validated when the handler is
+    called, so `proceed(dataclasses.replace(call, arguments=...))` calls it with other arguments.
     """
 
     key: int
@@ -59,15 +59,26 @@ MakeMiddleware = Callable[[], "Middleware"]
 
 
 class Middleware:
-    """Base class of users' middleware around each call of a handler."""
+    """Base class for middleware around each handler call::
+
+        class Timing(Middleware):
+            async def __call__(self, call: Call, proceed: Proceed) -> Any:
+                began = time.monotonic()
+                try:
+                    return await proceed(call)
+                finally:
+                    print(call.type, time.monotonic() - began)
+
+    Pass instances as `middleware` to `Everwork` or `@app.job`, and classes to `Process`.
+    """
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
-        """Call the handler, or not; what this returns or raises counts as the handler's own."""
+        """Run the call with `await proceed(call)`, or skip it. The job ends with what this returns or raises."""
         return await proceed(call)
 
 
 def chained(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
-    """The call wrapped in all middleware, the first outermost."""
+    """The call wrapped in all middleware; the first is the outermost."""
     proceed = innermost
     for one in reversed(middleware):
         proceed = _around(one, proceed)
@@ -79,7 +90,7 @@ def _around(one: Middleware, proceed: Proceed) -> Proceed:
 
 
 def require_middleware(field: str, given: object) -> tuple[Middleware, ...]:
-    """Checked middleware; the first wrong item is named by its index."""
+    """Validated middleware; an error names the index of the first invalid item."""
     if not isinstance(given, list | tuple):
         raise BadConfiguration(f"{field}: must be a list of middleware, not {shown(given)}")
     for at, one in enumerate(given):

@@ -21,11 +21,11 @@ CANCEL_SECONDS = 1.0
 
 
 class Openable(Protocol):
-    """What a portal opens, runs and closes in its thread."""
+    """An object that a portal opens, runs and closes in its thread."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether opening may wait for a server that does not answer."""
+        """Whether opening can wait for a server that does not reply."""
         ...
 
     async def open(self, *, upkeep: bool = True) -> None:
@@ -55,7 +55,7 @@ class CurrentLoop:
 
 
 class Portal(Generic[S]):
-    """Runs the service in a thread of its own, so that a blocked handler never stops heartbeats."""
+    """Runs the service in its own thread, so that a handler that blocks never stops heartbeats."""
 
     def __init__(self, make_service: Callable[[], S], *, upkeep: bool = True) -> None:
         self._make_service = make_service
@@ -89,7 +89,7 @@ class Portal(Generic[S]):
         return self._ready.done() and self._ready.exception() is not None
 
     def open(self, prepare: Use[S, None]) -> Future[None]:
-        """Open the service, once; every caller that waits for it gets its errors."""
+        """Open the service once; every waiting caller gets the error if it fails."""
         if self._may_open.acquire(blocking=False):
             self.loop.call_soon_threadsafe(self._start_opening, prepare)
         return self._ready
@@ -109,9 +109,9 @@ class Portal(Generic[S]):
             raise
 
     def start(self, use: Use[S, T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
-        """Start to use the service: a future of the calling loop, and a function that cancels.
+        """Start a call to the service; returns a future of the calling loop and a function that cancels the call.
 
-        A future and not a task, so that it survives when all tasks of the calling loop are cancelled.
+        It is a future and not a task, so that it survives when all tasks of the calling loop are cancelled.
         """
         here = asyncio.get_running_loop()
         future: asyncio.Future[T] = here.create_future()
@@ -142,7 +142,7 @@ class Portal(Generic[S]):
             raise RuntimeError("a blocking call from the engine's thread would deadlock")
 
     def close(self) -> None:
-        """Close the service and end the thread; blocks until both are done."""
+        """Close the service and end the thread; blocks until both have ended."""
         self.require_other_thread()
         if not self.is_broken:
             closing = asyncio.run_coroutine_threadsafe(self._close(), self.loop)
@@ -180,7 +180,7 @@ class Portal(Generic[S]):
         self._ready.set_result(None)
 
     def before_close(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Await something in the engine's loop before the service is closed, the last first; called in that loop."""
+        """Await this in the engine's loop before the service is closed, last added first; called in that loop."""
         self._before_close.append(act)
 
     async def _close(self) -> None:
@@ -189,7 +189,7 @@ class Portal(Generic[S]):
             await self._before_close.pop()()
         if self._opening is not None:
             if self._is_remote:
-                self._opening.cancel()  # Do not wait for a server that does not answer.
+                self._opening.cancel()  # Do not wait for a server that does not reply.
             await asyncio.wait([self._opening])
         service, self._service = self._service, None
         if service is not None:
@@ -216,17 +216,17 @@ class Portal(Generic[S]):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(_cancel_tasks())  # Those that were started while it stopped.
+            self.loop.run_until_complete(_cancel_tasks())  # Tasks that were started while it stopped.
         finally:
             self.loop.close()
 
 
 Host = Portal[Any] | CurrentLoop
-"""Where a source of jobs runs: in the engine's thread or in the handlers' own loop."""
+"""The host of a source of jobs: the engine's thread or the handlers' own loop."""
 
 
 async def _cancel_tasks() -> None:
-    """Let callers that still wait get an error: after this the loop does not run."""
+    """Cancel remaining tasks, so that waiting callers get an error: the loop stops after this."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

@@ -1,4 +1,4 @@
-"""The workers of one process: a source of jobs, an executor in the handlers' loop, and their stop."""
+"""The workers of one process: a source of jobs, an executor in the handlers' loop, and how they stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from everwork.runtime.source import Deliver, JobSource, Report, StopAttempt
 log = get_logger("everwork")
 
 CANCEL_SECONDS = 5.0
-"""How long cancelled handlers may take to end by default, before their leases are left to lapse."""
+"""How long cancelled handlers get to end by default, before their leases are left to expire."""
 
 
 class Runtime:
@@ -56,15 +56,15 @@ class Runtime:
         else:
             self._source = make_source(self._deliver, self._stop_attempt)
         self.ended: Future[None] = Future()
-        """Resolved at the end of `run`, for waiters in other threads and loops."""
+        """Resolved at the end of `run`, for callers in other threads and loops."""
         self.fetched: Future[None] = Future()
-        """Resolved when the source has ended: whatever has an outcome is settled."""
+        """Resolved when the source has ended and all outcomes are settled."""
         for handler in handlers:
             self.add(handler)
 
     @property
     def running(self) -> int:
-        """How many attempts run now."""
+        """How many attempts are running."""
         return self._executor.running
 
     @property
@@ -73,30 +73,30 @@ class Runtime:
         return self._executor.ended
 
     def add(self, handler: Handler) -> None:
-        """Add a handler, also while others run; called in the handlers' loop."""
+        """Add a handler, even while others are running; called in the handlers' loop."""
         taken = {queue for other in self._handlers.values() for queue in other.queues}
         if handler.name in self._handlers or not taken.isdisjoint(handler.queues):
-            raise BadConfiguration(f"worker '{handler.name}': it, or a source of it, is there already")
+            raise BadConfiguration(f"worker '{handler.name}': this worker or one of its sources has already been added")
         self._handlers[handler.name] = handler
         self._executor.add(handler)
         self._in_source(self._source.add, handler)
 
     def stop_fetching(self) -> None:
-        """Lease no more jobs, and release those not begun, even while a handler blocks its loop; from any thread."""
+        """Lease no more jobs and release those not started, even while a handler blocks its loop; from any thread."""
         self._in_source(self._source.stop_fetching)
 
     def stop_soft(self) -> None:
-        """Lease and begin no more; called in the handlers' loop."""
+        """Lease and start no more jobs; called in the handlers' loop."""
         self.stop_fetching()
         self._executor.stop_soft()
 
     def stop_running(self) -> None:
-        """Cancel and release what runs; called in the handlers' thread."""
+        """Cancel and release running jobs; called in the handlers' thread."""
         self._executor.stop_soft()
         self._executor.stop_running()
 
     def release_running(self) -> None:
-        """Release what runs without waiting for its handlers, before the process ends; from any thread."""
+        """Release running jobs without waiting for their handlers, before the process exits; from any thread."""
         self._in_source(self._source.release_running)
 
     @property
@@ -109,10 +109,10 @@ class Runtime:
         return self._executor.is_runner(task)
 
     async def run(self, shutdown_timeout: float | None, cancel_seconds: float | None = CANCEL_SECONDS) -> None:
-        """Work until stopped, then in stages: finish, cancel, let leases expire. If cancelled, it cancels the handlers.
+        """Run until stopped, then stop in stages: finish, cancel, let leases expire. Cancelling this cancels handlers.
 
-        `shutdown_timeout`: how long handlers may take to finish after a stop, unless a second one is requested;
-        `cancel_seconds`: how long they may take once cancelled. None: no limit.
+        `shutdown_timeout`: how long handlers get to finish after a stop, unless a second stop is requested;
+        `cancel_seconds`: how long they get once cancelled. None: no limit.
         """
         self._executor.owner = asyncio.current_task()
         try:
@@ -137,7 +137,7 @@ class Runtime:
             self.fetched.set_result(None)
 
     async def _end(self, fetching: asyncio.Future[None], cancel_seconds: float | None) -> None:
-        """Cancel what still runs, give it a little time, and let the leases of the rest lapse."""
+        """Cancel jobs that are still running, wait briefly, and let the leases of the rest expire."""
         if not fetching.done():
             self.stop_soft()
             self._executor.stop_running()
@@ -147,7 +147,7 @@ class Runtime:
         if fetching.done():
             await fetching
         else:
-            log.error("the engine does not answer, jobs without a stored outcome are retried when their leases expire")
+            log.error("the engine does not respond, jobs without a stored outcome are retried when their leases expire")
 
     # Between two loops. Each of these is called in one thread and acts in the other.
 

@@ -1,4 +1,4 @@
-"""One step of a fetcher, made again while the engine is unavailable; an outcome that cannot be stored is found."""
+"""One step of a fetcher, retried while the engine is unavailable; an outcome that cannot be stored is isolated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everwork.runtime.source import JobStore
 
 
 class Settler:
-    """Settles outcomes and leases jobs, whatever the engine does; `waiting`: the outcomes of the next step."""
+    """Settles outcomes and leases jobs despite outages; `waiting` are the outcomes of the next step."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Settler:
         self._outage = engine_outage("fetcher")
         self._unstorable: set[tuple[int, int]] = set()
         self.abandoned = asyncio.Event()
-        """Set to wait for an unavailable engine no longer."""
+        """Set to stop waiting for an unavailable engine."""
         self.is_answer_lost = False
-        """A step may have leased jobs that are unknown here; the fetcher looks for them."""
+        """Whether a step may have leased jobs that are unknown here; the fetcher looks for them."""
 
     async def step(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement | None:
-        """Settle, retrying while the engine is unavailable; settling is idempotent. None: another step comes first."""
+        """Settle, and retry while the engine is unavailable (settling is idempotent); None: another step goes first."""
         delays = self._delays()
         self._late.in_step = outcomes
         while True:
@@ -62,10 +62,10 @@ class Settler:
                 self.is_answer_lost = True
                 delay = next(delays, None)
                 if delay is None:
-                    raise  # The retries are used up.
+                    raise  # No retries left.
                 await first_of(self.abandoned, seconds=delay)
                 if self._waiting() and not outcomes:
-                    return None  # What has ended meanwhile is settled before more is leased.
+                    return None  # Attempts that have ended in the meantime are settled before more jobs are leased.
             except Exception as error:
                 if not outcomes:
                     raise
@@ -73,18 +73,18 @@ class Settler:
                 demands = []
 
     async def _settle(self, outcomes: list[Outcome], demands: list[Demand]) -> Settlement:
-        """One step; after an outage, outcomes are settled alone, because their leases may have lapsed."""
+        """One step; after an outage, outcomes are settled separately, because their leases may have expired."""
         if not self._late.may_have_lapsed(outcomes):
             return await self._store.step(outcomes, demands)
         return Settlement(await self._late.settle(outcomes), Activation([], 0, 0, (0,) * len(demands)))
 
     async def _isolate_bad_outcome(self, outcomes: list[Outcome], error: Exception) -> list[Outcome]:
-        """Bisect a batch that the engine refuses until the bad outcome is found, which becomes a failure."""
+        """Bisect a batch that the engine refuses until the bad outcome is found; it becomes a failure."""
         if len(outcomes) == 1:
             key, attempt = outcomes[0].key, outcomes[0].attempt
             self._log.unstorable(outcomes[0], error)
             if (key, attempt) in self._unstorable:
-                return []  # Not even as a failure: the lease lapses.
+                return []  # Not even the failure can be stored: the lease expires.
             self._unstorable.add((key, attempt))
             return [Failed(key, attempt, error_text(f"its outcome cannot be stored: {error}"), final=True)]
         middle = len(outcomes) // 2
@@ -93,7 +93,7 @@ class Settler:
             try:
                 await self._store.step(half)
             except EngineError:
-                pass  # The caller retries all of it.
+                pass  # The caller retries the whole batch.
             except Exception as problem:  # noqa: BLE001 - the search goes on in this half
                 half = await self._isolate_bad_outcome(half, problem)  # noqa: PLW2901 - what it has become
             checked += half

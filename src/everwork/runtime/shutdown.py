@@ -18,13 +18,13 @@ log = get_logger("everwork")
 T = TypeVar("T")
 
 SHUTDOWN_SECONDS = 30.0
-"""How long a stopped application waits for what runs, by default."""
+"""How long a stopped application waits for running jobs by default."""
 SETTLE_SECONDS = 1.0
 """The part of a process's last seconds that is reserved for storing outcomes."""
 
 
 class StopSignal:
-    """The first request stops gracefully, the second cancels. Any thread may request it; one event loop waits for it.
+    """The first request stops gracefully, the second cancels. Any thread can request it; one event loop waits for it.
 
     `soft`: the caller's own event; setting it also stops gracefully.
     """
@@ -45,7 +45,7 @@ class StopSignal:
         self.soft.set()
 
     async def comes_before(self, preparation: Coroutine[Any, Any, None]) -> bool:
-        """Whether a stop is requested before a preparation has ended, which is then cancelled."""
+        """Whether a stop is requested before a preparation has ended; the preparation is then cancelled."""
         preparing = asyncio.ensure_future(preparation)
         try:
             await first_of(self.soft, work=preparing)
@@ -59,14 +59,14 @@ class StopSignal:
 
 
 def on_stop_signals(act: Callable[[], object]) -> None:
-    """Act at each SIGINT and SIGTERM, in the running event loop; only the main thread gets signals."""
+    """Call `act` for each SIGINT and SIGTERM, in the running event loop; only the main thread gets signals."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, act)
 
 
 def require_no_loop(what: str, instead: str) -> None:
-    """Refuse a call that runs an event loop of its own where one runs already."""
+    """Refuse a call that would run its own event loop inside a running one."""
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise BadConfiguration(f"{what}: an event loop is already running in this thread; use `{instead}`")
@@ -85,12 +85,12 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         if left:
             _, stuck = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
             for task in stuck:
-                log.error("a task does not stop, leaving it behind", task=repr(task.get_coro()))
+                log.error("task ignores its cancellation, abandoning it", task=repr(task.get_coro()))
             loop.set_exception_handler(lambda *_: None)
         asyncio.set_event_loop(None)
         loop.close()
 
 
 def calls_share(seconds: float) -> float:
-    """How much of a process's last seconds its cancelled calls may take."""
+    """How much of a process's last seconds its cancelled calls get."""
     return max(seconds - SETTLE_SECONDS, seconds / 2)

@@ -1,4 +1,4 @@
-"""Where the jobs of a runtime come from: a fetcher on a store, or a worker's stream."""
+"""Sources of jobs for a runtime: a fetcher on a store, or a worker's stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everwork.runtime.attempt import Attempt, Stop
 from everwork.runtime.handler import Handler
 
 Report = tuple[Attempt, Outcome | None, bool]
-"""An attempt, its outcome if it is known and would be accepted, and whether its runner is free again."""
+"""An attempt, its outcome (if known and acceptable), and whether its runner is free again."""
 Deliver = Callable[[Sequence[Attempt]], None]
 """Takes attempts to run."""
 StopAttempt = Callable[[Attempt, Stop], None]
@@ -22,7 +22,7 @@ class JobSource(Protocol):
     """Leases jobs, delivers them as attempts, and settles their outcomes; in one event loop."""
 
     def add(self, handler: Handler) -> None:
-        """Add a handler, also while others run: from now on its jobs are leased."""
+        """Add a handler, even while others are running: its jobs are leased from now on."""
         ...
 
     async def run(self) -> None:
@@ -34,48 +34,48 @@ class JobSource(Protocol):
         ...
 
     def stop_fetching(self) -> None:
-        """Lease no more jobs; those that have not begun are released, here or by the executor."""
+        """Lease no more jobs; those that have not started are released, here or by the executor."""
         ...
 
     def release_running(self) -> None:
-        """Release also what runs, and do not wait for its handlers: the process ends, and they with it."""
+        """Release running jobs, too, without waiting for their handlers: the process is about to exit."""
         ...
 
     def abandon(self) -> None:
-        """Stop waiting for attempts that do not stop and for an unavailable store: their leases lapse."""
+        """Stop waiting for attempts that do not stop and for an unavailable store; their leases expire."""
         ...
 
 
 class JobStore(Protocol):
-    """What a fetcher needs of a store."""
+    """The store, as a fetcher uses it."""
 
     def step(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Coroutine[Any, Any, Settlement]:
         """Settle outcomes and lease jobs in one step."""
         ...
 
     def settle_late(self, outcomes: Sequence[Outcome]) -> Coroutine[Any, Any, list[Judged]]:
-        """Settle attempts that ended while the engine was unavailable; lapsed leases are taken back where possible."""
+        """Settle attempts that ended while the engine was unavailable; expired leases are renewed where possible."""
         ...
 
     def keep_outcomes(self, outcomes: Sequence[Outcome]) -> Coroutine[Any, Any, bool]:
-        """Write outcomes that cannot be settled now where they survive this process; False without such a place."""
+        """Write outcomes that cannot be settled now to the spool; False without a spool."""
         ...
 
     async def unkept(self, attempts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those of the attempts, by key and number, that have no outcome there."""
+        """The attempts, by key and number, that have no outcome in the spool."""
         ...
 
     @property
     def patience(self) -> float | None:
-        """After how many seconds without an answer outcomes are to be written there; None without such a place."""
+        """After how many seconds without a reply outcomes are written to the spool; None without a spool."""
         ...
 
     def note_outage(self) -> None:
-        """Leases may have lapsed because the store was unavailable: extend them as if they had."""
+        """Leases may have expired because the store was unavailable: extend them as if they had."""
         ...
 
     def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Remove outcomes from there that are settled."""
+        """Delete settled outcomes from the spool."""
         ...
 
     def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> Coroutine[Any, Any, list[LeaseStatus]]:
@@ -83,7 +83,7 @@ class JobStore(Protocol):
         ...
 
     def check(self, leases: Sequence[Lease]) -> Coroutine[Any, Any, list[LeaseStatus]]:
-        """Whether leases still hold; one status per lease."""
+        """Whether leases are still valid; one status per lease."""
         ...
 
     def held(self, worker: str) -> Coroutine[Any, Any, dict[tuple[int, int], None]]:
@@ -91,9 +91,9 @@ class JobStore(Protocol):
         ...
 
     def mark(self) -> int:
-        """The number of wake-ups so far."""
+        """The number of wake-ups so far, for `wait_for_jobs`."""
         ...
 
     def wait_for_jobs(self, types: Sequence[str], timeout_ms: int, since: int) -> Coroutine[Any, Any, bool]:
-        """Wait until jobs of these types may be due or a wake-up came after the mark `since`; False on timeout."""
+        """Wait until jobs of these types may be due, or for a wake-up after the mark `since`; False on timeout."""
         ...

@@ -1,7 +1,7 @@
-"""Tracebacks of handlers that raised, and stacks of those that timed out, as texts that are kept with their attempts.
+"""Tracebacks of handlers that raised, and stacks of handlers that timed out, as text stored with their attempts.
 
-They show what a traceback shows: places and lines of code, exceptions and their messages, never values of variables.
-Everything is bounded: whatever was raised, at most a few dozen lines of source are looked up.
+They show what a traceback shows: files, lines of code, exceptions and their messages, never values of variables.
+Everything is bounded: whatever was raised, at most a few dozen lines of source are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from everwork.core.limits import TRACEBACK_CHARS_MAX
 from everwork.core.texts import error_text, traceback_text
 
 FRAMES_MAX: Final = 30
-"""The innermost frames tell where it is stuck; an endless recursion must not fill the text."""
+"""The innermost frames show where it is stuck; an endless recursion must not fill the text."""
 FRAMES_MIN: Final = 3
 CHAIN_MAX: Final = 8
 """How many exceptions are shown of those that led to the one that was raised."""
@@ -35,7 +35,7 @@ _CONTEXT: Final = "During handling of the above exception, another exception occ
 
 
 def traceback_of(error: BaseException) -> str | None:
-    """The traceback of what a handler raised, with the exceptions that led to it; None if it cannot be made."""
+    """The traceback of an exception that a handler raised, with its causes; None if it cannot be formatted."""
     frames = FRAMES_MAX
     try:
         while len(text := "\n".join(_lines(error, frames))) > TRACEBACK_CHARS_MAX and frames > FRAMES_MIN:
@@ -46,7 +46,7 @@ def traceback_of(error: BaseException) -> str | None:
 
 
 class _Link(NamedTuple):
-    """An exception, and how it came from the one before it."""
+    """An exception, and how it followed from the one before it."""
 
     error: BaseException
     how: str | None
@@ -114,7 +114,7 @@ def _cut(message: str) -> str:
 
 
 def _frames_of(error: BaseException, frames_max: int) -> tuple[deque[tuple[FrameType, int]], int]:
-    """The innermost frames, without those of this package above the user's code; and how many are left out."""
+    """The innermost frames, without those of this package above the user's code, and how many are left out."""
     frames: deque[tuple[FrameType, int]] = deque(maxlen=frames_max)
     seen, is_users = 0, False
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -137,7 +137,7 @@ _THREADS: Final = f"{__package__}.threads"
 
 
 def stack_of_task(task: asyncio.Task[Any]) -> str:
-    """The stack of what a task awaits, below the frames of the modules that call handlers."""
+    """The stack of a task, below the frames of the modules that call handlers."""
     return _text(_below_callers(list(_awaited_frames(task.get_coro()))))
 
 
@@ -152,7 +152,7 @@ def stack_of_thread(identity: int | None) -> str:
 
 
 def stack_of_error(error: BaseException) -> str:
-    """The stack at which a handler was interrupted: its own frames, without those of this package around them."""
+    """The stack of an interrupted handler: its own frames, without those of this package around them."""
     frames, _ = _frames_of(error, FRAMES_MAX)
     while frames and _is_own(frames[-1][0]):  # The frames of the signal handler.
         frames.pop()
@@ -160,7 +160,7 @@ def stack_of_error(error: BaseException) -> str:
 
 
 def _awaited_frames(awaited: Any) -> Iterator[FrameType]:
-    """The frames of a chain of coroutines, generators and asynchronous generators, outermost first."""
+    """The frames of a chain of coroutines, generators and async generators, outermost first."""
     while awaited is not None:
         for frame_name, next_name in (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await")):
             frame = getattr(awaited, frame_name, None)
@@ -205,7 +205,7 @@ def _runs_handlers(frames: list[Frame]) -> bool:
 
 
 def _of_handler(frames: list[Frame]) -> list[Frame]:
-    """The innermost frames, down to the code of this package that has called the handler."""
+    """The innermost frames, up to the code of this package that called the handler."""
     handler: list[Frame] = []
     for frame in frames:
         if frame[0].startswith(_PACKAGE):

@@ -13,7 +13,7 @@ Call = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
 
 
 class HandlerThreads:
-    """As many threads as were ever needed at the same time; the callers bound their number."""
+    """A pool that grows to the number of threads needed concurrently; the callers limit it."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()
@@ -29,7 +29,7 @@ class HandlerThreads:
         future: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(self._free)
         self._busy += 1
-        if self._is_closed:  # An abandoned handler still closes what it opened.
+        if self._is_closed:  # An abandoned handler still closes its resources.
             threading.Thread(target=self._call, args=(call, future, loop), daemon=True).start()
             return future
         if self._busy > self._threads:
@@ -39,7 +39,7 @@ class HandlerThreads:
         return future
 
     def close(self) -> None:
-        """Stop idle threads; busy ones end with their call. A later call gets its own thread."""
+        """Stop idle threads; busy ones end after their call. A later call gets a new thread."""
         self._is_closed = True
         for _ in range(self._threads):
             self._inbox.put(None)
@@ -50,14 +50,14 @@ class HandlerThreads:
         return threading.get_ident() in self._identities
 
     def identity_of(self, future: asyncio.Future[Any]) -> int | None:
-        """The thread in which a call runs; None if it does not run."""
+        """The thread in which a call is running; None if it is not running."""
         return self._at_work.get(future)
 
     def _free(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
         self._at_work.pop(future, None)
         if not future.cancelled():
-            future.exception()  # Its attempt may be over: asyncio would log that it was never retrieved.
+            future.exception()  # The attempt may have ended: asyncio would log that the exception was never retrieved.
 
     def _work(self) -> None:
         self._identities.add(threading.get_ident())
@@ -66,7 +66,7 @@ class HandlerThreads:
                 return
 
     def _call(self, call: Callable[[], Any], future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop) -> bool:
-        """Make one call; return whether its event loop still runs."""
+        """Make one call; return whether its event loop is still running."""
         process = os.getpid()
         self._at_work[future] = threading.get_ident()
         try:
@@ -74,7 +74,7 @@ class HandlerThreads:
         except BaseException as raised:  # noqa: BLE001 - user code; it goes to the caller
             value, error = None, raised
         if os.getpid() != process:
-            os._exit(0 if error is None else 1)  # The handler forked, and its child must not become a worker.
+            os._exit(0 if error is None else 1)  # The handler forked; the child process must not act as a worker.
         try:
             loop.call_soon_threadsafe(_resolve, future, value, error)
         except RuntimeError:
@@ -88,7 +88,7 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
     if error is None:
         future.set_result(value)
     elif issubclass(type(error), StopIteration) or not issubclass(type(error), Exception):
-        # Not allowed in a future: it would end the loop, or look like a cancellation. (`isinstance` asks the error.)
+        # Not allowed in a future: it would end the loop or look like a cancellation. (`isinstance` runs its code.)
         future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
         future.set_exception(error)

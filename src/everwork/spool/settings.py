@@ -22,10 +22,13 @@ PATIENCE_SECONDS_DEFAULT: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """A local file for offline mode: stores jobs and outcomes while the engine is unavailable.
+    """A local file for offline mode: keeps jobs and outcomes while the engine is unavailable, and delivers them later.
 
-    `max_bytes` and `max_age` (seconds) limit its contents. An engine that has not answered within `patience` seconds
-    counts as unavailable.
+    Args:
+        path: The path of the file.
+        max_bytes: The maximum size of its contents. Default: 256 MiB.
+        max_age: Entries that could not be delivered within this many seconds are set aside. Default: 7 days.
+        patience: An engine that has not replied within this many seconds counts as unavailable. Default: 5.
     """
 
     path: str

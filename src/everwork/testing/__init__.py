@@ -1,6 +1,6 @@
-"""For users' tests: an application on an in-memory store, with a virtual clock. See docs/how-to/testing.md.
+"""Test tools: run the jobs of an application on an in-memory store, with a virtual clock. See docs/how-to/testing.md.
 
-Names are loaded on first use: pytest imports this package at every start.
+Names are loaded on first use, because pytest imports this package at every start.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Queries, assertions and faults of a stage, all without await, so that none can be forgotten."""
+"""Queries, assertions and faults of a stage, all without await, so that no await can be forgotten."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Assertions:
     # Queries ------------------------------------------------------------------------------------
 
     def jobs(self, type: str | None = None, state: State | str | None = None) -> list[Job]:
-        """The jobs of a type, or of all types, in a state, or in any; oldest first."""
+        """Return the jobs of a type (default: all) in a state (default: any), oldest first."""
         states = frozenset() if state is None else frozenset([_state(state)])
 
         async def find(service: JobService) -> list[Job]:
@@ -45,23 +45,23 @@ class Assertions:
         return self._harness.run(find)[::-1]
 
     def dead_letters(self, type: str | None = None) -> list[Job]:
-        """The jobs in state `failed`."""
+        """Return the failed jobs, of a type or of all types."""
         return self.jobs(type, State.FAILED)
 
     def job(self, key: int) -> Job:
-        """A job by its key."""
+        """Return a job by its key."""
         return Job.of(self._harness.run(lambda service: service.get(key)))
 
     def history(self, key: int) -> list[HistoryEntry]:
-        """How a job's attempts ended, oldest first."""
+        """Return how each attempt of a job ended, oldest first."""
         return self._harness.run(lambda service: in_process(service).history(key))
 
     def explain(self, key: int) -> Explanation:
-        """Why a job is not running."""
+        """Explain why a job is not running."""
         return self._harness.run(lambda service: in_process(service).explain(key))
 
     def type(self, type: str) -> TypeInfo:
-        """What the store knows of a type: its policy, its breaker, whether it is paused."""
+        """Return a job type: its policy, its breaker, and whether it is paused."""
 
         async def known(service: JobService) -> list[TypeInfo]:
             return await service.types()
@@ -73,9 +73,10 @@ class Assertions:
     def assert_enqueued(
         self, type: str, /, *, count: int | None = None, variables: Mapping[str, Any] | None = None, **arguments: Any
     ) -> list[Job]:
-        """Jobs of a type were created, with at least these arguments; returns them, whatever their state.
+        """Assert that jobs of a type were created with these arguments (among others), and return them.
 
-        `count`: exactly this many. `variables` takes arguments whose names collide with these parameters.
+        The jobs can be in any state. `count` is the exact number expected. Pass arguments named like one of these
+        parameters in the mapping `variables`.
         """
         __tracebackhide__ = True
         wanted = as_stored({**(variables or {}), **arguments})
@@ -91,17 +92,17 @@ class Assertions:
     def assert_not_enqueued(
         self, type: str, /, *, variables: Mapping[str, Any] | None = None, **arguments: Any
     ) -> None:
-        """No job of a type was created with these arguments."""
+        """Assert that no job of a type was created with these arguments."""
         __tracebackhide__ = True
         self.assert_enqueued(type, count=0, variables=variables, **arguments)
 
     def assert_completed(self, key: int) -> Job:
-        """A job is completed."""
+        """Assert that a job is completed, and return it."""
         __tracebackhide__ = True
         return self._require_state(key, State.COMPLETED)
 
     def assert_failed(self, key: int, error: str | None = None) -> Job:
-        """A job is a dead letter, and its error contains this text."""
+        """Assert that a job is a dead letter whose error contains this text, and return it."""
         __tracebackhide__ = True
         job = self._require_state(key, State.FAILED)
         if error is not None and error not in (job.last_error or ""):
@@ -111,7 +112,7 @@ class Assertions:
     def assert_retried(
         self, key: int, times: int | None = None, *, after: Sequence[float] | None = None
     ) -> list[float]:
-        """Attempts of a job failed and were, or will be, retried: this many times, after this many seconds each."""
+        """Assert that a job was or will be retried: `times` times, after the delays in `after` (seconds)."""
         __tracebackhide__ = True
         delays = retry_delays(self.history(key))
         is_right = bool(delays) if times is None and after is None else times in (None, len(delays))
@@ -133,7 +134,9 @@ class Assertions:
         try:
             return self.job(key)
         except JobNotFound:
-            raise AssertionError(f"there is no job {key}; finished ones are deleted when their time is over") from None
+            raise AssertionError(
+                f"there is no job {key}; finished jobs are deleted after their retention period"
+            ) from None
 
     def _describe(self, job: Job) -> str:
         explained = self.explain(job.key).text if job.state is State.PENDING else None
@@ -143,28 +146,30 @@ class Assertions:
         if jobs:
             return JobStory(self.clock.start_ms).arguments_of(jobs)
         others = sorted({job.type for job in self.jobs()})
-        return f"there is none; jobs were created of {', '.join(others)}" if others else "no job was created at all"
+        return (
+            f"found none; jobs were created of these types: {', '.join(others)}" if others else "no jobs were created"
+        )
 
     # Faults -------------------------------------------------------------------------------------
 
     def crash_before_settle(self, type: str | None = None, *, times: int = 1) -> None:
-        """The next attempt (of a type) runs, and its worker dies before settling it: the job runs again, later."""
+        """Fault: the worker of the next attempt (of a type) dies before the outcome is settled; the job runs again."""
         self._plan_fault(Fault.CRASH_BEFORE_SETTLE, type, times)
 
     def crash_after_settle(self, type: str | None = None, *, times: int = 1) -> None:
-        """The next outcome (of a type) is stored, but the reply is lost, so that it is reported once more."""
+        """Fault: the next outcome (of a type) is stored, but the reply is lost, so the worker reports it again."""
         self._plan_fault(Fault.CRASH_AFTER_SETTLE, type, times)
 
     def duplicate_delivery(self, type: str | None = None, *, times: int = 1) -> None:
-        """The next attempt (of a type) reaches the handler twice; the second outcome changes nothing."""
+        """Fault: the next attempt (of a type) is delivered to the handler twice; the second outcome is discarded."""
         self._plan_fault(Fault.DUPLICATE_DELIVERY, type, times)
 
     def lose_lease(self, type: str | None = None, *, times: int = 1) -> None:
-        """The next attempt (of a type) ends after its lease: its outcome is refused, and the job runs again."""
+        """Fault: the lease of the next attempt (of a type) expires while it runs; the job runs again."""
         self._plan_fault(Fault.LOSE_LEASE, type, times)
 
     def engine_away(self, *, calls: int = 1) -> None:
-        """The next calls that create jobs raise `EngineUnavailable`."""
+        """Fault: the next calls that create jobs raise `EngineUnavailable`."""
         self._harness.faults.refusals.left = whole_number("calls", calls, 1, TIMES_MAX)
 
     def pause(self, type: str, *, paused: bool = True) -> None:
@@ -195,7 +200,7 @@ class JobStory:
         self._start_ms = start_ms
 
     def of(self, job: Job, history: Iterable[HistoryEntry], explained: str | None = None) -> str:
-        """A job's state and how it came to it."""
+        """A job's state and history."""
         head = f"job {job.key} of type '{job.type}' is {job.state.label}"
         if explained:
             head += f" ({explained})"
@@ -213,7 +218,7 @@ class JobStory:
         if entry.error:
             line += f": {entry.error}"
         if entry.retry_at_ms is not None:
-            line += f"; again {seconds(entry.retry_at_ms - entry.at_ms)} s later"
+            line += f"; retry after {seconds(entry.retry_at_ms - entry.at_ms)} s"
         return line
 
 
@@ -223,7 +228,7 @@ def seconds(ms: int) -> str:
 
 
 def as_list(numbers: Iterable[float]) -> str:
-    """Numbers for people."""
+    """Numbers as readable text."""
     return ", ".join(f"{number:g}" for number in numbers)
 
 
@@ -233,7 +238,7 @@ def retry_delays(history: Iterable[HistoryEntry]) -> list[float]:
 
 
 def as_stored(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments as a job has them: with dates, tuples and the like converted to JSON."""
+    """Arguments as stored in a job: dates, tuples and similar values converted to JSON."""
     return decode(encode_object("arguments", arguments, PAYLOAD_BYTES_MAX))  # type: ignore[no-any-return]
 
 

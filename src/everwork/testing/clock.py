@@ -22,37 +22,40 @@ from everwork.service.triggers.loop import Scheduled
 from everwork.testing.store import RehearsalEngine
 
 START: Final = datetime(2026, 1, 5, tzinfo=UTC)
-"""Where every rehearsal begins, so that every run of a test is the same: a Monday, at midnight."""
+"""The start of every rehearsal, so that every test run is the same: a Monday, at midnight."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class VirtualClock:
-    """An engine's clock; `Everwork(url, clock=VirtualClock())` takes one, too. It is monotonic."""
+    """A clock that moves only when a test moves it; `stage.clock` is one. It cannot be set back.
+
+    `Everwork(url, clock=VirtualClock())` uses one on any store.
+    """
 
     def __init__(self, start: datetime = START) -> None:
         self.start_ms = self.now_ms = instant("start", start)
 
     def __call__(self) -> int:
-        """The current time in milliseconds UTC, as engines need it."""
+        """Return the current time in milliseconds since 1970, UTC, as engines need it."""
         return self.now_ms
 
     def now(self) -> datetime:
-        """The current time as a datetime, for `run_at`, and for code under test that takes a clock."""
+        """Return the current time as a datetime in UTC, for `run_at` and for code under test that takes a clock."""
         return _EPOCH + timedelta(milliseconds=self.now_ms)
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Move the clock, and nothing else: no sweep, no trigger. See `Stage.advance`."""
+        """Move only the clock. `Stage.advance` also expires leases and fires triggers."""
         self.move_to(self.now_ms + span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds))
 
     def move_to(self, instant_ms: int) -> None:
-        """Move the clock to an instant."""
+        """Move the clock to a time, in milliseconds since 1970, UTC."""
         if not self.now_ms <= instant_ms <= INSTANT_MS_MAX:
-            raise InvalidInput("clock", "must not be set back, nor beyond the year 9999")
+            raise InvalidInput("clock", "must not be set back or beyond the year 9999")
         self.now_ms = instant_ms
 
 
 def span_ms(*, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
-    """A span of time in milliseconds; negative ones are refused."""
+    """A duration in milliseconds; negative ones are refused."""
     given = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
     for name, value in given.items():
         checks.number(name, value, 0, INSTANT_MS_MAX / 1000)
@@ -70,14 +73,14 @@ FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name WHERE t.back_ms IS NOT N
 
 
 class Instants(NamedTuple):
-    """When the next existing job may run here, and when anything at all happens next."""
+    """When the next existing job can run here, and when anything happens next."""
 
     work_ms: int | None
     any_ms: int | None
 
 
 async def next_instants(engine: RehearsalEngine, queues: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
-    """The next instants, by the engine's clock. The store returns the first of each kind, never every job."""
+    """The next instants, by the engine's clock. The store returns only the first of each kind."""
     marks = await engine.trigger_marks([one.name for one in triggers])
     points = [
         next_point(one.plan, mark.began_ms, mark.last_ms, marks.now_ms)
@@ -100,14 +103,14 @@ async def all_jobs(service: JobService, wanted: JobFilter) -> AsyncIterator[Stor
 
 
 def _next_of_jobs(cursor: sqlite3.Cursor, queues: Collection[QueueKey], now_ms: int) -> tuple[int | None, int | None]:
-    """When the next job may run, and when the next event happens that needs no worker."""
+    """When the next job can run, and when the next event happens that needs no worker."""
     work = [instant for queue_key in queues for instant in _of_queue(cursor, queue_key, now_ms)]
     rows = cursor.execute(LEASE_OR_EXPIRY, (now_ms,)).fetchall() + cursor.execute(DEAD_LETTERS, (now_ms,)).fetchall()
     return _first(work, now_ms), _first([instant for (instant,) in rows], now_ms)
 
 
 def _of_queue(cursor: sqlite3.Cursor, queue_key: QueueKey, now_ms: int) -> Iterator[int | None]:
-    """When a job is due in a queue, when its limits end, when one whose lease expires may run again."""
+    """When a job of a queue is due, when its limits end, and when a job whose lease expires can run again."""
     queue = read_queue(cursor, Demand(queue_key.type, "", 1, LEASE_MS_DEFAULT, queue_key.group))
     if queue is None or queue.paused:
         return

@@ -13,7 +13,7 @@ TIMES_MAX = 1_000_000
 
 
 class Fault(Enum):
-    """What goes wrong with an attempt whose handler has ended; named as the methods of a stage."""
+    """What goes wrong with an attempt whose handler has ended; named like the methods of a stage."""
 
     CRASH_BEFORE_SETTLE = "crash_before_settle"
     CRASH_AFTER_SETTLE = "crash_after_settle"
@@ -22,7 +22,7 @@ class Fault(Enum):
 
 
 class PlannedFault:
-    """A fault that is to happen a number of times, to attempts of one type or of any."""
+    """A fault that will happen a number of times, to attempts of one type or of any."""
 
     __slots__ = ("fault", "left", "type")
 
@@ -37,14 +37,14 @@ class PlannedFault:
 
 
 class FaultPlan:
-    """The faults that were requested and have not happened yet, in order."""
+    """The requested faults that have not happened yet, in order."""
 
     def __init__(self) -> None:
         self.left: list[PlannedFault] = []
         self.refusals = Refusals()
 
     def add(self, fault: Fault, type: str | None, times: int, known: Collection[str]) -> None:
-        """Request a fault; for a type without a handler it would never happen, so that is refused."""
+        """Request a fault; refused for a type without a handler, where it would never happen."""
         if type is not None and type not in known:
             raise InvalidInput("type", f"must be one of {', '.join(sorted(known))}, not {checks.shown(type)}")
         self.left.append(PlannedFault(fault, type, checks.whole_number("times", times, 1, TIMES_MAX)))
@@ -60,9 +60,9 @@ class FaultPlan:
         return planned.fault
 
     def require_none_left(self) -> None:
-        """Fail if a fault has not happened: the test would not test what it says."""
+        """Fail if a requested fault has not happened: the test would not test what it claims."""
         left = [str(planned) for planned in self.left]
         if self.refusals.left:
             left.append(f"engine_away(), {self.refusals.left} more")
         if left:
-            raise AssertionError(f"asked for, but never happened: {'; '.join(left)}")
+            raise AssertionError(f"requested faults that never happened: {'; '.join(left)}")

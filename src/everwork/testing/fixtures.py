@@ -1,4 +1,4 @@
-"""Fixtures for pytest, available once Everwork is installed. Nothing is loaded before a test requests one."""
+"""Fixtures for pytest, available once Everwork is installed. Nothing is imported before a test requests one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def everwork_app() -> Any:
-    """What is rehearsed. Define a fixture of this name: it returns an application, a worker class, or a list."""
+    """The application to test. Define a fixture of this name: it returns an application, a worker class, or a list."""
     pytest.fail(
         "define a fixture everwork_app that returns your application, for example in conftest.py: "
         "`@pytest.fixture def everwork_app(): return app`",
@@ -26,7 +26,7 @@ def everwork_app() -> Any:
 
 @pytest.fixture
 def everwork_stage(request: pytest.FixtureRequest, everwork_app: Any) -> Iterator[Stage]:
-    """A stage with the application of `everwork_app` on it, for `async def` tests."""
+    """A `Stage` for the application of `everwork_app`, for `async def` tests."""
     from everwork.testing.rehearsal import rehearse  # noqa: PLC0415 - pytest loads this module at every start
 
     rehearsal = rehearse(*_as_list(everwork_app))
@@ -38,7 +38,7 @@ def everwork_stage(request: pytest.FixtureRequest, everwork_app: Any) -> Iterato
 
 @pytest.fixture
 def everwork_sync_stage(request: pytest.FixtureRequest, everwork_app: Any) -> Iterator[SyncStage]:
-    """The same for tests without an event loop."""
+    """A `SyncStage` for the application of `everwork_app`, for tests without an event loop."""
     from everwork.testing.rehearsal import rehearse  # noqa: PLC0415 - pytest loads this module at every start
 
     rehearsal = rehearse(*_as_list(everwork_app))
@@ -49,7 +49,7 @@ def everwork_sync_stage(request: pytest.FixtureRequest, everwork_app: Any) -> It
 
 
 class _TestResult:
-    """Whether a test has passed, which pytest does not tell fixtures."""
+    """Whether a test has passed, which pytest does not report to fixtures."""
 
     has_passed = False
 

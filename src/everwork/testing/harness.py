@@ -1,4 +1,4 @@
-"""The application under test on an in-memory store: its handlers, its triggers, its clock."""
+"""The application under test on an in-memory store: its handlers, triggers and clock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Harness:
-    """An application moved to another store for the time of a test."""
+    """An application moved to another store for the duration of a test."""
 
     def __init__(
         self, app: Everwork, workers: WorkersUnderTest, clock: VirtualClock, middleware: Sequence[Middleware]
@@ -61,11 +61,11 @@ class Harness:
     def open(self, file: Path | None) -> None:
         """Move the application; blocks for the few milliseconds that an in-memory store takes."""
         if self.app._workers.is_working:  # noqa: SLF001
-            raise BadConfiguration("rehearse: the workers of this application run; stop them first")
+            raise BadConfiguration("rehearse: the workers of this application are running; stop them first")
         if self._host._is_borrowed:  # noqa: SLF001
-            raise BadConfiguration("rehearse: this application is on a stage already; a test needs one only")
+            raise BadConfiguration("rehearse: this application is already in a rehearsal; use one per test")
         if self._is_used:
-            raise BadConfiguration("rehearse: this rehearsal was held already; call rehearse(...) again")
+            raise BadConfiguration("rehearse: a rehearsal can be used only once; call rehearse(...) again")
         self._is_used = True
         url = StoreUrl.from_url("sqlite:///:memory:" if file is None else f"sqlite:///{file}")
         engine = RehearsalEngine(url, self.clock, own_loop=True)
@@ -82,7 +82,7 @@ class Harness:
             raise
 
     def _confirm_commits(self) -> None:
-        """Before the stage is looked at, from anywhere but the engine's own loop, which must not wait for itself."""
+        """Called before the stage is queried, except from the engine's own loop, which must not wait for itself."""
         portal = self._host._portal  # noqa: SLF001
         if portal is not None and not _is_running_here(portal.loop):
             self._recorded.confirm()
@@ -99,23 +99,23 @@ class Harness:
         return await self._portal.call(use)
 
     def run(self, use: Use[JobService, T]) -> T:
-        """Use the service and block: an in-memory store answers immediately, in a thread of its own."""
+        """Use the service and block: an in-memory store replies immediately, in its own thread."""
         return self._portal.run(use)
 
     @property
     def _portal(self) -> Portal[JobService]:
         if self._restore is None:
-            raise BadConfiguration("the rehearsal is over")
+            raise BadConfiguration("the rehearsal has ended")
         return self._host.portal
 
     @property
     def own(self) -> CompletesInTransaction:
-        """What completes jobs inside handlers' transactions."""
+        """Completes jobs inside handlers' transactions."""
         return self._host.transactions
 
     @property
     def queues(self) -> list[QueueKey]:
-        """The queues that jobs are taken from, in the order of declaration."""
+        """The queues of the handlers, in the order of declaration."""
         return [*(QueueKey(type) for type in self.app.functions), *self.workers.queues]
 
     async def handlers(self) -> list[Handler]:
@@ -125,7 +125,7 @@ class Harness:
         return [replace(one, middleware=(*self._middleware, *one.middleware), process=process) for one in handlers]
 
     async def _entered(self) -> ProcessScope:
-        """What the handlers share: the lifespan is entered before the first job of the test, and left at its end."""
+        """The process scope: the lifespan is entered before the first job of the test and exited at its end."""
         if self._process is None:
             stack = AsyncExitStack()
             scopes = self.app._workers.scopes  # noqa: SLF001
@@ -134,7 +134,7 @@ class Harness:
         return self._process or ProcessScope()
 
     async def shutdown(self) -> None:
-        """Shut down the worker classes and leave the lifespan, in the event loop in which they were started."""
+        """Shut down the worker classes and exit the lifespan, in the event loop in which they were started."""
         try:
             await self.workers.shutdown()
         finally:
@@ -144,15 +144,15 @@ class Harness:
 
     @property
     def is_started(self) -> bool:
-        """Whether anything was started that `shutdown` ends."""
+        """Whether anything was started that needs `shutdown`."""
         return self.workers.is_started or self._process is not None
 
     async def upkeep(self) -> None:
-        """Do what is due and needs no worker: fire triggers, expire leases and jobs, requeue dead letters."""
+        """Do due maintenance: fire triggers, expire leases and jobs, requeue dead letters."""
         await self.call(self._upkeep)
 
     async def pass_until(self, end_ms: int) -> None:
-        """Let time pass, in one call to the engine's loop: each hop to its thread takes longer than a jump."""
+        """Let time pass, in one call to the engine's loop, because each hop to its thread takes longer than a jump."""
 
         async def jump_on(service: JobService) -> None:
             while await self.jump(service, end_ms):
@@ -163,9 +163,9 @@ class Harness:
     # In the engine's loop -----------------------------------------------------------------------
 
     async def jump(self, service: JobService, end_ms: int | None) -> bool:
-        """Move to the next instant at which something happens; False at the end, or if nothing is left to wait for.
+        """Move to the next time at which something happens; False at the end, or if there is nothing to wait for.
 
-        Without an end, time passes only as long as there is a job that may run.
+        Without an end, time passes only while there is a job that can run.
         """
         next_ms = await self._next_ms(end_ms)
         if next_ms is None:
@@ -205,12 +205,12 @@ def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def app_and_workers(what: Sequence[Any]) -> tuple[Everwork, list[type[AbstractWorker]]]:
-    """Separate the application from the worker classes; classes alone get an application of their own."""
+    """Separate the application from the worker classes; classes alone get a new application."""
     apps = [one for one in what if isinstance(one, Everwork)]
     classes = [one for one in what if isinstance(one, type) and issubclass(one, AbstractWorker)]
     if len(apps) > 1 or len(apps) + len(classes) < len(what) or not what:
         given = ", ".join(shown(one) for one in what) or "nothing"
-        raise BadConfiguration(f"rehearse: must be given one application, worker classes, or both, not {given}")
+        raise BadConfiguration(f"rehearse: takes one application, worker classes, or both, not {given}")
     return (apps[0] if apps else Everwork("sqlite:///:memory:")), classes
 
 
@@ -233,7 +233,7 @@ class WorkersUnderTest:
 
     @property
     def queues(self) -> list[QueueKey]:
-        """The queues that the workers take jobs from."""
+        """The queues of the workers."""
         return [queue for spec in self._specs for queue in spec.queues]
 
     async def handlers(self) -> list[Handler]:
@@ -246,7 +246,7 @@ class WorkersUnderTest:
         return [handler_of(self._started[spec.worker], self._settings[spec.worker], spec) for spec in self._specs]
 
     async def shutdown(self) -> None:
-        """Shut down every worker that was started, the last first."""
+        """Shut down every worker that was started, last started first."""
         while self._started:
             await self._started.popitem()[1].shutdown()
 

@@ -1,4 +1,4 @@
-"""Deterministic fault injection for demos and tests: which calls fail is counted, never random."""
+"""Deterministic fault injection for demos and tests: which calls fail is determined by counting, never at random."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ Error = Exception | type[Exception]
 
 
 class SimulatedFailure(Exception):
-    """Raised instead of the call by fault injection without an error of its own."""
+    """Raised by fault injection if no other error is given."""
 
-    # Stored error rules name it as users import it.
+    # Error rules use the name under which users import it.
     __module__ = "everwork.testing"
 
 
 class FailEveryNth(Middleware):
-    """Every n-th call that this instance sees fails, with `error` if one is given; the handler is not called."""
+    """Middleware that makes every n-th call fail: `rehearse(app, middleware=[FailEveryNth(3)])`.
+
+    Args:
+        n: Every n-th call fails; the handler is not called.
+        error: The exception, or exception class, to raise. Default: `SimulatedFailure`.
+    """
 
     def __init__(self, n: int, error: Error | None = None) -> None:
         self._n = checks.whole_number("n", n, 1, CALLS_MAX)
@@ -32,19 +37,19 @@ class FailEveryNth(Middleware):
         self._seen = 0
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
-        """Count the call, and make it unless it is the n-th."""
+        """Count the call, and fail if it is the n-th."""
         with self._guard:
             self._seen = seen = self._seen + 1
         if seen % self._n == 0:
-            raise _fresh(self._error, f"call {seen} fails on purpose: one of {self._n} does")
+            raise _fresh(self._error, f"injected failure: call {seen}, one in {self._n} fails")
         return await proceed(call)
 
 
 class FailTypes(Middleware):
-    """Calls of the named types fail.
+    """Middleware that makes calls of the given job types fail; the handler is not called.
 
-    Given a set of types, every call. In a mapping, a number is how many of the first calls fail, and an error is
-    raised by every call.
+    `FailTypes({"email-send"})` fails every call of a type. In a mapping, a number is how many of the first calls fail,
+    and an exception is raised by every call: `FailTypes({"email-send": 2, "bill": ConnectionError("refused")})`.
     """
 
     def __init__(self, types: Mapping[str, int | Error] | Collection[str]) -> None:
@@ -52,7 +57,7 @@ class FailTypes(Middleware):
             allowed = "a set of types, or a mapping of types to numbers or errors"
             raise InvalidInput("types", f"must be {allowed}, not {checks.shown(types)}")
         if not isinstance(types, Mapping):
-            types = {type: SimulatedFailure(f"every call of '{type}' fails on purpose") for type in types}
+            types = {type: SimulatedFailure(f"injected failure: every call of '{type}' fails") for type in types}
         self._errors: dict[str, Error] = {}
         self._times: dict[str, int] = {}
         for type, what in types.items():
@@ -68,7 +73,7 @@ class FailTypes(Middleware):
             self._errors[type] = _require_error(field, what)
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
-        """Fail, or make the call."""
+        """Fail, or run the call."""
         if call.type in self._errors:
             raise _fresh(self._errors[call.type], "")
         if call.type in self._times:
@@ -80,23 +85,23 @@ class FailTypes(Middleware):
             left, times = self._left[type], self._times[type]
             self._left[type] = max(left - 1, 0)
         if left:
-            raise SimulatedFailure(f"call {times - left + 1} of '{type}' fails on purpose: the first {times} do")
+            raise SimulatedFailure(f"injected failure: call {times - left + 1} of '{type}', the first {times} fail")
 
 
 def _require_error(field: str, value: object) -> Error:
     if isinstance(value, Exception):
         return value
     if not (isinstance(value, type) and issubclass(value, Exception)):
-        raise InvalidInput(field, f"must be an exception or a class of exceptions, not {checks.shown(value)}")
+        raise InvalidInput(field, f"must be an exception or an exception class, not {checks.shown(value)}")
     try:
         value()
     except Exception:  # noqa: BLE001 - a class of the user's
-        raise InvalidInput(field, f"must be an exception itself: {value.__name__} needs arguments") from None
+        raise InvalidInput(field, f"must be an exception instance: {value.__name__} needs arguments") from None
     return value
 
 
 def _fresh(error: Error | None, text: str) -> Exception:
-    """The error to raise; without the traceback of earlier raises, which would grow."""
+    """The error to raise, without the traceback of earlier raises, which would grow."""
     if error is None:
         return SimulatedFailure(text)
     return error() if isinstance(error, type) else error.with_traceback(None)

@@ -1,4 +1,4 @@
-"""Rehearsals: an application on a fresh store, with a virtual clock, for the time of a block."""
+"""Rehearsals: an application on a fresh store, with a virtual clock, for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -23,17 +23,29 @@ def rehearse(
     middleware: Sequence[Middleware] = (),
     file: Path | None = None,
 ) -> Rehearsal:
-    """Put an application, worker classes, or both on a stage: `async with rehearse(app) as stage`, or `with`.
+    """Test jobs without a database or waiting: move an application to an in-memory store with a virtual clock::
 
-    Whatever URL the application was declared with, its jobs are in memory meanwhile. `start`: where the clock begins.
-    `middleware` wraps every call, outermost. `file`: a SQLite file to use instead of memory, for code
-    that looks at the jobs with SQL. Transactions (`tx=`) may be on any database; their jobs appear at the commit.
+        async with rehearse(app) as stage:  # or `with`, for a blocking `SyncStage`
+            await send.enqueue(to="ada@example.com")
+            await stage.drain()
+            stage.assert_enqueued("email-send", to="ada@example.com")
+
+    Inside the block, all jobs of the application are on the stage, whatever its URL. Transactions (`tx=`) can be on any
+    database; their jobs appear at the commit.
+
+    Args:
+        what: An application, worker classes, or both.
+        start: The start of the virtual clock, a datetime with time zone.
+        middleware: `Middleware` around every call, outside the application's own.
+        file: A SQLite file to use instead of memory, for code that reads the jobs with SQL.
+
+    Returns a context manager, async and sync, that can be used once.
     """
     return Rehearsal(what, start=start, middleware=middleware, file=file)
 
 
 class Rehearsal:
-    """A context manager, async or not, that can be used once; `begin` and `end` are for fixtures."""
+    """A context manager, async and sync, that can be used once; `begin` and `end` are for fixtures."""
 
     def __init__(
         self, what: Sequence[Any], *, start: datetime, middleware: Sequence[Middleware], file: Path | None
@@ -67,22 +79,22 @@ class Rehearsal:
     # Without a `with` block, for fixtures -----------------------------------------------------------
 
     def begin(self) -> Stage:
-        """A stage for async tests."""
+        """Return a stage for async tests."""
         self._harness.open(self._file)
         return Stage(self._harness)
 
     def begin_sync(self) -> SyncStage:
-        """A stage for tests without an event loop."""
+        """Return a stage for tests without an event loop."""
         self._harness.open(self._file)
         self._sync_stage = SyncStage(self._harness)
         return self._sync_stage
 
     async def shutdown(self) -> None:
-        """Shut down the workers and leave the lifespan, in the event loop in which they were started."""
+        """Shut down the workers and exit the lifespan, in the event loop in which they were started."""
         await self._harness.shutdown()
 
     def end(self, *, has_passed: bool) -> None:
-        """Shut down workers that still run, and close the store; faults left over fail a test that has passed."""
+        """Shut down running workers, and close the store; faults that never happened fail a test that passed."""
         try:
             if self._sync_stage is not None:
                 self._sync_stage.close()

@@ -1,4 +1,4 @@
-"""Runs one attempt under test: leased, run as workers run it, and settled, or not."""
+"""Runs one attempt in a test: leases it, runs it as workers do, and settles it unless a fault prevents that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from everwork.core import outcome as o
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Demand, Verdict
+from everwork.core.leasing import Demand, Failure, Judged, Verdict
 from everwork.core.limits import LEASE_MS_DEFAULT
 from everwork.core.outcome import Outcome, kind_of
 from everwork.exceptions import Fail
@@ -27,15 +27,16 @@ from everwork.testing.harness import HOLDER, Harness
 ABANDON_SECONDS: Final = 0.1
 
 _abandoned: list[asyncio.Task[Any]] = []
-"""References, because asyncio warns of a pending task that is destroyed."""
+"""Strong references, because asyncio warns about pending tasks that are destroyed."""
 
 
 class Run(NamedTuple):
-    """One attempt that was run.
+    """One attempt that was run in a test, returned by `Stage.drain` and `Stage.run_one`.
 
-    `outcome` is its name in the history: complete, fail, retry, reject or release. `exception` is what the handler
-    has raised, including signals such as `Fail`; `TimeoutError` after a timeout, `Fail` if its arguments or its result
-    are invalid. `verdicts`: the store's answer to each report of the outcome, none if a fault has lost it.
+    `key`, `type` and `attempt` identify it. `outcome` is its name in the job's history: `complete`, `fail`, `retry`,
+    `reject` or `release`. `exception` is what the handler raised, including signals such as `Fail`; it is a
+    `TimeoutError` after a timeout, and a `Fail` if the arguments or the result are invalid. `verdicts` are the store's
+    replies to each report of the outcome; empty if an injected fault lost it.
     """
 
     key: int
@@ -49,7 +50,7 @@ class Run(NamedTuple):
 
 
 class Simulation:
-    """Runs attempts one after the other, in the running event loop; queues take turns."""
+    """Runs attempts one at a time, in the running event loop; queues take turns."""
 
     def __init__(self, harness: Harness, handlers: Sequence[Handler]) -> None:
         self._harness = harness
@@ -57,7 +58,7 @@ class Simulation:
         self._turns: deque[tuple[QueueKey, Handler]] = deque((queue, one) for one in handlers for queue in one.queues)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
-        """Run the next job, due now or after jumps in time up to an end; without an end, as long as a job may run."""
+        """Run the next job, due now or after jumps in time up to an end; without an end, while any job can run."""
 
         async def take(service: JobService) -> tuple[LeasedJob, Handler] | None:
             leased = await self._lease(service)
@@ -80,32 +81,33 @@ class Simulation:
 
     async def _run(self, job: LeasedJob, handler: Handler) -> Run:
         fault = self._harness.faults.take(job.type)
-        outcome, exception = await self._call_handler(job, handler)
+        attempt, outcome = await self._call_handler(job, handler)
         verdicts: list[Verdict] = []
         if fault is Fault.LOSE_LEASE:
             await self._expire_lease(job)
-        if fault is not Fault.CRASH_BEFORE_SETTLE:
-            verdicts.append(await self._settle(outcome))
+        if fault is Fault.CRASH_BEFORE_SETTLE:
+            self._log_failure(attempt, outcome, None)
+        else:
+            verdicts.append(await self._settle(attempt, outcome))
         if fault is Fault.DUPLICATE_DELIVERY:
-            again, _ = await self._call_handler(job, handler)
-            verdicts.append(await self._settle(again))
+            verdicts.append(await self._settle(*await self._call_handler(job, handler)))
         if fault is Fault.CRASH_AFTER_SETTLE:
-            verdicts.append(await self._settle(outcome))
+            verdicts.append((await self._judged(outcome)).verdict)
         return Run(
             key=job.key,
             type=job.type,
             attempt=job.attempt,
             outcome=kind_of(outcome),
             error=None if isinstance(outcome, o.Complete | o.Release) else outcome.error,
-            exception=exception,
+            exception=_raised(attempt, outcome),
             verdicts=tuple(verdicts),
             fault=None if fault is None else fault.value,
         )
 
-    async def _call_handler(self, job: LeasedJob, handler: Handler) -> tuple[Outcome, BaseException | None]:
-        """Call the handler as workers do: middleware, arguments, threads and all.
+    async def _call_handler(self, job: LeasedJob, handler: Handler) -> tuple[Attempt, Outcome]:
+        """Call the handler as workers do, with middleware, arguments and threads.
 
-        Each attempt has an executor of its own: one that goes on after its timeout delays no other.
+        Each attempt has its own executor, so that one that ignores its timeout does not delay the others.
         """
         ended: asyncio.Queue[Report] = asyncio.Queue()
         executor = Executor(partial(_put, ended), self._harness.own, outage_pause=lambda _: 0.0)
@@ -120,16 +122,22 @@ class Simulation:
             executor.close()
             if not is_free:
                 await _abandon(executor)
-        if not isinstance(outcome, o.Complete | o.Release):
-            self._job_log.failed(attempt, outcome, None)
-        return outcome, _raised(attempt, outcome)
+        return attempt, outcome
 
-    async def _settle(self, outcome: Outcome) -> Verdict:
-        settlement = await self._harness.call(lambda service: service.step([outcome]))
-        return settlement.judged[0].verdict
+    async def _settle(self, attempt: Attempt, outcome: Outcome) -> Verdict:
+        judged = await self._judged(outcome)
+        self._log_failure(attempt, outcome, judged.failure)
+        return judged.verdict
+
+    async def _judged(self, outcome: Outcome) -> Judged:
+        return (await self._harness.call(lambda service: service.step([outcome]))).judged[0]
+
+    def _log_failure(self, attempt: Attempt, outcome: Outcome, failure: Failure | None) -> None:
+        if not isinstance(outcome, o.Complete | o.Release):
+            self._job_log.failed(attempt, outcome, failure)
 
     async def _expire_lease(self, job: LeasedJob) -> None:
-        """Let the lease expire while the handler runs, and sweep."""
+        """Let the lease expire while the handler is running, and sweep."""
         clock = self._harness.clock
         clock.move_to(max(clock.now_ms, job.lease_until_ms))
         await self._harness.upkeep()
@@ -141,7 +149,7 @@ def _put(ended: asyncio.Queue[Report], reports: list[Report]) -> None:
 
 
 async def _abandon(executor: Executor) -> None:
-    """Abandon runners that do not end although they were cancelled: the end of the event loop must not wait."""
+    """Abandon runners that ignore their cancellation, so that the end of the event loop does not wait for them."""
     runners = [task for task in asyncio.all_tasks() if executor.is_runner(task)]
     if runners:
         await asyncio.wait(runners, timeout=ABANDON_SECONDS)
@@ -152,7 +160,7 @@ async def _abandon(executor: Executor) -> None:
 
 
 def _raised(attempt: Attempt, outcome: Outcome) -> BaseException | None:
-    """What the handler has raised; for an outcome without an exception, one that says the same."""
+    """The exception that the handler raised, or an equivalent one if the outcome has none."""
     if attempt.stop is Stop.TIMED_OUT and isinstance(outcome, o.Failed):
         return TimeoutError(outcome.error)
     if attempt.error is not None or isinstance(outcome, o.Complete | o.Release):

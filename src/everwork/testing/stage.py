@@ -1,4 +1,4 @@
-"""The stage: runs an application's jobs one after the other, by a virtual clock."""
+"""The stage of a rehearsal: runs an application's jobs one at a time, with a virtual clock."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ RETRY: Final = "retry"
 
 
 class StillBusy(AssertionError):
-    """Raised by a drain that does not come to an end."""
+    """Raised by `Stage.drain` if more than `max_jobs` jobs were run; an assertion error."""
 
 
 class Stage(Assertions):
-    """Runs jobs in a test. What passes time or runs handlers is awaited, everything else returns directly."""
+    """Runs jobs in an async test; `async with rehearse(app) as stage` returns one.
+
+    Methods that run handlers or let time pass are awaited (`drain`, `advance`, `run_one`); queries, assertions and
+    faults are not.
+    """
 
     def __init__(self, backstage: Harness) -> None:
         super().__init__(backstage)
@@ -42,16 +46,18 @@ class Stage(Assertions):
         max_jobs: int = JOBS_MAX,
         raise_errors: bool = False,
     ) -> list[Run]:
-        """Run every job that is due, one after the other, until none is; returns what was run.
+        """Run all due jobs, one at a time, until none is due; returns the attempts that were run.
 
-        `until_empty`: jump over backoffs, delays, open breakers and leases, too, until no job is left that could run.
-        With a span of time, such as `hours=24`, let it pass while workers run. `raise_errors`: what a handler raises is
-        raised here, once its attempt has been settled, except `Retry`, which is no error. More than `max_jobs` raise
-        `StillBusy`.
+        Args:
+            until_empty: Whether to also skip over backoffs, delays, open breakers and leases, until no job can run.
+            days, hours, minutes, seconds: Run jobs while this time passes, as running workers would: `hours=24`.
+            max_jobs: Raise `StillBusy` after more jobs than this.
+            raise_errors: Whether to raise exceptions of handlers here, after their attempt is settled. `Retry` is not
+                raised.
         """
         span = span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if until_empty and span:
-            raise InvalidInput("until_empty", "must not be given together with a span of time")
+            raise InvalidInput("until_empty", "must not be given together with days, hours, minutes or seconds")
         checks.whole_number("max_jobs", max_jobs, 1, STEPS_MAX)
         end_ms = None if until_empty else self.clock.now_ms + span
         runs: list[Run] = []
@@ -66,13 +72,13 @@ class Stage(Assertions):
         return runs
 
     async def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Let time pass without workers: leases and jobs expire, triggers fire, dead letters are requeued, in order."""
+        """Let time pass without workers: leases and jobs expire, triggers fire, dead letters are requeued."""
         end_ms = self.clock.now_ms + span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
         await self._harness.upkeep()
         await self._harness.pass_until(end_ms)
 
     async def run_one(self) -> Run | None:
-        """Run the next job that is due; None if there is none."""
+        """Run the next due job and return its attempt; None if no job is due."""
         async with self._simulation() as simulation:
             await self._harness.upkeep()
             return await simulation.run_next(self.clock.now_ms)
@@ -80,7 +86,7 @@ class Stage(Assertions):
     @asynccontextmanager
     async def _simulation(self) -> AsyncIterator[Simulation]:
         if self._is_busy:
-            raise BadConfiguration("the stage is busy: jobs are run one after the other, by one caller")
+            raise BadConfiguration("the stage is busy: another call is running jobs on it")
         self._is_busy = True
         try:
             yield Simulation(self._harness, await self._harness.handlers())
@@ -90,14 +96,14 @@ class Stage(Assertions):
 
 def _still_busy_text(runs: list[Run], max_jobs: int) -> str:
     last = "\n".join(f"  job {run.key} of type '{run.type}', attempt {run.attempt}" for run in runs[-RUNS_SHOWN:])
-    return f"more than {max_jobs:,} jobs were run; pass max_jobs= if that is meant. The last ones:\n{last}"
+    return f"more than {max_jobs:,} jobs were run; if that is intended, pass a higher max_jobs. The last ones:\n{last}"
 
 
 T = TypeVar("T")
 
 
 class SyncStage(Assertions):
-    """`Stage` whose every call blocks; handlers run in an event loop of its own."""
+    """`Stage` for synchronous tests: each call blocks; handlers run in the stage's own event loop."""
 
     def __init__(self, backstage: Harness) -> None:
         super().__init__(backstage)
@@ -115,7 +121,7 @@ class SyncStage(Assertions):
         max_jobs: int = JOBS_MAX,
         raise_errors: bool = False,
     ) -> list[Run]:
-        """Run every job that is due; see `Stage.drain`."""
+        """Run all due jobs; see `Stage.drain`."""
         return self._run(
             self._stage.drain(
                 until_empty=until_empty,
@@ -133,7 +139,7 @@ class SyncStage(Assertions):
         self._run(self._stage.advance(days=days, hours=hours, minutes=minutes, seconds=seconds))
 
     def run_one(self) -> Run | None:
-        """Run the next job that is due; None if there is none."""
+        """Run the next due job and return its attempt; None if no job is due."""
         return self._run(self._stage.run_one())
 
     def close(self) -> None:
@@ -147,7 +153,9 @@ class SyncStage(Assertions):
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if is_in_loop():
             work.close()
-            raise BadConfiguration("an event loop runs here: use `async with rehearse(...)`, and await")
+            raise BadConfiguration(
+                "an event loop is already running in this thread: use `async with rehearse(...)` and await"
+            )
         return self._runner.run(work)
 
 

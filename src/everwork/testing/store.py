@@ -23,7 +23,7 @@ ACCEPTED: Final = "a connection or session of SQLAlchemy, Django, psycopg, async
 
 
 class InTransactions(Protocol):
-    """Records what is done in transactions on other databases, until they are committed."""
+    """Records changes made in transactions on other databases until they commit."""
 
     async def create(self, tx: object, jobs: Sequence[NewJob]) -> list[Created]:
         """Create jobs at the commit."""
@@ -35,7 +35,7 @@ class InTransactions(Protocol):
 
 
 class Refusals:
-    """How many of the next creates find the engine unavailable."""
+    """How many of the next creates fail because the engine is unavailable."""
 
     left = 0
 
@@ -49,9 +49,9 @@ class RehearsalEngine(SqliteEngine):
         self.recorded: InTransactions | None = None
         """Jobs that are created and completed in transactions on other databases."""
         self.handled_types: Callable[[], Collection[str]] = tuple
-        """The types that the handlers on the stage take."""
+        """The job types that have a handler on the stage."""
         self.service_engine = self
-        """The last engine made from this one: the service's, which holds what is in memory."""
+        """The last engine created from this one: the service's, which holds the data in memory."""
 
     def fresh(self) -> Self:
         """Another engine on the same store, with the same outages."""
@@ -79,14 +79,14 @@ class RehearsalEngine(SqliteEngine):
         return await self.recorded.complete(transaction, completions)
 
     async def explain(self, key: int) -> Explanation | None:
-        """Why a job is not running: one that waits for a worker waits for the test."""
+        """Why a job is not running: a job that waits for a worker waits for the test."""
         explanation = await super().explain(key)
         if explanation is None or explanation.reason not in (Reason.NOT_ASKED, Reason.QUEUED):
             return explanation
         [job] = await self.get([key])
-        text = "no workers run on a stage: run its jobs with drain()"
+        text = "no workers are running in a rehearsal: run its jobs with drain()"
         if job is not None and job.type not in self.handled_types():
-            text = f"no function or worker class on this stage takes type '{job.type}'"
+            text = f"no function or worker class on this stage handles type '{job.type}'"
         return replace(explanation, text=text)
 
     async def write(self, action: Action[T]) -> T:
@@ -94,7 +94,7 @@ class RehearsalEngine(SqliteEngine):
         return await self._store.writer.submit(action)
 
     def _is_here(self, transaction: object) -> bool:
-        """Whether the transaction is on SQLite, as this store is: then it must be on this very file."""
+        """Whether the transaction is on SQLite, like this store; it must then be on the same file."""
         return not self._url.in_memory and own_connection(transaction, ACCEPTED).dialect == "sqlite"
 
     def _refuse(self) -> None:
@@ -104,7 +104,7 @@ class RehearsalEngine(SqliteEngine):
 
     @property
     def now_ms(self) -> int:
-        """The instant by the test's clock."""
+        """The current time of the test's clock."""
         return self._clock()
 
     async def query(self, query: Query[T]) -> T:

@@ -1,4 +1,4 @@
-"""Transactions of the code under test: what it creates and completes in them happens on the stage at their commit."""
+"""Transactions of the code under test: jobs created and completed in them appear on the stage at their commit."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ T = TypeVar("T")
 
 
 class Step(Protocol):
-    """One call inside a transaction, which can be done again and again: tried at the call, and done at the commit."""
+    """One repeatable call inside a transaction: tried when it is made, and applied at the commit."""
 
     def __call__(self, cursor: sqlite3.Cursor) -> Any:
-        """Do it on the stage's store, inside a transaction of the stage's own."""
+        """Apply it to the stage's store, inside the stage's own transaction."""
         ...
 
 
 class RecordedTransactions:
-    """The transactions that code under test has open, with the steps that wait for their commit.
+    """The open transactions of the code under test, with the steps that wait for their commit.
 
-    Each call is tried on the stage's store after the transaction's earlier steps, which gives its answer, and undone.
+    Each call is tried on the stage's store, after the transaction's earlier steps, to get its result, and undone.
     """
 
     def __init__(self, store: RehearsalEngine, run: Callable[[Use[JobService, Any]], Any]) -> None:
         self._store = store
         self._run = run
         self._watched: dict[int, tuple[object, Commits[Step]]] = {}
-        """By the id of the connection or session, which is kept so that no other one gets this id."""
+        """By the id of the connection or session, which is kept so that no other object gets its id."""
         self._in_confirm = threading.local()
         self._is_closed = False
 
@@ -68,7 +68,7 @@ class RecordedTransactions:
         return judged
 
     def confirm(self) -> None:
-        """Before anybody looks: note the commits that a driver announces but does not confirm."""
+        """Before a query: detect commits that a driver announces but does not confirm."""
         if getattr(self._in_confirm, "is_set", False):
             return
         self._in_confirm.is_set = True
@@ -80,7 +80,7 @@ class RecordedTransactions:
             self._in_confirm.is_set = False
 
     def close(self) -> None:
-        """Follow no connection any more: what commits after the test is of no interest."""
+        """Stop following connections: commits after the test do not matter."""
         self._is_closed = True
         for _, commits in self._watched.values():
             commits.stop()
@@ -89,7 +89,7 @@ class RecordedTransactions:
     async def _act(self, tx: object, step: Step) -> Any:
         own = own_connection(tx, ACCEPTED)
         if own.is_asynchronous:
-            # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
+            # A caller that cannot wait cancels the call here, before anything happens on the user's connection.
             await asyncio.sleep(0)
         commits = await self._commits(own)
         answer = self._do([*commits.items, step], is_trial=True)
@@ -110,7 +110,7 @@ class RecordedTransactions:
             self._do(steps, is_trial=False)
 
     def _do(self, steps: Sequence[Step], *, is_trial: bool) -> Any:
-        """Do the steps, in their order; returns the answer of the last one."""
+        """Apply the steps in order; returns the result of the last one."""
 
         def act(tx: Transaction) -> Any:
             tx.cursor.execute("SAVEPOINT trial")
@@ -118,7 +118,7 @@ class RecordedTransactions:
             if is_trial:
                 (last,) = tx.cursor.execute("SELECT last FROM ew_seq").fetchone()
                 tx.cursor.execute("ROLLBACK TO trial")
-                tx.cursor.execute("UPDATE ew_seq SET last = max(last, ?)", (last,))  # The keys stay taken.
+                tx.cursor.execute("UPDATE ew_seq SET last = max(last, ?)", (last,))  # The keys stay reserved.
             tx.cursor.execute("RELEASE trial")
             tx.woken = tx.finished = not is_trial
             return answers[-1]
@@ -135,7 +135,7 @@ class CreateStep:
     before_first: int | None = None
 
     def __call__(self, cursor: sqlite3.Cursor) -> list[Created]:
-        """Create them; the keys are those that the first time has taken."""
+        """Create the jobs, with the keys that the first call reserved."""
         (last,) = cursor.execute("SELECT last FROM ew_seq").fetchone()
         if self.before_first is None:
             self.before_first = last
@@ -155,7 +155,7 @@ class CompleteStep:
     now_ms: int
 
     def __call__(self, cursor: sqlite3.Cursor) -> list[Judged]:
-        """Complete them."""
+        """Complete the attempts."""
         tx = Transaction(cursor, self.now_ms)
         judged = settle(tx, self.completions)
         tx.flush()
@@ -166,7 +166,7 @@ class CompleteStep:
 
 
 async def _begin(own: OwnConnection) -> None:
-    """Begin a transaction where the first statement would; refuse a connection that begins none."""
+    """Begin a transaction where the first statement would; refuse a connection without transactions."""
     connection = own.connection
     match own.library:
         case Library.SQLITE3:
@@ -206,14 +206,14 @@ def _require_psycopg(connection: Any) -> None:
 
 
 async def _followed(own: OwnConnection) -> Any:
-    """The object whose commits are followed: under the asynchronous faces, under a pool."""
+    """The object whose commits are followed: the one behind async wrappers and pools."""
     if own.django is not None:
         return own.django
     if own.is_sqlalchemy:
         if is_session(own.connection):
             return own.connection.sync_session if own.is_asynchronous else own.connection
         return await own.sqlalchemy_connection()
-    return getattr(own.connection, "_con", own.connection)  # asyncpg's pools hand out a face of the connection.
+    return getattr(own.connection, "_con", own.connection)  # asyncpg pools return a proxy of the connection.
 
 
 async def _watch(own: OwnConnection, followed: Any, on_commit: Callable[[Sequence[Step]], None]) -> Commits[Step]:
@@ -244,5 +244,5 @@ def _watch_sqlalchemy(followed: Any, on_commit: Callable[[Sequence[Step]], None]
 
 
 PSYCOPG2: Final = (
-    "psycopg2 cannot be followed to its commit: rehearse with psycopg, or with SQLAlchemy or Django on psycopg2"
+    "commits of psycopg2 cannot be detected: rehearse with psycopg, or with SQLAlchemy or Django on psycopg2"
 )

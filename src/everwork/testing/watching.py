@@ -1,4 +1,4 @@
-"""How a stage learns that a transaction of the caller's has ended, with drivers that do not report it."""
+"""Detects the end of the caller's transactions for a stage, with drivers that do not report it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ T = TypeVar("T")
 
 
 class StatementCommits(Generic[T]):
-    """Items that wait for the end of a transaction, which is seen by the statements on its connection.
+    """Items that wait for the end of a transaction, detected by the statements on its connection.
 
-    A subclass shows each statement to `note` and undoes what it has done for that in `stop`.
+    A subclass passes each statement to `note`, and undoes its changes to the connection in `stop`.
     """
 
     def __init__(self, on_commit: OnCommit[T]) -> None:
         self._on_commit = on_commit
         self._items: list[T] = []
         self._savepoints: list[tuple[str, int]] = []
-        """Those that were set since the first item, each with the number of items before it."""
+        """The savepoints set since the first item, each with the number of items before it."""
 
     @property
     def items(self) -> list[T]:
-        """Those that would be committed now."""
+        """The items that would be committed now."""
         return list(self._items)
 
     def add(self, item: T) -> None:
-        """Let one more wait."""
+        """Add an item."""
         self._items.append(item)
 
     def note(self, statement: str, status: str = "") -> None:
-        """A statement was executed; `status`: what the server has answered, `ROLLBACK` to a COMMIT after an error."""
+        """Record a statement. `status` is the server's reply: `ROLLBACK` to a COMMIT after an error."""
         words = statement.partition(";")[0].replace('"', "").split()
         match [word.upper() for word in words[:2]]:
             case ["SAVEPOINT", name]:
@@ -46,7 +46,7 @@ class StatementCommits(Generic[T]):
                 self._roll_back_to(words[-1].upper())
             case ["COMMIT" | "END", *_]:
                 self._end(is_committed=status != "ROLLBACK")
-            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # What is left at a BEGIN: its COMMIT failed.
+            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # Items left at a BEGIN: their COMMIT failed.
                 self._end(is_committed=False)
             case _:
                 pass
@@ -60,7 +60,7 @@ class StatementCommits(Generic[T]):
             del self._savepoints[at:]
 
     def _roll_back_to(self, name: str) -> None:
-        """A savepoint that is unknown was set before the first item."""
+        """Drop the items after a savepoint; an unknown savepoint was set before the first item."""
         at = self._index(name)
         del self._items[0 if at is None else self._savepoints[at][1] :]
         del self._savepoints[0 if at is None else at + 1 :]
@@ -75,7 +75,7 @@ class StatementCommits(Generic[T]):
 
 
 class AsyncpgCommits(StatementCommits[T]):
-    """On a connection of asyncpg, which passes every statement that ends a transaction to its own `execute`."""
+    """For an asyncpg connection, which passes every statement that ends a transaction to its own `execute`."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
         super().__init__(on_commit)
@@ -83,7 +83,7 @@ class AsyncpgCommits(StatementCommits[T]):
         self._connection, self._class = connection, type(connection)
 
         class Watched(self._class):  # type: ignore[name-defined,misc]
-            """The connection while it is followed: asyncpg's have no room for attributes."""
+            """The connection while it is followed: asyncpg connections cannot have new attributes."""
 
             __slots__ = ()
 
@@ -100,7 +100,7 @@ class AsyncpgCommits(StatementCommits[T]):
 
 
 class PsycopgCommits(StatementCommits[T]):
-    """On a connection of psycopg's, async or not: what it sends itself, and what its cursors execute."""
+    """For a psycopg connection, async or not: the statements that it sends itself and those of its cursors."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
         super().__init__(on_commit)
@@ -127,7 +127,7 @@ class PsycopgCommits(StatementCommits[T]):
         note, factory = self.note, self._cursor_factory
 
         class Watched(factory):  # type: ignore[misc,valid-type]
-            """A cursor whose statements are seen."""
+            """A cursor whose statements are recorded."""
 
             def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
                 cursor = super().execute(query, *arguments, **options)
@@ -146,14 +146,14 @@ class PsycopgCommits(StatementCommits[T]):
 
 
 def _text(query: Any) -> str:
-    """A statement as text; one that is composed of parts ends no transaction."""
+    """A statement as text; a composed one never ends a transaction."""
     return query.decode() if isinstance(query, bytes) else query if isinstance(query, str) else ""
 
 
 class SqliteCommits(StatementCommits[T]):
-    """On a connection of sqlite3, whose trace callback comes before each statement: a COMMIT is confirmed later.
+    """For a sqlite3 connection. Its trace callback runs before each statement, so a COMMIT is confirmed later.
 
-    One that is closed by the very error of its COMMIT, without a rollback, is taken for committed.
+    A connection that is closed by the error of its COMMIT, without a rollback, counts as committed.
     """
 
     def __init__(self, connection: sqlite3.Connection, on_commit: OnCommit[T]) -> None:
@@ -164,17 +164,17 @@ class SqliteCommits(StatementCommits[T]):
         connection.set_trace_callback(self._trace)
 
     def confirm(self) -> None:
-        """Look whether the transaction has ended; called before anybody looks at the stage."""
+        """Check whether the transaction has ended; called before the stage is queried."""
         if not self._items:
             return
         if not self._is_open:
             self._end(is_committed=self._is_committing)
-        elif self._thread == get_ident():  # Elsewhere, the COMMIT may still be under way.
+        elif self._thread == get_ident():  # In another thread, the COMMIT may still be in progress.
             self._is_committing = False
 
     def _trace(self, statement: str) -> None:
         verb = statement.split(maxsplit=1)[0].upper() if statement.strip() else ""
-        if verb == "BEGIN":  # What was before has ended.
+        if verb == "BEGIN":  # The previous transaction has ended.
             self._end(is_committed=self._is_committing)
         self._thread = get_ident()
         self._is_committing = verb in ("COMMIT", "END")
@@ -185,12 +185,12 @@ class SqliteCommits(StatementCommits[T]):
     def _is_open(self) -> bool:
         try:
             return self._connection.in_transaction
-        except sqlite3.ProgrammingError:  # It is closed.
+        except sqlite3.ProgrammingError:  # The connection is closed.
             return False
 
 
 class ConnectionCommits(Generic[T]):
-    """On a connection of SQLAlchemy's. Its event `commit` comes before the commit, which may still fail."""
+    """For a SQLAlchemy connection. Its `commit` event comes before the commit, which can still fail."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
         from sqlalchemy import event  # noqa: PLC0415 - the connection is here, so it is installed
@@ -219,11 +219,11 @@ class ConnectionCommits(Generic[T]):
 
     @property
     def items(self) -> list[T]:
-        """Those that would be committed now."""
+        """The items that would be committed now."""
         return [item for _, item in self._entries]
 
     def add(self, item: T) -> None:
-        """Let one more wait."""
+        """Add an item."""
         self._entries.append((self._connection.get_nested_transaction(), item))
 
     def stop(self) -> None:
@@ -236,7 +236,7 @@ class ConnectionCommits(Generic[T]):
         _restore(self._connection, "_commit_impl", self._before)
 
     def _adopt(self) -> None:
-        """What belonged to a savepoint that was released belongs to the one around it, which is the current one now."""
+        """Items of a released savepoint belong to the enclosing one, which is now the current one."""
         current = self._connection.get_nested_transaction()
         self._entries = [(current if owner is _RELEASED else owner, item) for owner, item in self._entries]
 
@@ -255,7 +255,7 @@ _RELEASED = object()
 
 
 def _restore(connection: Any, name: str, before: object) -> None:
-    """Restore the connection's own method, or that of another stage that also follows it."""
+    """Restore the connection's own method, or that of another stage that follows it, too."""
     if before is None:
         vars(connection).pop(name, None)
     else:

@@ -1,4 +1,4 @@
-"""Calls of handlers that have dependencies."""
+"""Calls handlers that have dependencies."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ UNNAMED: Final = " context"
 class DependentCall(ArgumentsCall):
     """Opens a handler's dependencies before each call and closes them after it; both are part of the call.
 
-    Dependencies of a plain handler run in its thread, except those that are async. Those of an async handler that are
-    not async themselves run in threads, so that they do not block the event loop.
+    For a plain handler, dependencies run in its thread, except async ones. For an async handler, dependencies that are
+    not async run in threads, so that they do not block the event loop.
     """
 
     def __init__(
@@ -72,15 +72,15 @@ class DependentCall(ArgumentsCall):
 
 
 def _is_void(attempt: Attempt) -> bool:
-    """Whether the outcome of a call will not count, so that its dependencies must not commit anything."""
+    """Whether the outcome of a call will be discarded, so that its dependencies must not commit anything."""
     is_stopped = attempt.stop is not None and attempt.stop is not Stop.SHUTDOWN
     return is_stopped or attempt.is_overdue(time.monotonic())
 
 
 def _run_here(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine that never suspends, in a thread without event loop."""
+    """Run a coroutine that never suspends, in a thread without an event loop."""
     try:
         call().send(None)
     except StopIteration as done:
         return done.value
-    raise RuntimeError("a step of a plain handler has suspended")
+    raise RuntimeError("a step of a plain handler was suspended")

@@ -1,4 +1,4 @@
-"""Dependencies while they are open: their values, and how each is closed, in reverse order."""
+"""Open dependencies: their values, and how they are closed, in reverse order."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ log = get_logger("everwork")
 T = TypeVar("T")
 
 CLOSE_SECONDS: Final = 5.0
-"""How long closing one dependency of a stopped attempt may take."""
+"""How long closing one dependency of a stopped attempt can take."""
 MISSING: Final = object()
 
 
 class Steps(Protocol):
-    """How the steps of opening and closing are made: from the event loop, or from a handler's thread."""
+    """How opening and closing are run: from the event loop or from a handler's thread."""
 
     async def blocking(self, call: Callable[[], T]) -> T:
-        """Call something that may block."""
+        """Call a function that may block."""
         ...
 
     async def awaiting(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -46,13 +46,13 @@ class Steps(Protocol):
 
 
 class LoopSteps:
-    """For async handlers: what may block runs in threads."""
+    """For async handlers: calls that may block run in threads."""
 
     def __init__(self, threads: HandlerThreads) -> None:
         self._threads = threads
 
     async def blocking(self, call: Callable[[], T]) -> T:
-        """Call it in a thread, which cannot be stopped: wait a little for it even if the attempt is."""
+        """Call it in a thread. A thread cannot be stopped, so wait for it briefly even if the attempt is stopped."""
         running = self._threads.run(partial(copy_context().run, call))
         try:
             result: T = await asyncio.shield(running)
@@ -104,14 +104,14 @@ class Opened:
         is_async: bool,
         is_void: Callable[[], bool],
     ) -> Any:
-        """Open a handler's dependencies, call it, and close them: only then is the call over.
+        """Open a handler's dependencies, call it, and close them; the call ends only then.
 
-        If it is void by then, because the attempt was stopped, they are closed as if it had been cancelled.
+        If the attempt was stopped in the meantime, they are closed as if the call had been cancelled.
         """
         try:
             for name, plan in plans.items():
                 arguments[name] = await self.value(plan)
-            if is_void():  # Stopped while they were opened in a thread, which cannot be cancelled.
+            if is_void():  # Stopped while they were being opened in a thread, which cannot be cancelled.
                 raise asyncio.CancelledError("the attempt was stopped")
             result = function(**arguments)
             if is_async:
@@ -137,7 +137,7 @@ class Opened:
         return self._values.get(plan.key, MISSING) if plan.is_cached else MISSING
 
     async def value(self, plan: Plan) -> Any:
-        """The value of a dependency, which is opened unless it is open already."""
+        """The value of a dependency, opened if necessary."""
         plan = self._overrides.current(plan)
         if plan.scope == "process" and self._process is not None:
             found = self._process.found(plan)
@@ -157,13 +157,13 @@ class Opened:
         return value
 
     async def close(self, error: BaseException | None) -> BaseException | None:
-        """Close everything, the last first, whatever fails; returns the error that counts.
+        """Close everything, last opened first, even if something fails; returns the error that counts.
 
-        Each exit gets the error so far. One that swallows it does not make a success of a failure.
+        Each exit gets the error so far. An exit that swallows the error does not turn the failure into a success.
         """
         self._is_closed = True
         if os.getpid() != self._pid:
-            return error  # The handler forked: what is open belongs to the parent.
+            return error  # The handler forked: open dependencies belong to the parent process.
         while self._exits:
             one = self._exits.pop()
             try:
@@ -193,7 +193,7 @@ class Opened:
         return made
 
     def _call(self, plan: Plan, call: Callable[[], Any]) -> Any:
-        """Call a dependency that is not async, and enter what it has made, in the same thread."""
+        """Call a dependency that is not async, and enter the context manager it returned, in the same thread."""
         made = call()
         if isinstance(made, GeneratorType):
             value = _first(plan.name, made)
@@ -215,7 +215,7 @@ class Opened:
         return value
 
     def _keep(self, exit: Exit) -> None:
-        """Keep an exit for the end; if that has passed, because the attempt was stopped, use it now."""
+        """Keep an exit for the end. If the attempt was stopped and everything is closed already, run it now."""
         self._exits.append(exit)
         if self._is_closed:
             with contextlib.suppress(IndexError):
@@ -239,15 +239,15 @@ def _leave_blocking(one: Exit, error: BaseException | None) -> None:
 
 
 def _after(one: Exit, error: BaseException | None, raised: BaseException) -> BaseException:
-    """The error that counts: the first, unless the second is a signal, or a cancellation of this very task."""
+    """The error that counts: the first, unless the second is a signal or a cancellation of this task."""
     if raised is error:
         return raised
     is_signal = isinstance(raised, Signal) and isinstance(error, Exception)
     if error is None or is_signal or (isinstance(raised, asyncio.CancelledError) and _is_cancelled()):
         raised.add_note(f"raised on exit of dependency '{one.name}'")
         return raised
-    error.add_note(f"dependency '{one.name}' failed on exit, too: {type(raised).__name__}: {error_text(raised)}")
-    log.warning("a dependency failed on exit", dependency=one.name, exc_info=raised)
+    error.add_note(f"dependency '{one.name}' also failed on exit: {type(raised).__name__}: {error_text(raised)}")
+    log.warning("dependency failed on exit", dependency=one.name, exc_info=raised)
     return error
 
 

@@ -1,4 +1,4 @@
-"""`Depends`, and what it takes to call a dependency: planned when a handler is declared, not when a job runs."""
+"""`Depends`, and how each dependency is called: planned when a handler is declared, not when a job runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 Scope = Literal["job", "process"]
 SCOPES: Final = ("job", "process")
-FILLED: Final = "a dependency may take JobContext, other dependencies, and parameters with a default"
+FILLED: Final = "a dependency can take JobContext, other dependencies, and parameters with a default"
 
 
 @overload
@@ -49,11 +49,15 @@ def Depends(dependency: Callable[..., Coroutine[Any, Any, T]], *, scope: Scope =
 @overload
 def Depends(dependency: Callable[..., T], *, scope: Scope = ...) -> T: ...
 def Depends(dependency: Callable[..., Any], *, scope: Scope = "job") -> Any:  # noqa: N802 - as users of FastAPI know it
-    """Declare a dependency of a handler: `db: Session = Depends(get_session)`.
+    """Declare a dependency of a handler, as in FastAPI: `def handler(db: Session = Depends(get_session))`.
 
-    `dependency` is a function, a generator that yields once, or a function with `@contextmanager`, each async or not,
-    or a class. It may take other dependencies and `JobContext`. It is called once per attempt, and closed before the
-    outcome is stored; with `scope="process"`, it is called once per worker process, and closed when the workers stop.
+    Args:
+        dependency: A function, a generator that yields once, or a function with `@contextmanager`, each async or not;
+            or a class. It can take other dependencies and a `JobContext`.
+        scope: `"job"` (default): called once per attempt, and closed before the outcome is stored. `"process"`: called
+            once per worker process, and closed when the workers stop.
+
+    Raises `BadConfiguration` if an argument is invalid.
     """
     if scope not in SCOPES:
         raise BadConfiguration(f"Depends: scope must be one of {', '.join(SCOPES)}, not {shown(scope)}")
@@ -64,7 +68,7 @@ def Depends(dependency: Callable[..., Any], *, scope: Scope = "job") -> Any:  # 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """What `Depends` returns, at run time."""
+    """The object that `Depends` returns at run time."""
 
     dependency: Callable[..., Any]
     scope: Scope = "job"
@@ -76,24 +80,24 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Plan:
-    """How one dependency is called: with which values of others, and with the context or not."""
+    """How one dependency is called: which other dependencies it needs, and whether it takes the context."""
 
     function: Callable[..., Any]
     key: object
-    """What it is cached by."""
+    """The cache key of its value."""
     name: str
     scope: Scope
     is_cached: bool
     is_async: bool
-    """Whether calling it only makes a coroutine, or the like: everything else may block."""
+    """Whether calling it only creates a coroutine or similar; any other call may block."""
     context_name: str | None = None
     needs: Mapping[str, Plan] = field(default_factory=dict)
     is_manager: bool = False
-    """Whether what it returns is entered, of whatever class it is."""
+    """Whether the returned object is entered as a context manager, whatever its class."""
 
 
 def dependency_of(name: str, hint: Any, default: object) -> Dependency | None:
-    """What a parameter depends on; None if it is not filled by a dependency. FastAPI's own objects count too."""
+    """The dependency of a parameter, if it has one. FastAPI's own `Depends` is accepted, too."""
     annotated = [_as_dependency(one, hint) for one in get_args(hint)[1:]] if get_origin(hint) is Annotated else []
     found = [one for one in (*annotated, _as_dependency(default, hint)) if one is not None]
     if len(found) > 1:
@@ -102,12 +106,12 @@ def dependency_of(name: str, hint: Any, default: object) -> Dependency | None:
 
 
 def plan_for(parameter: str, dependency: Dependency) -> Plan:
-    """The plan for a handler's parameter; what cannot be filled is refused, with the way to it."""
+    """The plan for a handler's parameter. Parameters that cannot be filled are refused, with the path to them."""
     return _Planner(f"parameter '{parameter}'").plan(dependency, ())
 
 
 def is_or_none(hint: Any, wanted: type) -> bool:
-    """Whether a parameter is annotated with a class, or with it or None."""
+    """Whether a parameter is annotated with a class, or with that class or None."""
     return hint is wanted or (get_origin(hint) in (Union, UnionType) and set(get_args(hint)) == {wanted, type(None)})
 
 
@@ -137,7 +141,7 @@ class _Planner:
             elif (inner := dependency_of(name, hint, parameter.default)) is not None:
                 needs[name] = self.plan(inner, chain)
                 is_allowed = scope == "job" or inner.scope == "process"
-                self._require(is_allowed, chain, f"parameter '{name}': must have scope=\"process\", too")
+                self._require(is_allowed, chain, f"parameter '{name}': must have scope=\"process\" as well")
             else:
                 self._require_default(name, parameter, hint, chain)
                 continue
@@ -184,7 +188,7 @@ class _Planner:
 
 
 class Overrides:
-    """Dependencies that are replaced for the time of a test."""
+    """Dependencies that are replaced during a test."""
 
     def __init__(self) -> None:
         self._replacements: dict[object, Callable[..., Any]] = {}
@@ -192,7 +196,7 @@ class Overrides:
 
     @contextmanager
     def replaced(self, replacements: Mapping[Any, Any]) -> Iterator[None]:
-        """Replace dependencies inside a `with` block, on top of those around it."""
+        """Replace dependencies inside a `with` block, in addition to those replaced by enclosing blocks."""
         if not isinstance(replacements, Mapping):
             raise BadConfiguration(f"overrides: must be a mapping of functions, not {shown(replacements)}")
         plans: dict[tuple[object, Scope], Plan] = {}
@@ -211,7 +215,7 @@ class Overrides:
             self._replacements, self._plans = before
 
     def current(self, plan: Plan) -> Plan:
-        """The plan to follow: the replacement's, if there is one."""
+        """The plan to use: the replacement's, if there is one."""
         if not self._replacements or plan.key not in self._replacements:
             return plan
         found = self._plans.get((plan.key, plan.scope))
@@ -241,7 +245,7 @@ def _key(function: Callable[..., Any]) -> object:
 
 
 def is_async(function: Any) -> bool:
-    """Whether a call only makes a coroutine, an asynchronous generator, or a context manager of one."""
+    """Whether a call only creates a coroutine, an async generator, or an async context manager."""
     while isinstance(function, functools.partial):
         function = function.func
     if not (inspect.isroutine(function) or isinstance(function, type)):
@@ -256,11 +260,11 @@ async def _manager() -> AsyncIterator[None]:
 
 
 _MANAGER_CODE: Final = _manager.__code__
-"""The code of every function under `@asynccontextmanager`."""
+"""The code object of every function with `@asynccontextmanager`."""
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The type hints of a call; those of names that only type checkers import stay texts."""
+    """The type hints of a callable; those of names that only type checkers import stay strings."""
     function = annotated(function)
     try:
         return get_type_hints(function, include_extras=True)
@@ -269,7 +273,7 @@ def _hints(function: Any) -> dict[str, Any]:
 
 
 def annotated(function: Any) -> Any:
-    """What has the annotations of a call: of a class, a partial or an object with `__call__`, too."""
+    """The object that holds the annotations of a callable: a function, class, partial or object with `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     made: Any = function
@@ -279,7 +283,7 @@ def annotated(function: Any) -> Any:
 
 
 def readable_hints(function: Any) -> dict[str, Any]:
-    """The type hints that can be read one by one; the others are texts."""
+    """The type hints that can be evaluated, one by one; the others stay strings."""
     function = inspect.unwrap(function)
     try:
         hints = dict(getattr(function, "__annotations__", {}))

@@ -1,4 +1,4 @@
-"""What lives as long as the workers of a process: the state that a lifespan yields, and shared dependencies."""
+"""Process scope: the state that a lifespan yields, and shared dependencies, kept while the workers are running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Step = tuple[Coroutine[Any, Any, Any], "Future[Any]"]
 
 
 class OneTask:
-    """Runs coroutines one after the other in one task of an event loop: what a task enters, it has to leave."""
+    """Runs coroutines one after the other in one task: a context manager must be exited by the task that entered it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class OneTask:
         self._is_step_cancelled = False
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine; from any thread."""
+        """Run a coroutine; can be called from any thread."""
         future: Future[T] = Future()
         try:
             self._loop.call_soon_threadsafe(self._put, (coroutine, future))
@@ -50,13 +50,13 @@ class OneTask:
         return future
 
     def cancel_step(self) -> None:
-        """Cancel the coroutine that runs, if any; in the event loop."""
+        """Cancel the running coroutine, if any; called in the event loop."""
         if self._is_busy and self._task is not None:
             self._is_step_cancelled = True
             self._task.cancel()
 
     def close(self) -> None:
-        """End the task; in the event loop."""
+        """End the task; called in the event loop."""
         if self._task is not None:
             self._inbox.put_nowait(None)
 
@@ -97,7 +97,7 @@ class OneTask:
 
 
 def _ends_task(error: BaseException) -> bool:
-    """Whether an error is not the coroutine's own: the event loop ends, or the program."""
+    """Whether an error is not the coroutine's own, but ends the event loop or the program."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
@@ -105,7 +105,7 @@ def _ends_task(error: BaseException) -> bool:
 
 
 class ThreadSteps:
-    """For plain handlers: everything runs in the handler's thread, except what is async."""
+    """For plain handlers: every step runs in the handler's thread, except async ones."""
 
     def __init__(self, task: OneTask) -> None:
         self._task = task
@@ -120,7 +120,7 @@ class ThreadSteps:
 
 
 class ProcessScope:
-    """The state and the shared dependencies of one worker process; opened and closed in one event loop."""
+    """The lifespan state and the shared dependencies of one worker process, opened and closed in one event loop."""
 
     def __init__(self, overrides: Overrides | None = None) -> None:
         self.state: Any = None
@@ -131,7 +131,7 @@ class ProcessScope:
         self._is_closed = False
 
     async def open(self, lifespan: Plan) -> None:
-        """Enter the lifespan; what it yields is the state."""
+        """Enter the lifespan and keep the value it yields."""
         try:
             self.state = await self.value(lifespan)
         except asyncio.CancelledError:
@@ -148,31 +148,31 @@ class ProcessScope:
         return MISSING if self._is_closed else self._opened.found(plan)
 
     async def value(self, plan: Plan) -> Any:
-        """The value of a shared dependency, opened at its first use."""
-        if self._is_closed:  # A thread has outlived the workers: nothing would close what it opens now.
+        """The value of a shared dependency, opened on first use."""
+        if self._is_closed:  # A thread has outlived the workers: a dependency opened now would never be closed.
             raise asyncio.CancelledError("the workers have stopped")
         if self._task is None:
             self._task = OneTask()
         return await asyncio.wrap_future(self._task.submit(self._opened.value(plan)))
 
     async def close(self, seconds: float) -> None:
-        """Close the shared dependencies, the last first, and leave the lifespan; wait for it for so long."""
+        """Close the shared dependencies, last opened first, and exit the lifespan, within the given seconds."""
         self._is_closed = True
         if self._task is None:
             return
         try:
-            self._task.cancel_step()  # No job waits any more for what is being opened now.
+            self._task.cancel_step()  # No job is waiting for a dependency that is still being opened.
             closing = asyncio.wrap_future(self._task.submit(self._opened.close(None)))
         except RuntimeError:
             return  # Its event loop is closed.
         try:
             error = await asyncio.wait_for(closing, seconds)
         except TimeoutError:
-            log.error("the lifespan and shared dependencies did not close in time", seconds=seconds)
+            log.error("lifespan and shared dependencies did not close in time", seconds=seconds)
             self._task.cancel_step()
         else:
             if error is not None:
-                log.error("the lifespan or a shared dependency failed on exit", error=_located(error), exc_info=error)
+                log.error("lifespan or shared dependency failed on exit", error=_located(error), exc_info=error)
         finally:
             self._task.close()
             self._threads.close()
@@ -184,7 +184,7 @@ class ProcessScope:
 
 
 class ProcessScopes:
-    """The scopes of an application in this process: the workers and ticks of one event loop share one."""
+    """The process scopes of an application: the workers and ticks of one event loop share one scope."""
 
     def __init__(self, lifespan: Plan | None, overrides: Overrides) -> None:
         self._lifespan = lifespan
@@ -193,7 +193,7 @@ class ProcessScopes:
 
     @asynccontextmanager
     async def entered(self, stopped: StopSignal, close_seconds: float) -> AsyncIterator[ProcessScope | None]:
-        """The scope of this loop, entered by the first user and left by the last; None if a stop came first."""
+        """The scope of this loop, entered by the first user and exited by the last; None if stopped before that."""
         loop = asyncio.get_running_loop()
         shared = self._shared.setdefault(loop, _Shared(ProcessScope(self._overrides)))
         shared.users += 1
@@ -221,7 +221,7 @@ class ProcessScopes:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is a lifespan or a shared dependency, which must not wait for its own end."""
+        """Whether the caller is the lifespan or a shared dependency, which must not wait for its own end."""
         return any(shared.scope.is_current for shared in self._shared.values())
 
 
@@ -234,7 +234,7 @@ class _Shared:
 
 
 def lifespan_plan(function: object, *given: object) -> Plan | None:
-    """A checked lifespan, which may take what is given or nothing."""
+    """A validated lifespan, which can take the given argument or none."""
     if function is None:
         return None
     if not callable(function) or inspect.iscoroutinefunction(function):
@@ -263,7 +263,7 @@ def lifespan_plan(function: object, *given: object) -> Plan | None:
 
 
 def _located(error: BaseException) -> str:
-    """An error and the innermost line of the program itself that it has passed, on one line."""
+    """An error and the innermost line of the user's program in its traceback, as one line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [one for one in frames if not one.filename.startswith(_LIBRARIES) and "site-packages" not in one.filename]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

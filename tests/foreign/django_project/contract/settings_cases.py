@@ -164,7 +164,7 @@ class ConfigurationCase(TestCase):
     def test_a_worker_says_what_is_wrong_with_it(self) -> None:
         for arguments, problem in (
             (("nowhere", [], 1), "TASKS has no 'nowhere'"),
-            (("default", ["low"], 1), "has no queue 'low'; QUEUES are default, high, mail"),
+            (("default", ["low"], 1), "has no queue 'low'; known QUEUES: default, high, mail"),
         ):
             with self.assertRaisesRegex(ImproperlyConfigured, problem):
                 WorkerChoice.checked(*arguments)

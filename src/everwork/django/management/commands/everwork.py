@@ -25,23 +25,29 @@ log = logs.get_logger("everwork")
 class Command(BaseCommand):
     """Run the project's tasks."""
 
-    help = "Runs the tasks of this project until SIGINT or SIGTERM; a second signal cancels running tasks."
+    help = "Run the tasks of this project until SIGINT or SIGTERM. A second signal cancels running tasks."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("--backend", default=DEFAULT_BACKEND, metavar="ALIAS", help="A backend in TASKS.")
         parser.add_argument(
-            "--queue", action="append", default=[], metavar="NAME", help="Serve only this queue; can be repeated."
+            "--backend", default=DEFAULT_BACKEND, metavar="ALIAS", help="The alias of a backend in TASKS."
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="Run only tasks of this queue; can be repeated.",
         )
         parser.add_argument(
             "--concurrency",
             type=int,
             default=CONCURRENCY_DEFAULT,
             metavar="N",
-            help="How many tasks run concurrently in one process.",
+            help="Maximum number of tasks running concurrently in one process.",
         )
         parser.add_argument("--processes", type=int, default=1, metavar="N", help="Number of worker processes.")
-        parser.add_argument("--reload", action="store_true", help="Restart when Python files change; for development.")
+        parser.add_argument("--reload", action="store_true", help="Restart when Python files change, for development.")
 
     def handle(
         self, *, backend: str, queue: list[str], concurrency: int, processes: int, reload: bool, **_: Any
@@ -61,7 +67,7 @@ class Command(BaseCommand):
 
 
 def _supervise(choice: WorkerChoice, processes: int, *, reload: bool) -> int:
-    """Run processes that load the project themselves; they find it where `manage.py` is."""
+    """Run child processes that load the project themselves; they find it in the folder of `manage.py`."""
     os.environ.update(choice.environment())
     folder = Path(sys.argv[0]).absolute().parent
     command = ["worker", "everwork.django:worker", "--app-dir", str(folder)]
@@ -69,7 +75,7 @@ def _supervise(choice: WorkerChoice, processes: int, *, reload: bool) -> int:
 
 
 def _folders_of_the_project(folder: Path) -> list[Path]:
-    """The folders of the project's own applications, without those that pip has installed."""
+    """The folders of the project's own applications, without those installed by pip."""
     installed = [Path(one).resolve() for one in (*site.getsitepackages(), site.getusersitepackages(), sys.prefix)]
     own = {folder.resolve(), *(Path(one.path).resolve() for one in apps.get_app_configs())}
     return sorted(one for one in own if not any(one.is_relative_to(place) for place in installed))

@@ -1,4 +1,4 @@
-"""The server's doors: one server process, one client process (this one), on the engine that is measured."""
+"""Server: gRPC, streams and REST, with one server process and one client process (this one)."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ REST_MIN = 20_000
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-async def measure_doors(bench: Bench) -> list[Row]:
-    """Unary calls beside a bare echo, whole jobs through the stream, creation in bulk over REST."""
+async def measure_server(bench: Bench) -> list[Row]:
+    """Unary calls compared with a bare echo, whole jobs through the stream, bulk creation over REST."""
     calls, jobs = bench.jobs(12_800, 1_280), bench.jobs(60_000, 6_000)
     echo, complete = f"bare echo, {CALLERS} callers", f"gRPC CompleteJob, {CALLERS} callers"
-    stream, rest = "stream: whole jobs, no-op handler", f"REST: create of {BULK:,}, answered in full"
+    stream, rest = "stream: whole jobs, no-op handler", f"REST: create of {BULK:,}, with full reply"
     measures: dict[str, Measure] = {
         echo: _echoed(calls),
         complete: _completed(bench, calls),
         stream: _streamed(bench, jobs),
         rest: _posted(bench, jobs),
     }
-    taken = await interleave(bench, "doors", measures)
+    taken = await interleave(bench, "server", measures)
     is_sqlite = bench.host.name == "sqlite"
     return [
-        rate_row("doors", echo, taken[echo]),
-        rate_row("doors", complete, taken[complete], taken[echo], ECHO_RATIO_MIN),
-        rate_row("doors", stream, taken[stream], value_min=STREAM_MIN if is_sqlite else None),
-        rate_row("doors", rest, taken[rest], value_min=REST_MIN if is_sqlite else None),
+        rate_row("server", echo, taken[echo]),
+        rate_row("server", complete, taken[complete], taken[echo], ECHO_RATIO_MIN),
+        rate_row("server", stream, taken[stream], value_min=STREAM_MIN if is_sqlite else None),
+        rate_row("server", rest, taken[rest], value_min=REST_MIN if is_sqlite else None),
     ]
 
 
@@ -106,7 +106,7 @@ async def _work_off(client: Client, jobs: int) -> None:
 
     working = asyncio.ensure_future(client.work({TYPE: handle}, concurrency=1_000))
     await done.wait()
-    # Stopping waits until the last outcomes are judged.
+    # Stopping waits until the last outcomes are confirmed.
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
 
@@ -152,7 +152,7 @@ async def _create(channel: grpc.aio.Channel, jobs: int) -> None:
 
 
 async def _activated(channel: grpc.aio.Channel, jobs: int) -> list[bytes]:
-    """The requests that complete so many jobs, which have been leased."""
+    """The requests to complete a number of jobs, which have been leased."""
     unary_stream: Any = channel.unary_stream
     call = unary_stream("/atom.jobs.v1.JobsService/ActivateJobs")
     ask = jobs_pb2.ActivateJobsRequest(type=TYPE, worker="bench", timeout=3_600_000, max_jobs_to_activate=100)
@@ -166,7 +166,7 @@ async def _activated(channel: grpc.aio.Channel, jobs: int) -> list[bytes]:
 
 
 async def _by_callers(call: Any, requests: list[bytes]) -> list[bytes]:
-    """Every request, by as many callers at once as are measured."""
+    """Make every request, with the measured number of concurrent callers."""
     waiting = iter(requests)
     answers: list[bytes] = []
 
@@ -186,7 +186,7 @@ async def _serving(bench: Bench) -> AsyncIterator[tuple[subprocess.Popen[str], d
 
 @contextmanager
 def served(url: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A server on a store, in a process of its own, and what it says of itself."""
+    """A server on a store, in its own process, and the facts that it prints at startup."""
     arguments = ("-m", "everwork", "serve", "--engine", url, "--grpc-port", "0", "--http-port", "0", "--json")
     with _process(*arguments) as started:
         yield started
@@ -194,7 +194,7 @@ def served(url: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
 
 @contextmanager
 def _process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A server in a process of its own, and the line in which it says where it listens."""
+    """A server in its own process, and the line with its ports."""
     process = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env={**os.environ, "EVERWORK_API_KEY": KEY}
     )
