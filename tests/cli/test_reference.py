@@ -12,6 +12,9 @@ from everwork.cli.main import COMMANDS, app
 from tools.cli_reference import CommandPage, Parameter, anchor, commands, missing_help, page_markdown, reference
 
 PAGES = commands()
+SUMMARY_CHARS_MAX = 62
+EXAMPLE_CHARS_MAX = 76
+"""What fits on one line of a terminal with 80 columns."""
 
 
 def test_every_command_of_the_program_has_a_page() -> None:
@@ -54,6 +57,11 @@ def test_an_option_is_shown_with_its_value_default_and_environment_variable() ->
     assert "Default: `50`." in section
     assert "Environment: `EVERWORK_ENGINE`." in section
     assert "`--json`" in section
+
+
+def test_summaries_and_examples_fit_on_one_line_of_a_terminal() -> None:
+    assert [page.name for page in PAGES if len(page.summary) > SUMMARY_CHARS_MAX] == []
+    assert [one for page in PAGES for one in page.examples if len(one) > EXAMPLE_CHARS_MAX] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
-from everwork.cli.options import ENGINE_VARIABLE
-
 FIRST: Final = ("list", "show", "get", "create")
 """Commands that a group lists first."""
 COMMON: Final = ("config", "as_json", "help")
@@ -55,10 +53,12 @@ def lay_out(command: Any, inner: bool = True) -> Any:
         command.commands = {name: commands[name] for name in sorted(commands, key=_rank)}
     text = HelpText.parse(command.help or "")
     command.help, command.short_help = text.for_terminal(), _escaped(text.summary)
-    for option in (*command.params, command.get_help_option(typer.Context(command))):
+    options = [*command.params, command.get_help_option(typer.Context(command))]
+    has_common = sum(map(is_common, options)) > 1
+    for option in options:
         if getattr(option, "is_flag", False):
             option.metavar = ""  # Newer versions of typer show <bool> otherwise.
-        if is_common(option):
+        if has_common and is_common(option):
             option.rich_help_panel = COMMON_TITLE
     _lay_out_usage(command)
     return command
@@ -66,7 +66,7 @@ def lay_out(command: Any, inner: bool = True) -> Any:
 
 def is_common(option: Any) -> bool:
     """Whether most commands have this option; `everwork init --engine` is another one."""
-    return option.name in COMMON or option.envvar == ENGINE_VARIABLE
+    return option.name in COMMON or "-e" in option.opts
 
 
 def _lay_out_usage(command: Any) -> None:

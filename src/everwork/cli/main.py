@@ -102,21 +102,26 @@ def _print_version(wanted: bool) -> None:
 
 Version = Annotated[
     bool,
-    typer.Option("--version", help="Show the versions and exit.", callback=_print_version, is_eager=True),
+    typer.Option(
+        "--version",
+        help="Show the versions of Everwork, Python and SQLite, and exit.",
+        callback=_print_version,
+        is_eager=True,
+    ),
 ]
 
 
 @app.callback(invoke_without_command=True)
 def overview(ctx: typer.Context, version: Version = False) -> None:  # noqa: ARG001 - its callback acts
-    """Everwork: a durable job engine.
+    """Run and manage durable background jobs.
 
-    Commands act on the engine that --engine, EVERWORK_ENGINE or the settings file (everwork.toml) names; the default is
-    sqlite:///everwork.db.
+    Commands use the store given by --engine, EVERWORK_ENGINE or the settings file (everwork.toml), in this order. The
+    default is sqlite:///everwork.db.
 
     Examples:
         everwork init shop
         everwork up --demo
-        everwork worker app:manager
+        everwork worker shop.jobs:app
         everwork jobs create email-send --var to=ann@example.org
         everwork jobs list --state failed
     """

@@ -28,12 +28,16 @@ completion_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @init_app.command()
 def init(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Created if it does not exist.")] = ".",
-    engine: Annotated[str, typer.Option(metavar="ENGINE", help="sqlite, postgres or redis.")] = "sqlite",
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Folder of the project; created if it does not exist.")
+    ] = ".",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="Store of the project: sqlite, postgres or redis.")
+    ] = "sqlite",
 ) -> None:
-    """Create a starter project: jobs, tests, settings and a Compose file.
+    """Create a starter project.
 
-    If one of the files exists, nothing is written.
+    Writes jobs.py, test_jobs.py, everwork.toml, compose.yaml and README.md. If one of them exists, nothing is written.
 
     Examples:
         everwork init shop
@@ -92,12 +96,13 @@ def version_text(versions: dict[str, str]) -> str:
 
 @completion_app.command()
 def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish.", show_default=False)],
     words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
 ) -> None:
-    """Print a shell completion script: commands, options, job types, states and worker targets.
+    """Print a completion script for bash, zsh or fish.
 
-    Types are read from the configured store, if it responds within a second.
+    It completes commands, options, job types, states and worker targets. Job types are read from the configured store,
+    if it responds within one second.
 
     Examples:
         eval "$(everwork completion bash)"

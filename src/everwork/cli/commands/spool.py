@@ -40,14 +40,16 @@ COLUMNS: Final = (
     Column("REASON", one_line=True, width_min=20),
 )
 
-SpoolPath = Annotated[str, typer.Argument(metavar="PATH", help="The spool file.", show_default=False)]
+SpoolPath = Annotated[str, typer.Argument(metavar="PATH", help="Spool file.", show_default=False)]
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.callback(invoke_without_command=True)
 def spool(ctx: typer.Context) -> None:
-    """List, deliver or delete the jobs and outcomes that offline mode has kept in a spool.
+    """List, deliver and delete the entries of a spool.
+
+    A spool is a file in which offline mode keeps jobs and outcomes while the store is unavailable.
 
     Example:
         everwork spool list spool.db
@@ -60,10 +62,14 @@ def spool(ctx: typer.Context) -> None:
 def list_entries(
     path: SpoolPath,
     *,
-    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIMIT_MAX:,} entries.")] = str(LIMIT_DEFAULT),
+    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"Number of entries to show, 1 to {LIMIT_MAX:,}.")] = str(
+        LIMIT_DEFAULT
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """List waiting entries and those set aside, with the reason: outcomes first, then jobs in order of delivery.
+    """List the entries of a spool.
+
+    Outcomes come first, then jobs in order of delivery. Entries that the store refused are set aside, with the reason.
 
     Examples:
         everwork spool list spool.db
@@ -90,22 +96,34 @@ def flush(
     engine: EngineUrl = None,
     retry_aside: Annotated[bool, typer.Option("--retry-aside", help="Also retry entries that were set aside.")] = False,
     rebind: Annotated[
-        bool, typer.Option("--rebind", help="Deliver to this engine although the spool belongs to another.")
+        bool, typer.Option("--rebind", help="Deliver to this store although the spool belongs to another.")
     ] = False,
     tls_ca: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="For grpcs://: CA certificates to trust (PEM).", show_default="the system's"),
+        typer.Option(
+            rich_help_panel="TLS",
+            metavar="PATH",
+            help="CA certificates to trust, for grpcs:// (PEM).",
+            show_default="the system's",
+        ),
     ] = None,
-    tls_certificate: Annotated[str | None, typer.Option(metavar="PATH", help="A client certificate (PEM).")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="PATH", help="The client certificate's key (PEM).")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(rich_help_panel="TLS", metavar="PATH", help="Client certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="TLS", metavar="PATH", help="Private key of the client certificate (PEM)."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver the entries of a spool now. Exit code 1 if any are left, waiting or set aside.
+    """Deliver the entries of a spool now.
 
-    A spool of a client of a server is delivered to the server, grpc://host:port, with the API key in EVERWORK_API_KEY.
+    The exit code is 1 if entries are left, waiting or set aside.
 
-    With --rebind, jobs in doubt may be created twice, and outcomes are reported for the same job keys: the engine must
-    be the same one at another address, or a copy of it.
+    To deliver to a server, use --engine grpc://HOST:PORT and set its API key in EVERWORK_API_KEY.
+
+    Use --rebind only for the same store at another address, or a copy of it: outcomes are reported for the same job
+    keys, and jobs whose delivery was not confirmed can be created twice.
 
     Examples:
         everwork spool flush spool.db --engine postgresql://ann@db.example.org/jobs
@@ -137,7 +155,7 @@ def flush(
 def drop(
     path: SpoolPath,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="The entries to delete.", show_default=False)
+        list[str] | None, typer.Argument(metavar="ID", help="Entries to delete.", show_default=False)
     ] = None,
     *,
     aside: Annotated[bool, typer.Option("--aside", help="Delete every entry that is set aside.")] = False,
@@ -145,7 +163,7 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete entries of a spool permanently, without delivering them.
+    """Delete entries of a spool without delivering them.
 
     Examples:
         everwork spool drop spool.db 5f1c0a9be2d47310-17

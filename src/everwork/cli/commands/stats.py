@@ -19,11 +19,13 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.command()
 def stats(
-    hours: Annotated[str, typer.Option(metavar="NUMBER", help="How far back, 1 to 720.")] = "24",
+    hours: Annotated[str, typer.Option(metavar="HOURS", help="Period to report, 1 to 720.")] = "24",
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count jobs by type and state, and show what workers did lately.
+    """Show job counts and throughput.
+
+    Counts jobs by type and state, and finished attempts by type and worker in the last hours.
 
     Example:
         everwork stats --hours 1

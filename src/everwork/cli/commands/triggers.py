@@ -22,8 +22,8 @@ COLUMNS = (
     Column("WORKER", width_min=12),
     Column("STATUS", whole=True),
     Column("SCHEDULE", width_min=16),
-    Column("CATCHES UP", whole=True),
-    Column("LAST POINT", whole=True, right=True),
+    Column("CATCH-UP", whole=True),
+    Column("LAST", whole=True, right=True),
     Column("NEXT", whole=True, right=True),
     Column("NAME", whole=True),
 )
@@ -31,10 +31,10 @@ FIRE_COLUMNS = (
     Column("JOB", whole=True, right=True),
     Column("STATE", whole=True),
     Column("CREATED", whole=True, right=True),
-    Column("POINT", whole=True),
+    Column("SCHEDULED FOR", whole=True),
 )
 TriggerName = Annotated[
-    str, typer.Argument(metavar="TRIGGER", help="The trigger's title or its name.", show_default=False)
+    str, typer.Argument(metavar="TRIGGER", help="Title or name of the trigger.", show_default=False)
 ]
 
 app = listing_app()
@@ -42,7 +42,7 @@ app = listing_app()
 
 @app.callback()
 def triggers() -> None:
-    """List triggers, switch them on and off, and fire them by hand.
+    """List triggers; enable, disable and fire them.
 
     Example:
         everwork triggers fire nightly-report
@@ -51,7 +51,9 @@ def triggers() -> None:
 
 @app.command("list")
 def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List triggers with their schedules and the last time points that have passed, also while they were off.
+    """List triggers with schedule and next run.
+
+    LAST is the latest scheduled time, even if the trigger was disabled then.
 
     Example:
         everwork triggers list
@@ -62,12 +64,12 @@ def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     elif found:
         write_rich(table(COLUMNS, [_row(view, titles) for view in found]))
     else:
-        write("no worker has declared a trigger yet\n")
+        write("no triggers; workers declare them with triggers= or cron=\n")
 
 
 @app.command()
 def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Show a trigger: when it fires next, and the latest jobs that it has made.
+    """Show when a trigger fires next, and its latest jobs.
 
     Example:
         everwork triggers show nightly-report
@@ -80,12 +82,14 @@ def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False
     if fires:
         write_rich(table(FIRE_COLUMNS, [_fire_row(fire) for fire in fires]))
     else:
-        write("none of the latest jobs of its type is its own\n")
+        write("no recent jobs of this trigger\n")
 
 
 @app.command()
 def on(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a trigger fire again; the times that it missed while it was off are not caught up.
+    """Enable a trigger.
+
+    Runs missed while it was disabled are not caught up.
 
     Example:
         everwork triggers on nightly-report
@@ -95,7 +99,7 @@ def on(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) 
 
 @app.command()
 def off(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a trigger fire no more, in whatever manager.
+    """Disable a trigger in all managers.
 
     Example:
         everwork triggers off nightly-report
@@ -105,7 +109,9 @@ def off(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False)
 
 @app.command()
 def fire(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a trigger create its job now, also if it is off; its schedule stays as it is.
+    """Create the job of a trigger now.
+
+    Works for disabled triggers too; the schedule does not change.
 
     Example:
         everwork triggers fire nightly-report
@@ -140,7 +146,7 @@ def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
     return (
         one_line(entry.title),
         one_line(titles.get(entry.worker_id, entry.worker_id)),
-        "on" if view.is_on else "off",
+        "enabled" if view.is_on else "disabled",
         one_line(entry.schedule),
         "yes" if entry.is_catchup else "no",
         "never" if view.last_ms is None else f"{span(now_ms() - view.last_ms)} ago",
@@ -152,15 +158,15 @@ def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
 def _next(view: TriggerView) -> str:
     if view.next_ms is None:
         return "-"
-    return f"in {span(view.next_ms - now_ms())}" if view.is_served else "nobody runs it"
+    return f"in {span(view.next_ms - now_ms())}" if view.is_served else "no worker"
 
 
 def _outlook(view: TriggerView) -> str:
     if view.next_ms is None:
-        return f"no next time point: {one_line(view.next_unknown or 'none is known')}"
+        return f"next run unknown: {one_line(view.next_unknown or 'no schedule')}"
     if not view.is_served:
-        return f"would fire at {utc_text(view.next_ms)}, but nobody runs it"
-    return f"fires next at {utc_text(view.next_ms)}, in {span(view.next_ms - now_ms())}"
+        return f"scheduled for {utc_text(view.next_ms)}, but no running worker serves it"
+    return f"next run at {utc_text(view.next_ms)}, in {span(view.next_ms - now_ms())}"
 
 
 def _fire_row(fire: TriggerFire) -> tuple[str, ...]:
@@ -168,5 +174,5 @@ def _fire_row(fire: TriggerFire) -> tuple[str, ...]:
         str(fire.key),
         fire.state.label,
         f"{span(now_ms() - fire.created_at_ms)} ago",
-        "by hand" if fire.point_ms is None else utc_text(fire.point_ms),
+        "manual" if fire.point_ms is None else utc_text(fire.point_ms),
     )
