@@ -215,7 +215,7 @@ class Lines:
 
     def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - lines are for people
         """Print the lines."""
-        write("".join(f"{line}\n" for line in lines))
+        write("".join(f"{line}\n" for line in (*lines, "")))
 
     def __enter__(self) -> Self:
         return self
@@ -275,7 +275,7 @@ class Screen:
     def _render(self, snapshot: Snapshot) -> RenderableType:
         free = max(self._console.height - OTHER_LINES, 4)
         dead_lines = max(free // 3, 2)
-        how = "stopping after running jobs have finished" if snapshot.is_stopping else "press Ctrl-C to stop"
+        how = "stopping" if snapshot.is_stopping else "press Ctrl-C to stop"
         return Group(
             Text.assemble(
                 ("Everwork demo", "bold"),

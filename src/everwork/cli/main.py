@@ -166,7 +166,8 @@ def _explained(error: Exception) -> tuple[int, str]:
     match error:
         case UsageError(ctx=context):
             where = f" (see {context.command_path} --help)" if context else ""
-            return BAD_REQUEST, f"{_with_hint(error.format_message(), context)}{where}"
+            message = _with_hint(error.format_message(), context)
+            return BAD_REQUEST, f"{message[:1].lower()}{message[1:].rstrip('.')}{where}"
         case JobError() | NotFound():
             return REFUSED, str(error)
         case EverworkError() | OSError():

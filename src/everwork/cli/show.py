@@ -104,12 +104,14 @@ def stats_page(report: dict[str, Any], hours: int) -> list[RenderableType]:
         rows.append(["all types", *(_count(state, report["by_state"][state]) for state in states)])
     columns = [Column("TYPE", width_min=20), *(Column(state.upper(), whole=True, right=True) for state in states)]
     done = report["performance"]
-    ended = (
+    finished = (
         f"Last {hours} h: {done['completed']:,} completed, {done['failed']:,} failed, {done['retried']:,} retried; "
         f"success rate {done['success_rate']:g} %; average queue wait {done['avg_wait_ms']:,.0f} ms, "
         f"run time {done['avg_execution_ms']:,.0f} ms"
     )
-    page: list[RenderableType] = [table(columns, rows), "", Text(ended)]
+    if not (done["completed"] or done["failed"] or done["retried"]):
+        finished = f"Last {hours} h: no finished attempts"
+    page: list[RenderableType] = [table(columns, rows), "", Text(finished)]
     if report["by_worker"]:
         workers = sorted(report["by_worker"].items(), key=lambda item: (-item[1], item[0]))
         page.append(Text("Jobs by worker: " + ", ".join(f"{one_line(name)} {jobs:,}" for name, jobs in workers[:10])))
@@ -169,7 +171,7 @@ def _tracebacks(job: StoredJob, history: Sequence[HistoryEntry], *, every: bool)
     for attempt, traceback in wanted:
         page += ["", Text(f"Traceback of attempt {attempt}:", style="bold"), Text(_clean(traceback), overflow="fold")]
     if len(traced) > len(wanted):
-        page += ["", Text(f"{len(traced)} attempts have a traceback; show all: --tracebacks", style="dim")]
+        page += ["", Text(f"tracebacks: {len(traced)}; show all with --tracebacks", style="dim")]
     return page
 
 

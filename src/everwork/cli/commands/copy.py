@@ -73,8 +73,10 @@ def _show(copied: Copied, source: str, target: str, *, seconds: float, as_json: 
         return
     before = f" ({copied.present:,} more were already there)" if copied.present else ""
     write(
-        f"{copied.jobs:,} jobs{before}, {copied.types:,} types and {copied.entries:,} registry entries copied "
-        f"to {shown_url(target)} in {seconds:.1f} s\n"
+        f"copied to {shown_url(target)} in {seconds:.1f} s:\n"
+        f"  {'jobs':<16}  {copied.jobs:>10,}{before}\n"
+        f"  {'types':<16}  {copied.types:>10,}\n"
+        f"  {'registry entries':<16}  {copied.entries:>10,}\n"
     )
     write(
         "the counts differ: one of the stores is in use; stop all programs and copy again\n"

@@ -152,7 +152,7 @@ def show_dead(
 
     Examples:
         everwork dead show 17
-        everwork dead show 77db3ebaa8ff
+        everwork dead show hkndpheejd
     """
     found = use(engine, lambda service: _read_dead_letter(service, which))
     job, history, explanation = found.details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -143,11 +144,11 @@ def _facts(url: str, diagnosis: Diagnosis, server: Settings | None) -> list[tupl
     jobs = ", ".join(f"{diagnosis.counts[state]:,} {state.label}" for state in State)
     return [
         ("engine", f"{health.engine} {health.version}, schema version {health.schema_version}"),
-        ("url", shown_url(url)),
+        ("URL", shown_url(url)),
         ("durability", f"{health.durability.value}: {MEANING[health.durability]}"),
         ("settings", settings),
-        ("clock", f"{trips.clock_off_ms:+,} ms against this host"),
-        ("round trip", f"{trips.read_ms:.2f} ms to read, {trips.write_ms:.2f} ms to write"),
+        ("clock", f"{trips.clock_off_ms:+,} ms from this host's clock"),
+        ("round trip", f"read {trips.read_ms:.2f} ms, write {trips.write_ms:.2f} ms"),
         ("jobs", jobs),
         ("API keys", _keys_text(diagnosis, server)),
         ("configuration", _configuration_text(server)),
@@ -163,7 +164,13 @@ def _keys_text(diagnosis: Diagnosis, server: Settings | None) -> str:
 
 
 def _configuration_text(server: Settings | None) -> str:
-    """The settings, without the engine, which has a line of its own."""
-    shown = {} if server is None else server.shown()
-    values = {name: value for name, value in shown.items() if name != "engine" and value not in (None, [], {})}
-    return ", ".join(f"{name} {value}" for name, value in values.items()) or "invalid"
+    """The settings that differ from their defaults, without the engine, which has a line of its own."""
+    if server is None:
+        return "invalid"
+    usual = Settings().shown()
+    changed = {name: one for name, one in server.shown().items() if name != "engine" and one != usual[name]}
+    return ", ".join(f"{name} {_setting_text(value)}" for name, value in changed.items()) or "defaults"
+
+
+def _setting_text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, list | dict | bool) else str(value)

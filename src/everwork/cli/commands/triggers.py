@@ -78,7 +78,7 @@ def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False
     if as_json:
         write_json(trigger_report(view) | fires_report(view.entry, fires))
         return
-    write(f"{one_line(view.entry.title)}: {view.status}, {one_line(view.entry.schedule)}; {_outlook(view)}\n")
+    write(f"{one_line(view.entry.title)}: {_status(view)}, {one_line(view.entry.schedule)}; {_outlook(view)}\n")
     if fires:
         write_rich(table(FIRE_COLUMNS, [_fire_row(fire) for fire in fires]))
     else:
@@ -146,13 +146,17 @@ def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
     return (
         one_line(entry.title),
         one_line(titles.get(entry.worker_id, entry.worker_id)),
-        "enabled" if view.is_on else "disabled",
+        _status(view),
         one_line(entry.schedule),
         "yes" if entry.is_catchup else "no",
         "never" if view.last_ms is None else f"{span(now_ms() - view.last_ms)} ago",
         _next(view),
         one_line(entry.name),
     )
+
+
+def _status(view: TriggerView) -> str:
+    return "enabled" if view.is_on else "disabled"
 
 
 def _next(view: TriggerView) -> str:

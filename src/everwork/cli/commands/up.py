@@ -163,10 +163,9 @@ class Demo:
         completed, failed = snapshot.of_state(State.COMPLETED), snapshot.of_state(State.FAILED)
         waiting = snapshot.of_state(State.PENDING) + snapshot.of_state(State.PROCESSING)
         write(
-            f"Stopped cleanly after {ran_for}; {created:,} jobs created. In the store:\n"
-            f"  {completed:,} completed, {failed:,} failed, "
-            f"{waiting:,} waiting for the next run\n"
-            f"  dead letters: {command_name()} dead list --engine {shown_url(self._url)}\n"
+            f"\nStopped after {ran_for}; {created:,} jobs created. In the store:\n"
+            f"  {completed:,} completed, {failed:,} failed, {waiting:,} waiting for the next run\n"
+            f"Show the dead letters: {command_name()} dead list --engine {shown_url(self._url)}\n"
         )
 
 

@@ -101,7 +101,7 @@ def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
         write_rich(table(COLUMNS, [_row(view) for view in classes]))
         for view in classes:
             for reason in view.broken:
-                write(f"{one_line(view.entry.title)} does not start: {one_line(reason)}\n")
+                write(f"{one_line(view.entry.title)} failed to start in {one_line(reason)}\n")
     write(_left_out(found.left_out))
     if not (found.processes or classes):
         write(NO_WORKERS)
