@@ -60,6 +60,7 @@ def lay_out(command: Any, inner: bool = True) -> Any:
             option.metavar = ""  # Newer versions of typer show <bool> otherwise.
         if has_common and is_common(option):
             option.rich_help_panel = COMMON_TITLE
+    command.params.sort(key=is_common)
     _lay_out_usage(command)
     return command
 

@@ -21,7 +21,7 @@ STYLES = {"pending": "yellow", "processing": "cyan", "completed": "green", "fail
 
 
 class OutputClosed(Exception):
-    """The reader of standard output has gone, as in `everwork jobs list | head -1`."""
+    """The reader of standard output has closed it, as in `everwork jobs list | head -1`."""
 
 
 class Column(NamedTuple):

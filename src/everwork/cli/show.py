@@ -161,7 +161,7 @@ def _history_row(number: int, event: HistoryEntry) -> tuple[str, ...]:
 
 
 def _tracebacks(job: StoredJob, history: Sequence[HistoryEntry], *, every: bool) -> list[RenderableType]:
-    """The traceback of what made the last error, if that has one; or those of all attempts."""
+    """The traceback of the last error, if it has one; or those of all attempts."""
     numbered = zip(attempt_numbers(job, history), history, strict=True)
     traced = [(number, event.traceback) for number, event in numbered if event.traceback]
     last = next((event for event in reversed(history) if event.kind != "release"), None)

@@ -1,4 +1,4 @@
-"""everwork bench: measures the user's own engine, with jobs of a type of its own that are deleted afterwards."""
+"""everwork bench: measures a store with jobs of its own type, which are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from everwork.service.service import JobService
 
 TYPE: Final = "everwork-bench"
 KIND: Final = "bench"
-"""The kind of the registry entry that says until when a measurement may run."""
+"""The kind of the registry entry that holds the latest end of a benchmark."""
 JOBS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 600.0
 CREATE_STEP: Final = 500

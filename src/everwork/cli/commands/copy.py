@@ -44,13 +44,13 @@ def copy(
         everwork copy redis://localhost/0 sqlite:////var/backups/jobs.db
     """
     options = {"into_non_empty": into_non_empty, "while_running": while_running}
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         copied = run(_copy(resolved_url(source), resolved_url(target), options))
     except KeyboardInterrupt:
         write_stderr(f"interrupted; {AGAIN}")
         raise typer.Exit(INTERRUPTED) from None
-    _show(copied, source, target, seconds=time.monotonic() - begun, as_json=as_json)
+    _show(copied, source, target, seconds=time.monotonic() - started, as_json=as_json)
     if copied.differences:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""everwork dead: dead letters by kind of error; list, show, requeue, purge."""
+"""everwork dead: dead letters by error group; list, show, requeue, purge."""
 
 from __future__ import annotations
 

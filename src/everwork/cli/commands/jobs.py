@@ -1,4 +1,4 @@
-"""everwork jobs: list, get, and what can be changed; `create` is in a file of its own."""
+"""everwork jobs: list, get, and changes; `create` has its own file."""
 
 from __future__ import annotations
 

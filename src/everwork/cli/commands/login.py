@@ -83,7 +83,7 @@ def _site(settings: Settings) -> str:
 def _checked_site(url: str) -> str:
     found = urlsplit(url)
     if found.scheme not in ("http", "https") or not found.hostname:
-        raise InvalidInput("url", f"must begin with http:// or https:// and name a host, not '{url[:80]}'")
+        raise InvalidInput("url", f"must start with http:// or https:// and name a host, not '{url[:80]}'")
     return f"{found.scheme}://{found.netloc}"
 
 

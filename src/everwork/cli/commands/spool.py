@@ -302,7 +302,7 @@ def _rebind(file: SpoolFile, store: str) -> None:
         in_doubt = sum(entry.is_in_doubt for entry in contents.entries(file, LIMIT_MAX))
         contents.move_to(file, store)
     if in_doubt:
-        write_stderr(f"{_number(in_doubt, 'job', 'jobs')} in doubt may be created twice")
+        write_stderr(f"{_number(in_doubt, 'job', 'jobs')} in doubt can be created twice")
 
 
 async def _deliver(courier: Courier, file: SpoolFile, show: Any) -> None:

@@ -160,7 +160,7 @@ class Wanted(NamedTuple):
             raise InvalidInput("types", f"{target} is a ProcessManager, which runs worker classes; {where}")
 
     def report_ready(self, program: ProcessManager | Everwork) -> None:
-        """Tell the parent, if there is one, that the program is loaded."""
+        """Report to the parent, if there is one, that the program is loaded."""
         if self.supervised is not None:
             release = program._workers.release_running if isinstance(program, Everwork) else None  # noqa: SLF001
             self.supervised.report_ready(release)
@@ -227,7 +227,7 @@ def _run(user_code: UserCode, logging_options: Logging, wanted: Wanted) -> None:
 
 
 def _mention_others(command: str, user_code: UserCode, program: ProcessManager | Everwork) -> None:
-    """Say which other programs of the module are not run, if the command did not name one."""
+    """Log which other programs of the module are not run, if the command did not name one."""
     if others := user_code.others(program):
         runs, more = str(user_code.found), [f"everwork {command} {one}" for one in others]
         log.warning("the module has more than one program; only one is run", runs=runs, not_run=more)
