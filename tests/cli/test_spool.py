@@ -330,7 +330,7 @@ async def test_doctor_finds_a_spool_that_is_nearly_full_or_for_another_store(cli
     small.keep_jobs([NewJob("work", '{"text":"' + "x" * 900_000 + '"}')])
     small.close()
     problems = cli("doctor", "--spool", "small.db").out
-    assert "holds entries for redis://elsewhere/0, not for this engine" in problems
+    assert "has entries for redis://elsewhere/0, not for this store" in problems
     assert "% full" in problems
 
 
