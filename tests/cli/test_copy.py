@@ -1,10 +1,11 @@
-"""everwork copy: a stopped store moves to another of any engine, and the counts agree."""
+"""everwork copy: a stopped store moves to another of any engine, and the counts match."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import pty
+import re
 import signal
 import subprocess
 from contextlib import asynccontextmanager, suppress
@@ -89,7 +90,7 @@ async def test_everything_is_copied(cli: Cli, engine_name: str, source: str, tar
     await filled.close()
     answer = cli("copy", source, target)
     assert (answer.code, answer.err) == (0, ""), answer
-    assert "the counts agree" in answer.out
+    assert "the counts match" in answer.out
     async with store(target) as copied:
         assert await whole(copied) == seen
         [info] = [info for info in await copied.types() if info.type == "due"]
@@ -211,8 +212,8 @@ def test_a_source_that_is_not_there_leaves_no_target_behind(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["sqlite:///a.db"], "Missing argument 'DST'"),
-        (["sqlite:///:memory:", "sqlite:///a.db"], "engine URL: a store in memory would end with this command"),
+        (["sqlite:///a.db"], "missing argument 'DST'"),
+        (["sqlite:///:memory:", "sqlite:///a.db"], "engine URL: an in-memory store would end with this command"),
         (["mysql://ann:s3cret@h/db", "sqlite:///a.db"], "engine URL: unknown scheme 'mysql'"),
     ],
 )
@@ -234,7 +235,7 @@ async def test_an_interrupted_copy_says_how_to_go_on_and_does(cli: Cli, engine: 
         present = sum(count.jobs for count in await begun.count())
         assert [entry.kind for entry in await begun.registered(COPY_KIND)] == [COPY_KIND]
     assert (copying.returncode, 0 < present < 8_000) == (130, True)
-    assert told.splitlines()[-1] == "everwork: interrupted; run the same command again to go on"
+    assert told.splitlines()[-1] == "everwork: interrupted; run the same command again to continue"
     again = cli("copy", "sqlite:///everwork.db", file, "--json").json
     assert (again["present"], again["jobs"], again["counts_agree"]) == (present, 8_000 - present, True)
 
@@ -281,7 +282,7 @@ def test_on_a_terminal_a_bar_shows_how_far_it_is(cli: Cli) -> None:
             shown += more
     os.close(ours)
     assert b"500/500" in shown
-    assert b"500 jobs, 1 types" in done.stdout
+    assert re.search(rb"^  jobs +500\n  types +1\n", done.stdout, re.MULTILINE)
 
 
 # When the stores do not behave ----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ async def test_a_copy_whose_target_dies_is_finished_by_the_same_command(
     server.kill()
     _, told = await asyncio.to_thread(copying.communicate)
     assert copying.returncode == 2
-    assert told.splitlines()[-1].endswith("when it is back, run the same command again to go on")
+    assert told.splitlines()[-1].endswith("when it is back, run the same command again to continue")
     server.start()
     again = json.loads(cli("copy", "sqlite:///everwork.db", server.url, "--json").out)
     assert again["counts_agree"]

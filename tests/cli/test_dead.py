@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 async def test_dead_letters_are_listed_in_groups_and_shown_with_their_attempts(cli: Cli, engine: Engine) -> None:
-    assert cli("dead", "list").out == "there are no dead letters\n"
+    assert cli("dead", "list").out == "no dead letters\n"
     old = await a_dead_letter(engine, error="card 17 declined")
     new = await a_dead_letter(engine, error="card 18 declined")
     await a_dead_letter(engine, error="refused", type="other")
@@ -66,8 +66,8 @@ async def test_only_dead_letters_are_requeued_and_purged_by_key(cli: Cli, engine
         answer = cli("dead", *words, *keys)
         told = [f"everwork: Job '{job.key}' is {job.state.label}: {wrong}" for job in others]
         assert (answer.code, answer.err.splitlines()) == (1, told)
-    assert cli("dead", "show", str(others[0].key)).complaint.endswith("is completed: it is no dead letter")
-    assert cli("dead", "purge", str(letter.key), "--yes").out == f"job {letter.key}: purged (was failed)\n"
+    assert cli("dead", "show", str(others[0].key)).complaint.endswith("is completed, not a dead letter")
+    assert cli("dead", "purge", str(letter.key), "--yes").out == f"job {letter.key}: deleted (was failed)\n"
     assert await engine.get([letter.key]) == [None]
 
 
@@ -77,7 +77,7 @@ async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
     assert (answer.code, answer.complaint[:4]) == (2, "yes:")
     assert await the_state(engine, letter.key) is State.FAILED
     assert cli("dead", "purge", "--type", TYPE, "--before", "2020-01-01", "--yes").code == 1
-    assert cli("dead", "purge", "--type", TYPE, "--yes").out == "1 dead letter purged\n"
+    assert cli("dead", "purge", "--type", TYPE, "--yes").out == "1 dead letter deleted\n"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_a_purge_asks_first(cli: Cli, engine: Engine) -> None:
         ("requeue --all", 1, "no dead letter matches"),
         ("purge --type nobody --yes", 1, "no dead letter matches"),
         ("show aaaaaaaaaa", 1, "no dead letter has the fingerprint 'aaaaaaaaaa'"),
-        ("requeue", 2, "key: must be given, or a filter, or --all if every dead letter is meant"),
+        ("requeue", 2, "key: must be given, or a filter, or --all for every dead letter"),
         ("requeue --all --type x", 2, "all: must not be given together with a filter"),
         ("requeue 17 --all", 2, "key: must not be given together with a filter, --all or --dry-run"),
         ("requeue --fingerprint 17", 2, "fingerprint: must be 10 letters from a to p"),
@@ -173,7 +173,7 @@ async def test_a_bench_that_is_terminated_leaves_nothing_and_one_that_was_killed
     killed.kill()
     killed.communicate()
     [note] = await engine.registered("bench")
-    assert f"is taken until {utc_text(note.until_ms or 0)} at the latest:" in cli("bench").complaint
+    assert f"try again later (until {utc_text(note.until_ms or 0)} at the latest)" in cli("bench").complaint
     await engine.take_turn(BENCH_TYPE, f"bench-{killed.pid}", 1)
     await until(lambda: engine.take_turn(BENCH_TYPE, "another", 1))
     ended = cli.start("bench", "--jobs", "1000000", "--seconds", "600")

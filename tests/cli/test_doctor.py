@@ -61,7 +61,7 @@ async def test_the_command_tells_what_the_store_is_and_holds(cli: Cli, url: str)
     await engine.close()
     answer = cli("doctor", url)
     assert answer.err == ""
-    for words in (f"{health.engine} {health.version}", health.durability.value, "ms to read", "1 completed"):
+    for words in (f"{health.engine} {health.version}", health.durability.value, "round trip     read ", "1 completed"):
         assert words in answer.out
 
 

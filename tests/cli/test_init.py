@@ -121,5 +121,5 @@ def test_a_command_is_shown_as_it_can_be_typed(tmp_path: Path, monkeypatch: pyte
 
 def test_up_names_the_engine_in_the_commands_that_it_shows(cli: Cli) -> None:
     shown = cli("up", "--engine", "sqlite:///other.db", "--grpc-port", "0", "--http-port", "0", "--seconds", "0.1").out
-    assert "another by everwork login --engine sqlite:///other.db)" in shown
-    assert "more by everwork keys create --engine sqlite:///other.db)" in shown
+    assert "For another: everwork login --engine sqlite:///other.db\n" in shown
+    assert "everwork keys create --name ci --permission jobs --engine sqlite:///other.db\n" in shown

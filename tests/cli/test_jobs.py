@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from everwork.cli.commands.jobs import engine_hint
+from everwork.cli.commands.jobs import engine_hint, next_page
 from everwork.core.limits import CREATE_BATCH_MAX
 from everwork.core.outcome import Complete, Failed, Release
 from everwork.core.states import State
@@ -113,11 +115,11 @@ async def test_get_shows_the_last_traceback_and_every_one_if_asked(cli: Cli, eng
     await settled(engine, Failed(job.key, 2, "boom", final=True, traceback="Traceback:\n  second"))
     text = cli("jobs", "get", str(job.key)).out
     assert text.endswith(
-        "\nAttempt 2 failed here:\nTraceback:\n  second\n\nattempts with a traceback: 2; --tracebacks shows all\n"
+        "\nTraceback of attempt 2:\nTraceback:\n  second\n\ntracebacks: 2; show all with --tracebacks\n"
     )
     for command in ("jobs get", "dead show"):
         text = cli(*command.split(), str(job.key), "--tracebacks").out
-        assert "\nAttempt 1 failed here:\nTraceback:\n  first  [31mred\n\nAttempt 2 failed here:\n" in text
+        assert "\nTraceback of attempt 1:\nTraceback:\n  first  [31mred\n\nTraceback of attempt 2:\n" in text
     history = cli("jobs", "get", str(job.key), "--json").json["history"]
     assert history[1]["traceback"] == "Traceback:\n  second"
 
@@ -126,14 +128,14 @@ async def test_get_shows_no_traceback_of_a_failure_before_the_last_one(cli: Cli,
     job = await a_processing_job(engine)
     await settled(engine, Failed(job.key, 1, "no answer", final=True, traceback="Traceback:\n  old"))
     await engine.requeue([job.key])
-    note = "\n\nattempts with a traceback: 1; --tracebacks shows all\n"
+    note = "\n\ntracebacks: 1; show all with --tracebacks\n"
     for attempt in (2, 3):
         text = cli("jobs", "get", str(job.key)).out
         assert "failed here" not in text
         assert text.endswith(note)
         await activated(engine, job)
         await settled(engine, Failed(job.key, attempt, "argument to: unknown", backoff_ms=0))
-    assert "\nAttempt 1 failed here:\nTraceback:\n  old" in cli("jobs", "get", str(job.key), "--tracebacks").out
+    assert "\nTraceback of attempt 1:\nTraceback:\n  old" in cli("jobs", "get", str(job.key), "--tracebacks").out
 
 
 async def test_get_shows_the_last_traceback_also_after_an_attempt_that_was_handed_back(
@@ -143,7 +145,7 @@ async def test_get_shows_the_last_traceback_also_after_an_attempt_that_was_hande
     await settled(engine, Failed(job.key, 1, "boom", backoff_ms=0, traceback="Traceback:\n  first"))
     await activated(engine, job)
     await settled(engine, Release(job.key, 2))
-    assert cli("jobs", "get", str(job.key)).out.endswith("\nAttempt 1 failed here:\nTraceback:\n  first\n")
+    assert cli("jobs", "get", str(job.key)).out.endswith("\nTraceback of attempt 1:\nTraceback:\n  first\n")
 
 
 async def test_get_of_a_completed_job_shows_no_traceback(cli: Cli, engine: Engine) -> None:
@@ -153,7 +155,7 @@ async def test_get_of_a_completed_job_shows_no_traceback(cli: Cli, engine: Engin
     await settled(engine, Complete(job.key, 2))
     text = cli("jobs", "get", str(job.key)).out
     assert "Traceback:" not in text
-    assert text.endswith("\n\nattempts with a traceback: 1; --tracebacks shows all\n")
+    assert text.endswith("\n\ntracebacks: 1; show all with --tracebacks\n")
 
 
 async def test_list_shows_a_line_a_job_with_what_is_worth_knowing(cli: Cli, engine: Engine) -> None:
@@ -204,10 +206,31 @@ def test_a_page_for_people_says_how_to_see_more(cli: Cli) -> None:
     assert answer.out.splitlines()[-1] == "more: everwork jobs list --limit 2 --cursor 3"
 
 
+@pytest.mark.parametrize(
+    "engine", [["--engine", "{}"], ["-e", "{}"], ["--engine={}"], ["-e{}"]], ids=["long", "short", "equals", "joined"]
+)
+def test_the_command_for_the_next_page_does_not_repeat_a_password(
+    monkeypatch: pytest.MonkeyPatch, engine: list[str]
+) -> None:
+    url, shown = "postgresql://app:s3cret@db/jobs", "postgresql://app:***@db/jobs"
+    filters = ["--error", "http://ann:x@host", "--cursor", "9", "--limit=2"]
+    monkeypatch.setattr(sys, "argv", ["everwork", "jobs", "list", *(part.format(url) for part in engine), *filters])
+    command = shlex.split(next_page("7").strip().removeprefix("more: everwork "))
+    hidden = [part.format(shown) for part in engine]
+    assert command == ["jobs", "list", *hidden, "--error", "http://ann:x@host", "--limit=2", "--cursor", "7"]
+
+
+def test_an_empty_store_says_how_to_create_a_job(cli: Cli) -> None:
+    cli("jobs", "create", "x")
+    cli("jobs", "cancel", "1")
+    cli("jobs", "delete", "1")
+    assert cli("jobs", "list").out == "no jobs; create one: everwork jobs create email-send\n"
+
+
 def test_an_empty_list_says_so(cli: Cli) -> None:
     cli("jobs", "create", "x")
-    assert cli("jobs", "list", "--state", "failed").out == "no jobs match\n"
-    assert cli("jobs", "list", "--variables", "nowhere").out == "no jobs match\n"
+    assert cli("jobs", "list", "--state", "failed").out == "no matching jobs\n"
+    assert cli("jobs", "list", "--variables", "nowhere").out == "no matching jobs\n"
     assert cli("jobs", "list", "--state", "failed", "--json").json == {"jobs": [], "next": None}
 
 
@@ -231,7 +254,7 @@ async def test_the_command_that_brings_a_job_back_can_be_pasted(cli: Cli, engine
     (cli.folder / "other.toml").write_text(f'engine = "{url}"')
     for options in ("", f" --engine {url}", " --config other.toml"):
         out = cli(*f"{command} {job.key}{options}".split()).out
-        assert re.findall(r"bring it back with: everwork (.*)", out) == [f"jobs requeue {job.key}{options}"]
+        assert re.findall(r"To requeue it: everwork (.*)", out) == [f"jobs requeue {job.key}{options}"]
     assert f"jobs requeue {job.key}\n" in cli(*command.split(), str(job.key), EVERWORK_ENGINE=url).out
 
 
@@ -249,7 +272,7 @@ async def test_get_shows_the_job_its_history_and_why_it_is_not_running(cli: Cli,
     job = await a_dead_letter(engine, error="no such address", variables='{"to":"ann"}')
     text = cli("jobs", "get", str(job.key)).out
     assert text.startswith("job 1  email-send  failed\n")
-    for part in ['{"to":"ann"}', "Why? it is failed", "everwork jobs requeue 1", "ENDED BY", "no such address"]:
+    for part in ['{"to":"ann"}', "Why: it is failed", "everwork jobs requeue 1", "OUTCOME", "no such address"]:
         assert part in text
 
 
@@ -262,9 +285,9 @@ async def test_get_numbers_attempts_as_the_job_counts_them_and_shows_short_delay
     await settled(engine, Failed(job.key, 3, "no answer", backoff_ms=500))
     text = cli("jobs", "get", str(job.key)).out
     assert "1 of 5" in text
-    rows = [row.split() for row in text.partition("ENDED BY")[2].splitlines()[1:]]
+    rows = [row.split() for row in text.partition("OUTCOME")[2].splitlines()[1:]]
     assert [row[:2] for row in rows] == [["1", "failed"], ["requeued", rows[1][1]], ["1", "handed"], ["1", "failed"]]
-    assert "no answer (retry after 0.5 s)" in text
+    assert "no answer (retry in 0.5 s)" in text
 
 
 async def test_get_with_json_has_history_and_explanation(cli: Cli, engine: Engine) -> None:
@@ -359,7 +382,7 @@ async def test_stats_counts_by_type_and_state(cli: Cli, engine: Engine) -> None:
         ["resize", "1", "-", "-", "-", "-"],
         ["all", "types", "1", "-", "1", "-", "-"],
     ]
-    assert lines[5].startswith("last 1 h: 1 completed, 0 failed, 0 retried; 100 % succeeded")
+    assert lines[5].startswith("Last 1 h: 1 completed, 0 failed, 0 retried; success rate 100 %")
 
 
 async def test_each_change_at_the_terminal_is_in_the_audit_log(cli: Cli, engine: Engine) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
 BAD_KEYS = {
-    "no name": (["--permission", "jobs"], "Missing option '--name'"),
+    "no name": (["--permission", "jobs"], "missing option '--name'"),
     "an empty name": (["--name", "", "--permission", "jobs"], "name: must have 1 to 255 characters, not 0"),
     "no permission": (["--name", "ci"], "permissions: must be a list of at least one of *, jobs, jobs:read, admin"),
     "an unknown permission": (
@@ -88,7 +88,7 @@ def test_for_people_a_new_key_stands_on_a_line_of_its_own(cli: Cli) -> None:
     [line] = [line for line in answer.out.splitlines() if "ew_" in line]
     assert (answer.code, answer.err, len(line.split())) == (0, "", 1)
     assert "(ci: *; all tenants; expires in 90d)" in answer.out
-    assert answer.out.endswith("Keep it now: it is not shown again.\n")
+    assert answer.out.endswith("Store it now: it is not shown again.\n")
     assert line.strip() not in cli("keys", "list").out + cli("audit").out + cli("doctor").out
 
 
@@ -108,7 +108,7 @@ def test_a_key_that_is_not_there_cannot_be_revoked(cli: Cli) -> None:
 
 def test_without_any_key_the_list_says_how_to_make_one(cli: Cli) -> None:
     cli("jobs", "create", "x")
-    assert cli("keys", "list").out.startswith("there is no API key yet; make one: everwork keys create --name ")
+    assert cli("keys", "list").out.startswith("no API keys; create one: everwork keys create --name ")
     assert "a server needs one: everwork keys create" in cli("doctor").out
 
 
@@ -153,7 +153,7 @@ def test_an_audit_page_that_makes_no_sense_is_refused(cli: Cli, arguments: list[
 
 def test_an_empty_audit_log_is_no_mistake(cli: Cli) -> None:
     cli("jobs", "create", "x")
-    assert cli("audit").out == "nothing has been written down yet\n"
+    assert cli("audit").out == "no audit entries yet\n"
 
 
 def test_doctor_counts_keys_and_warns_of_those_that_end_soon(cli: Cli) -> None:

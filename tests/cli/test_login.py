@@ -46,9 +46,9 @@ def test_a_link_is_shown_at_a_terminal(cli: Cli) -> None:
     with subprocess.Popen([COMMAND, "up", *PORTS], cwd=cli.folder, env=cli.environment(), stdout=slave) as process:
         os.close(slave)
         shown = ""
-        while "REST" not in shown:
+        while "gRPC" not in shown:
             shown += os.read(master, 4_096).decode()
-        [link] = re.findall(r"  UI    (http://127.0.0.1:\d+/ui/login\?token=\S+)  \(opens once", shown)
+        [link] = re.findall(r"  Dashboard  (http://127.0.0.1:\d+/ui/login\?token=\S+)", shown)
         assert status_of(link) == 303
         process.terminate()
         process.wait(DEADLINE_SECONDS)
@@ -60,7 +60,7 @@ def test_login_finds_the_server_by_the_settings_and_says_if_none_is_there(cli: C
     (cli.folder / "everwork.toml").write_text(EVERYWHERE)
     answer = cli("login")
     assert answer.out.startswith("http://127.0.0.1:1/ui/login?token=")
-    assert answer.err == "everwork: no server listens at http://127.0.0.1:1; if it runs elsewhere, name it by --url\n"
+    assert answer.err == "everwork: no server is listening at http://127.0.0.1:1; if it runs elsewhere, use --url\n"
     assert answer.code == 0
     assert cli("login", EVERWORK_AUTH="off", EVERWORK_HOST="::1").out == "http://[::1]:1/ui\n"
 
@@ -68,5 +68,5 @@ def test_login_finds_the_server_by_the_settings_and_says_if_none_is_there(cli: C
 def test_a_login_that_cannot_be_is_told_in_one_line(cli: Cli) -> None:
     assert "there is no file" in cli("login").complaint
     cli("keys", "create", "--name", "first", "--permission", "*")
-    assert cli("login", "--url", "ftp://x").complaint.startswith("url: must begin with http:// or https://")
-    assert cli("login", EVERWORK_HTTP_PORT="0").complaint.endswith("name the server by --url")
+    assert cli("login", "--url", "ftp://x").complaint.startswith("url: must start with http:// or https://")
+    assert cli("login", EVERWORK_HTTP_PORT="0").complaint.endswith("name the server with --url")

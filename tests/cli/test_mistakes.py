@@ -63,7 +63,7 @@ BAD_JOBS = {
     "a file that is not there": (["--file", "nope"], "file: cannot read nope: No such file or directory"),
     "a file and a type": (["x", "--file", "nope"], "file: brings its own fields; type cannot be given with it"),
     "an empty file": (["--file", os.devnull], "file: /dev/null holds no jobs"),
-    "an unknown option": (["x", "--bogus"], "No such option: --bogus (see everwork jobs create --help)"),
+    "an unknown option": (["x", "--bogus"], "no such option: --bogus (see everwork jobs create --help)"),
 }
 BAD_QUESTIONS = {
     "an unknown state": (["list", "--state", "asleep"], "state: must be one of pending, processing, completed, failed"),
@@ -75,19 +75,19 @@ BAD_QUESTIONS = {
     "an empty error": (["list", "--error", ""], "error: must have 1 to 8,192 characters, at least"),
     "an empty key": (["get", ""], "key: must be given"),
     "an empty key of two": (["cancel", "1", ""], "key: must not be empty"),
-    "no key": (["run-now"], "Missing argument 'KEY...'"),
+    "no key": (["run-now"], "missing argument 'KEY...'"),
     "a reason that is too long": (
         ["cancel", "1", "--reason", "x" * 8193],
         "reason: must have at most 8,192 characters",
     ),
-    "an unknown command": (["explode"], "No such command 'explode'."),
+    "an unknown command": (["explode"], "no such command 'explode' (see everwork jobs --help)"),
 }
 BAD_URLS = {
     "an unknown scheme": ("mysql://host/db", "engine URL: unknown scheme 'mysql'; it must start with one of sqlite://"),
     "no scheme": ("everwork.db", "engine URL: has no scheme (a file is sqlite:///jobs.db); it must start with one of"),
     "no path": ("sqlite:///", "engine URL: must be sqlite:///relative/path.db"),
     "an unknown option": ("sqlite:///a.db?fast=1", "engine URL: unknown option 'fast'; allowed: synchronous"),
-    "memory": ("sqlite:///:memory:", "engine URL: a store in memory would end with this command; name a file"),
+    "memory": ("sqlite:///:memory:", "engine URL: an in-memory store would end with this command; use a file"),
     "a missing directory": ("sqlite:///no/a.db", "/no/a.db: the directory "),
     "a path inside a file": ("sqlite:////etc/passwd/a.db", "cannot open /etc/passwd/a.db: "),
     "a directory": ("sqlite:////etc", "cannot open /etc: it is a directory; name a file"),
@@ -188,15 +188,15 @@ def test_stats_of_hours_that_are_not_kept_are_refused(cli: Cli, hours: str) -> N
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        ("worker -A proj", "No such option: -A: name the application as an argument: everwork worker MODULE:NAME"),
-        ("-A proj worker", "No such option: -A: name the application as an argument: everwork worker MODULE:NAME"),
-        ("worker shop --concurrency 4", "No such option: --concurrency: set concurrency= of each function, or "),
-        ("worker shop -c4", "No such option: -c: set concurrency= of each function, or "),
-        ("worker shop -Q mail", "No such option: -Q: each type is a queue: everwork worker MODULE:NAME --types a,b"),
-        ("worker shop -B", "No such option: -B: schedules run in every worker"),
-        ("beat", "No such command 'beat': schedules run in every worker"),
-        ("flower", "No such command 'flower': everwork up and everwork serve include the dashboard"),
-        ("jobs list -A", "No such option: -A (see everwork jobs list --help)"),
+        ("worker -A proj", "no such option: -A: name the application as an argument: everwork worker MODULE:NAME"),
+        ("-A proj worker", "no such option: -A: name the application as an argument: everwork worker MODULE:NAME"),
+        ("worker shop --concurrency 4", "no such option: --concurrency: set concurrency= of each function, or "),
+        ("worker shop -c4", "no such option: -c: set concurrency= of each function, or "),
+        ("worker shop -Q mail", "no such option: -Q: each type is a queue: everwork worker MODULE:NAME --types a,b"),
+        ("worker shop -B", "no such option: -B: schedules run in every worker"),
+        ("beat", "no such command 'beat': schedules run in every worker"),
+        ("flower", "no such command 'flower': everwork up and everwork serve include the dashboard"),
+        ("jobs list -A", "no such option: -A (see everwork jobs list --help)"),
     ],
 )
 def test_what_celery_users_type_is_answered_with_ours(cli: Cli, command: str, hint: str) -> None:

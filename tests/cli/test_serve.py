@@ -98,18 +98,23 @@ def test_up_tells_people_where_it_is_and_shows_the_key(cli: Cli) -> None:
     answer = cli("up", *PORTS, "--seconds", "0.1")
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
-    assert lines[0] == "Everwork on sqlite:///everwork.db (an accepted job survives: power-loss)"
-    assert re.fullmatch(r"  UI    http://127.0.0.1:\d+/ui/login\?token=\S+  \(opens once; another by .*\)", lines[1])
-    assert re.fullmatch(r"  gRPC  127.0.0.1:\d+  jobs API, Zeebe gateway, worker stream", lines[2])
-    assert re.fullmatch(r"  REST  http://127.0.0.1:\d+/docs", lines[3])
-    assert re.fullmatch(r"  key   ew_\w+_\S+  \(shown this once; more by everwork keys create\)", lines[4])
+    assert lines[:2] == ["Everwork is running; press Ctrl-C to stop", ""]
+    assert re.fullmatch(r"  Dashboard  http://127.0.0.1:\d+/ui/login\?token=\S+", lines[2])
+    assert re.fullmatch(r"  REST API   http://127.0.0.1:\d+/docs", lines[3])
+    assert re.fullmatch(r"  gRPC       127.0.0.1:\d+", lines[4])
+    assert lines[5] == "  Store      sqlite:///everwork.db (accepted jobs survive a power loss)"
+    assert re.fullmatch(r"  API key    ew_\w+_\S+", lines[6])
+    assert lines[7:10] == [
+        "",
+        "The dashboard link works once. For another: everwork login",
+        "The API key is shown only now. For another: everwork keys create --name ci --permission jobs",
+    ]
 
 
 def test_serve_refuses_to_run_when_nobody_could_call(cli: Cli) -> None:
     answer = cli("serve", *PORTS)
     assert answer.complaint == (
-        "nobody could call this server, for there is no API key: "
-        "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
+        "the server needs an API key: run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
     )
     assert answer.code == 2
 

@@ -91,9 +91,9 @@ def test_a_file_is_answered_with_the_programs_in_it(
 @pytest.mark.parametrize(
     ("code", "target", "complaint"),
     [
-        (APP, "store", "there is no module 'store' in FOLDER (--app-dir) nor among the installed packages"),
-        (APP, "shop.workers:app", "there is no module 'shop.workers' in FOLDER (--app-dir) nor among the installed"),
-        (APP, "shop:jobs", "module 'shop' (FOLDER/shop.py) has no 'jobs'; there is shop:app"),
+        (APP, "store", "no module 'store' in FOLDER (--app-dir) or among the installed packages"),
+        (APP, "shop.workers:app", "no module 'shop.workers' in FOLDER (--app-dir) or among the installed"),
+        (APP, "shop:jobs", "module 'shop' (FOLDER/shop.py) has no 'jobs'; it has shop:app"),
         ("", "shop", f"module 'shop' (FOLDER/shop.py) has neither 'manager' nor 'app'; name {WANTED}"),
         ("app = 5", "shop", f"shop:app is a int; it must be {WANTED}"),
         (APP + "manager = Everwork", "shop", f"shop:manager is the class Everwork; it must be {WANTED}"),
@@ -103,7 +103,7 @@ def test_a_file_is_answered_with_the_programs_in_it(
         ("import json\nimport nowhere", "shop", "shop.py, line 2: ModuleNotFoundError: No module named 'nowhere'"),
         ("x = 1\nx.y", "shop", "shop.py, line 2: AttributeError: 'int' object has no attribute 'y'"),
         ("\ndef app(:", "shop", "shop.py, line 2: SyntaxError: invalid syntax"),
-        ("raise SystemExit(3)", "shop", "shop.py, line 1: the program is ended here, before there is anything to run"),
+        ("raise SystemExit(3)", "shop", "shop.py, line 1: the module exits here before there is anything to run"),
         ("import json\njson.loads('{')", "shop", "shop.py, line 2: JSONDecodeError: Expecting property name"),
         (APP + "app.job('')(print)", "shop", "shop.py, line 3: type: must have 1 to 255 characters, not 0"),
         (

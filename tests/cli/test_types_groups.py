@@ -58,7 +58,7 @@ async def test_a_policy_is_changed_in_parts_and_cleared(cli: Cli, engine: Engine
     assert decode_policy(info.policy).retry == RetryPolicy(9, base=2.5, cap=60)
     report = cli("types", "policy", "email-send", "--json").json
     assert (report["default"], report["policy"]["max_attempts"]) == (False, 9)
-    assert cli("types", "policy", "email-send", "--clear").out.endswith("(the default)\n")
+    assert cli("types", "policy", "email-send", "--clear").out.endswith("(default)\n")
     assert [info.policy for info in await engine.types()] == [None]
 
 
@@ -75,7 +75,7 @@ async def test_a_policy_is_changed_in_parts_and_cleared(cli: Cli, engine: Engine
         (["policy", "x", "--error", "never=text:a"], "errors.strategy: must be one of retryable, rate_limited,"),
         (["policy", "", "--base", "1"], "type: must have 1 to 255 characters, not 0"),
         (["pause", "a\nb"], "type: must consist of printable characters"),
-        (["pause"], "Missing argument 'TYPE'"),
+        (["pause"], "missing argument 'TYPE'"),
     ],
 )
 async def test_a_wrong_word_about_a_type(cli: Cli, engine: Engine, arguments: list[str], complaint: str) -> None:
@@ -100,7 +100,7 @@ async def test_a_type_that_nobody_has_seen_is_not_found(cli: Cli, engine: Engine
 
 async def test_a_breaker_that_is_not_open_needs_no_reset(cli: Cli, engine: Engine) -> None:
     await a_pending_job(engine)
-    assert cli("types", "reset-breaker", TYPE).out == f"{TYPE}: its breaker was not open; nothing to do\n"
+    assert cli("types", "reset-breaker", TYPE).out == f"{TYPE}: breaker was not open; nothing to do\n"
     assert cli("types", "reset-breaker", TYPE, "--json").json == {"type": TYPE, "was_open": False}
 
 
@@ -128,15 +128,15 @@ async def test_every_field_of_a_policy_is_set_and_taken_back(cli: Cli, engine: E
 async def test_an_open_breaker_is_listed_and_reset_on_every_engine(cli: Cli, url: str, store: Engine) -> None:
     await a_pending_job(store)
     opened = cli("types", "open-breaker", TYPE, "--seconds", "600", "--engine", url)
-    assert opened.out == f"{TYPE}: its breaker is open for 600 s\n"
+    assert opened.out == f"{TYPE}: breaker open for 600 s\n"
     assert "breaker open until" in cli("types", "list", "--engine", url).out
     assert (await asked(store)).jobs == []
-    assert cli("types", "reset-breaker", TYPE, "--engine", url).out == f"{TYPE}: its breaker is closed again\n"
+    assert cli("types", "reset-breaker", TYPE, "--engine", url).out == f"{TYPE}: breaker closed\n"
     assert len((await asked(store)).jobs) == 1
 
 
 async def test_without_types_the_list_says_so(cli: Cli, engine: Engine) -> None:
-    assert cli("types", "list").out == "no type has been seen yet\n"
+    assert cli("types", "list").out == "no types yet; create a job: everwork jobs create email-send\n"
 
 
 # Groups -------------------------------------------------------------------------------------------------
@@ -148,9 +148,9 @@ async def test_a_group_is_listed_and_dropped_on_every_engine(cli: Cli, url: str,
     [shown] = cli("groups", "list", "--json", "--engine", url).json["groups"]
     assert (shown["type"], shown["group"], shown["jobs"]["pending"]) == (TYPE, "reporting", 1)
     assert "reporting" in cli("groups", "list", TYPE, "--engine", url).out
-    assert cli("groups", "list", "other", "--engine", url).out == "other has no further groups\n"
+    assert cli("groups", "list", "other", "--engine", url).out == "other: no additional groups\n"
     dropped = cli("groups", "drop", TYPE, "reporting", "--engine", url)
-    assert dropped.out == f"dropped group reporting of {TYPE}; 1 pending jobs cancelled\n"
+    assert dropped.out == f"deleted group reporting of {TYPE}; 1 pending jobs cancelled\n"
     assert [info.groups for info in await store.types()] == [()]
 
 
@@ -159,7 +159,7 @@ async def test_a_group_that_is_not_there_is_not_found(cli: Cli, engine: Engine) 
     answer = cli("groups", "drop", TYPE, "reporting")
     assert (answer.code, answer.complaint) == (1, f"type '{TYPE}': group 'reporting' not found")
     assert cli("groups", "drop", TYPE, "").complaint == "group: must have 1 to 255 characters, not 0"
-    assert cli("groups", "list").out == "no type has further groups\n"
+    assert cli("groups", "list").out == "no additional groups\n"
 
 
 # Jobs ---------------------------------------------------------------------------------------------------
@@ -191,13 +191,13 @@ async def test_finished_jobs_are_deleted_and_that_is_written_down(cli: Cli, engi
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["reschedule", "1"], "Missing option '--at'"),
+        (["reschedule", "1"], "missing option '--at'"),
         (["reschedule", "1", "--at", "tomorrow"], "at: must be a duration such as 90d, 12h or 30m, or a time"),
         (["reschedule", "1", "--at", "9999999d"], "delay_ms: must be a whole number from 0 to"),
         (["priority", "1", "--to", "512"], "priority: must be a whole number from -512 to 511, not 512"),
         (["priority", "1", "--to", "high"], "priority: must be a whole number from -512 to 511, not 'high'"),
         (["delete", ""], "key: must not be empty"),
-        (["delete"], "Missing argument 'KEY...'"),
+        (["delete"], "missing argument 'KEY...'"),
     ],
 )
 async def test_a_wrong_word_about_a_job(cli: Cli, engine: Engine, arguments: list[str], complaint: str) -> None:

@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line_and_its_traceback_is_for_who_asks(cli: Cli) -> No
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["shop"], "there is no module 'shop' in "),
+        (["shop"], "no module 'shop' in "),
         (["shop", "--app-dir", "none"], "app_dir: must be a directory, not 'none'"),
         (
             ["shop", "--log-level", "loud"],

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 async def test_a_worker_is_listed_and_switched(cli: Cli, engine: Engine) -> None:
     await a_trigger(engine)
     await a_process(engine)
-    assert cli("workers", "off", "mailer").out == "mailer: switched off\n"
+    assert cli("workers", "off", "mailer").out == "mailer: disabled\n"
     live_head, live, _, head, row = (line.split() for line in cli("workers", "list").out.splitlines())
-    assert live_head == ["RUNNING", "WORKER", "KIND", "UP", "JOBS", "HEARTBEAT", "TAKES"]
+    assert live_head == ["NAME", "KIND", "UPTIME", "RUNNING", "HEARTBEAT", "TYPES"]
     assert (live[:2], live[3], live[-1]) == (["m1/0", "manager"], "0", "mailer")
-    assert head == ["WORKER", "ID", "STATUS", "PROCESSES", "CONCURRENCY", "TIMEOUT", "SOURCES"]
-    assert row == ["mailer", WORKER_ID, "off", "1", "2", "90s", "mails"]
+    assert head == ["WORKER", "CLASS", "ID", "STATUS", "PROCESSES", "CONCURRENCY", "TIMEOUT", "SOURCES"]
+    assert row == ["mailer", WORKER_ID, "disabled", "1", "2", "90s", "mails"]
     assert cli("workers", "on", WORKER_ID, "--json").json == {
         "id": WORKER_ID,
         "title": "mailer",
         "on": True,
         "changed": True,
     }
-    assert cli("workers", "on", "mailer").out == "mailer: was on already\n"
+    assert cli("workers", "on", "mailer").out == "mailer: already enabled\n"
     assert [one["on"] for one in cli("workers", "list", "--json").json["workers"]] == [True]
 
 
 async def test_processes_are_listed_and_a_worker_that_does_not_start_is_told(cli: Cli, engine: Engine) -> None:
     await a_trigger(engine)
     await a_process(engine, memory_bytes=50 * 1_048_576, broken={WORKER_ID: "startup: no such host"}, running=3)
-    assert cli("workers", "list").out.splitlines()[-1] == "mailer does not start in m1/0: startup: no such host"
+    assert cli("workers", "list").out.splitlines()[-1] == "mailer failed to start in m1/0: startup: no such host"
     row = cli("workers", "processes").out.splitlines()[1].split()
     assert row[:6] == ["m1/0", "manager", "running", "m1", "here", "17"]
     assert row[7:12] == ["3", "0", "0", "50", "MB"]
@@ -47,18 +47,18 @@ async def test_processes_are_listed_and_a_worker_that_does_not_start_is_told(cli
 
 async def test_a_trigger_is_listed_switched_and_fired(cli: Cli, engine: Engine) -> None:
     entry = await a_trigger(engine)
-    assert cli("triggers", "off", "nightly-report").out == "nightly-report: switched off\n"
+    assert cli("triggers", "off", "nightly-report").out == "nightly-report: disabled\n"
     row = cli("triggers", "list").out.splitlines()[1].split()
-    assert row == ["nightly-report", "mailer", "off", "every", "day", "no", "never", "-", entry.name]
+    assert row == ["nightly-report", "mailer", "disabled", "every", "day", "no", "never", "-", entry.name]
     fired = cli("triggers", "fire", entry.name, "--json").json
     assert (await the_job(engine, int(fired["key"]))).type == entry.type
-    assert cli("triggers", "on", entry.name).out == "nightly-report: switched on\n"
+    assert cli("triggers", "on", entry.name).out == "nightly-report: enabled\n"
     assert [one["on"] for one in cli("triggers", "list", "--json").json["triggers"]] == [True]
 
 
 async def test_a_process_is_asked_to_be_restarted(cli: Cli, engine: Engine) -> None:
     await a_process(engine)
-    assert cli("workers", "restart", "m1/0").out == "m1/0: its manager m1 is asked to replace it\n"
+    assert cli("workers", "restart", "m1/0").out == "m1/0: its manager m1 will replace it\n"
     assert cli("workers", "processes").out.splitlines()[1].split()[2] == "restarting"
 
 
@@ -77,9 +77,9 @@ async def test_a_trigger_shows_when_it_fires_next_and_what_it_has_made(cli: Cli,
     await engine.trigger_marks([entry.name])
     key = str(await Fleet(engine).fire(entry.name))
     head, _, row = cli("triggers", "show", "nightly-report").out.splitlines()
-    assert head.startswith("nightly-report: on, every day; would fire at ")
-    assert head.endswith(", but nobody runs it")
-    assert (row.split()[:2], row.split()[-2:]) == ([key, "pending"], ["by", "hand"])
+    assert head.startswith("nightly-report: enabled, every day; scheduled for ")
+    assert head.endswith(", but no running worker serves it")
+    assert (row.split()[:2], row.split()[-1]) == ([key, "pending"], "manual")
     await Fleet(engine).register_firing("app", [entry.name])
     shown = cli("triggers", "show", entry.name, "--json").json
     assert (shown["served"], [fire["key"] for fire in shown["fires"]]) == (True, [key])
@@ -87,10 +87,10 @@ async def test_a_trigger_shows_when_it_fires_next_and_what_it_has_made(cli: Cli,
 
 async def test_a_worker_is_forgotten_with_its_triggers(cli: Cli, engine: Engine) -> None:
     await a_trigger(engine)
-    assert cli("workers", "forget", "mailer").out == "mailer: forgotten; 0 pending jobs cancelled\n"
-    none = "no workers are running: start some with everwork worker MODULE\n"
+    assert cli("workers", "forget", "mailer").out == "mailer: deleted; 0 pending jobs cancelled\n"
+    none = "no worker processes; start one: everwork worker MODULE:NAME\n"
     assert cli("workers", "list").out == none
-    assert cli("triggers", "list").out == "no worker has declared a trigger yet\n"
+    assert cli("triggers", "list").out == "no triggers; workers declare them with triggers= or cron=\n"
     assert cli("workers", "processes").out == none
 
 

@@ -1,4 +1,4 @@
-"""Shell completion: the scripts of the shells, and the words that may come next."""
+"""Shell completion: the scripts of the shells, and the words that can come next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from everwork.cli.options import ListByDefault
 
 STORE_SECONDS: Final = 1.0
-"""How long the store may take to name its types: a person waits at the prompt."""
+"""How long the store can take to list its types: a person waits at the prompt."""
 SHELLS: Final = ("bash", "zsh", "fish")
 
 _BASH: Final = r"""# Completion of everwork for bash. In ~/.bashrc:  eval "$(everwork completion bash)"
@@ -78,7 +78,7 @@ class Line(NamedTuple):
 
 
 def candidates(root: Any, words: list[str]) -> list[tuple[str, str]]:
-    """The words that may stand in place of the last one, each with its help, which may be empty."""
+    """The words that can replace the last one, each with its help, which can be empty."""
     *typed, last = _joined(words) or [""]
     line = _read(root, typed)
     if line is None:

@@ -82,7 +82,7 @@ class JournalMiddleware(Middleware):
         try:
             result = await proceed(call)
         except Exception as error:
-            self._journal.add(call.key, call.type, f"try {call.attempts}/{call.max_attempts} failed: {error}")
+            self._journal.add(call.key, call.type, f"attempt {call.attempts} of {call.max_attempts} failed: {error}")
             raise
         took = (time.monotonic() - started_at) * 1000
         self._journal.add(call.key, call.type, f"completed in {took:.0f} ms", is_good=True)
@@ -151,7 +151,7 @@ def _jobs(app: Everwork, tick: int) -> Iterator[JobCall[Any]]:
 
 STATES: Final = [state.label for state in State]
 WINDOW_SECONDS: Final = 5.0
-OTHER_LINES: Final = 21
+OTHER_LINES: Final = 23
 """The lines that the view needs besides entries and dead letters."""
 
 
@@ -172,7 +172,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Throughput:
-    """Completed jobs a second, over the last few seconds."""
+    """Completed jobs per second, over the last few seconds."""
 
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -215,7 +215,7 @@ class Lines:
 
     def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - lines are for people
         """Print the lines."""
-        write("".join(f"{line}\n" for line in lines))
+        write("".join(f"{line}\n" for line in (*lines, "")))
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +259,7 @@ class Screen:
 
     def greet(self, lines: Sequence[str], facts: Mapping[str, Any]) -> None:  # noqa: ARG002 - lines are for people
         """Keep the lines for the bottom of the view."""
-        self._greeting = list(lines[1:])
+        self._greeting = [line for line in lines if line.startswith("  ")]
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -275,7 +275,7 @@ class Screen:
     def _render(self, snapshot: Snapshot) -> RenderableType:
         free = max(self._console.height - OTHER_LINES, 4)
         dead_lines = max(free // 3, 2)
-        how = "stopping: what runs is finished" if snapshot.is_stopping else "Ctrl-C stops"
+        how = "stopping" if snapshot.is_stopping else "press Ctrl-C to stop"
         return Group(
             Text.assemble(
                 ("Everwork demo", "bold"),
@@ -310,7 +310,7 @@ class Screen:
         name = command_name()
         key = snapshot.dead[0].key if snapshot.dead else "KEY"
         return [
-            *(Text(line, no_wrap=True, overflow="ellipsis") for line in self._greeting),
+            *(Text(line, overflow="fold") for line in self._greeting),
             Text("In another terminal:", style="dim"),
             Text(f"  export EVERWORK_ENGINE={shlex.quote(absolute_url(self._url))}", overflow="fold"),
             Text(f"  {name} jobs get {key}; {name} jobs requeue {key}; {name} stats", no_wrap=True),

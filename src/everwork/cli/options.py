@@ -38,7 +38,7 @@ EngineUrl = Annotated[
         "-e",
         metavar="URL",
         envvar=ENGINE_VARIABLE,
-        help="The engine.",
+        help="Store: sqlite:///PATH, postgresql://... or redis://...",
         show_default="sqlite:///everwork.db",
     ),
 ]
@@ -47,16 +47,16 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="PATH",
-        help="The settings file.",
-        show_default="everwork.toml, if there is one",
+        help="Settings file.",
+        show_default="everwork.toml, if it exists",
         callback=_remember_config,
         is_eager=True,
     ),
 ]
-StoreUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help="The engine, as --engine.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The type.", show_default=False)]
-JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys.", show_default=False)]
+StoreUrl = Annotated[str | None, typer.Argument(metavar="URL", help="Store; the same as --engine.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="Job type.", show_default=False)]
+JobKeys = Annotated[list[str], typer.Argument(metavar="KEY", help="Job keys.", show_default=False)]
 
 
 class ListByDefault(TyperGroup):
@@ -70,7 +70,7 @@ class ListByDefault(TyperGroup):
 
 def listing_app() -> typer.Typer:
     """A group whose default command is `list`."""
-    epilog = "The default command is list."
+    epilog = "Without a command: list."
     return typer.Typer(cls=ListByDefault, epilog=epilog, add_completion=False, rich_markup_mode="rich")
 
 

@@ -21,7 +21,7 @@ STYLES = {"pending": "yellow", "processing": "cyan", "completed": "green", "fail
 
 
 class OutputClosed(Exception):
-    """The reader of standard output has gone, as in `everwork jobs list | head -1`."""
+    """The reader of standard output has closed it, as in `everwork jobs list | head -1`."""
 
 
 class Column(NamedTuple):
@@ -108,7 +108,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> Ta
 
 
 def state_text(state: str, shown: str | None = None) -> Text:
-    """A state in its colour."""
+    """A state in its color."""
     from rich.text import Text  # noqa: PLC0415 - only what is used is loaded
 
     return Text(shown or state, style=STYLES.get(state, ""))

@@ -12,7 +12,7 @@ NAMES: Final = ("jobs.py", "test_jobs.py", "everwork.toml", "compose.yaml", "REA
 
 
 class Choice(NamedTuple):
-    """What the files say of a store."""
+    """What depends on the store in the files."""
 
     url: str
     store: str

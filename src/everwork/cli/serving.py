@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from everwork.cli.commands.login import dashboard_url, new_link, site_url
 from everwork.cli.output import command_name, write, write_json
@@ -20,6 +20,9 @@ from everwork.server.settings import Settings, engine_url
 from everwork.service.access.api_key import KeyState
 from everwork.service.access.keys import host_clock
 from everwork.service.admin import Admin
+
+SURVIVED: Final = {"power-loss": "power loss", "process-crash": "process crash, not a power loss"}
+"""What each durability means for accepted jobs."""
 
 
 class RunningServer(NamedTuple):
@@ -56,7 +59,7 @@ async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: 
         asyncio.get_running_loop().call_later(seconds, stop.set)
     await stop.wait()
     if not as_json:
-        write("\nstopping: long polls end, what is in flight is finished (once more: at once)\n")
+        write("\nStopping after open requests have finished; press Ctrl-C again to stop immediately\n")
     stop.clear()
     closing = asyncio.ensure_future(running.server.stop())
     again = asyncio.ensure_future(stop.wait())
@@ -97,8 +100,8 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
         return None
     if not makes_key:
         raise BadConfiguration(
-            "nobody could call this server, for there is no API key: "
-            "run everwork keys create --name first --permission '*', or set EVERWORK_API_KEY"
+            "the server needs an API key: run everwork keys create --name first --permission '*', "
+            "or set EVERWORK_API_KEY"
         )
     admin = Admin(server.service, server.keys, local_caller())
     return (await admin.create_key("first", ["*"])).text
@@ -129,17 +132,29 @@ def lines(running: RunningServer) -> list[str]:
     settings, ports = running.server.settings, running.ports
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme, tls = ("https", " (TLS)") if settings.tls_certificate else ("http", "")
-    shown = [
-        f"Everwork on {shown_url(settings.engine)} ({_durability_text(running)})",
-        f"  UI    {_dashboard_text(running)}",
-        f"  gRPC  {host}:{ports.grpc}  jobs API, Zeebe gateway, worker stream{tls}",
-        f"  REST  {scheme}://{host}:{ports.http}/docs",
-    ]
+    rows = {
+        "Dashboard": running.login_url or running.dashboard,
+        "REST API": f"{scheme}://{host}:{ports.http}/docs",
+        "gRPC": f"{host}:{ports.grpc}{tls}",
+        "Store": f"{shown_url(settings.engine)} ({_durability_text(running)})",
+    }
     if running.new_key is not None:
-        shown.append(f"  key   {running.new_key}  (shown this once; more by {_command(settings, 'keys create')})")
+        rows["API key"] = running.new_key
     if not settings.has_auth:
-        shown.append("  keys are not asked for: every program on this host may call")
-    return shown
+        rows["API key"] = "not required: every program on this host can call the server"
+    facts = [f"  {name:<9}  {value}" for name, value in rows.items()]
+    return ["Everwork is running; press Ctrl-C to stop", "", *facts, *_hints(running)]
+
+
+def _hints(running: RunningServer) -> list[str]:
+    """How to get what is shown only once."""
+    settings, hints = running.server.settings, []
+    if running.login_url is not None:
+        hints.append(f"The dashboard link works once. For another: {_command(settings, 'login')}")
+    if running.new_key is not None:
+        words = "keys create --name ci --permission jobs"
+        hints.append(f"The API key is shown only now. For another: {_command(settings, words)}")
+    return ["", *hints] if hints else []
 
 
 def _command(settings: Settings, words: str) -> str:
@@ -153,14 +168,10 @@ def _command(settings: Settings, words: str) -> str:
 
 def _durability_text(running: RunningServer) -> str:
     if running.durability is None:
-        return f"the engine is unavailable: new jobs go to {running.server.settings.offline}"
-    return f"an accepted job survives: {running.durability}"
-
-
-def _dashboard_text(running: RunningServer) -> str:
-    if running.login_url is not None:
-        return f"{running.login_url}  (opens once; another by {_command(running.server.settings, 'login')})"
-    return running.dashboard
+        return f"unavailable: new jobs are kept in {running.server.settings.offline}"
+    return (
+        f"accepted jobs survive a {SURVIVED[running.durability]}" if running.durability in SURVIVED else "not durable"
+    )
 
 
 def facts(running: RunningServer) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def resolved_url(url: str | None) -> str:
     """The store's URL, from the argument, the environment or the settings file; one in memory is refused."""
     url = engine_url(config_path(), os.environ, url)
     if url.partition("?")[0].endswith(":memory:"):
-        raise BadConfiguration("engine URL: a store in memory would end with this command; name a file")
+        raise BadConfiguration("engine URL: an in-memory store would end with this command; use a file")
     return url
 
 

@@ -36,9 +36,9 @@ JOB_COLUMNS = (
 )
 HISTORY_COLUMNS = (
     Column("ATTEMPT", whole=True, right=True),
-    Column("ENDED BY", whole=True),
-    Column("AT", whole=True),
-    Column("TOOK", whole=True, right=True),
+    Column("OUTCOME", whole=True),
+    Column("TIME (UTC)", whole=True),
+    Column("RUN TIME", whole=True, right=True),
     Column("ERROR", width_min=20),
 )
 
@@ -48,7 +48,7 @@ _WITHOUT_ATTEMPT = ("requeue", "cancel", "expire")
 
 
 def job_table(jobs: Sequence[StoredJob], now_ms: int) -> Table:
-    """One line a job."""
+    """One line per job."""
     return table(
         JOB_COLUMNS,
         [
@@ -84,10 +84,10 @@ def job_page(
     title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
     title.append_text(state_text(job.state.label))
     page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]
-    page.append(Text.assemble(("Why? ", "bold"), one_line(explanation.text)))
+    page.append(Text.assemble(("Why: ", "bold"), one_line(explanation.text)))
     if job.state is State.FAILED:
         command = f"{command_name()} jobs requeue {job.key}{engine}"
-        page.append(Text(f"     bring it back with: {command}", style="dim", no_wrap=True))
+        page.append(Text(f"To requeue it: {command}", style="dim", no_wrap=True))
     if history:
         page += ["", table(HISTORY_COLUMNS, _history_rows(job, history))]
     return page + _tracebacks(job, history, every=every)
@@ -104,15 +104,17 @@ def stats_page(report: dict[str, Any], hours: int) -> list[RenderableType]:
         rows.append(["all types", *(_count(state, report["by_state"][state]) for state in states)])
     columns = [Column("TYPE", width_min=20), *(Column(state.upper(), whole=True, right=True) for state in states)]
     done = report["performance"]
-    ended = (
-        f"last {hours} h: {done['completed']:,} completed, {done['failed']:,} failed, {done['retried']:,} retried; "
-        f"{done['success_rate']:g} % succeeded; on average {done['avg_wait_ms']:g} ms waiting, "
-        f"{done['avg_execution_ms']:g} ms running"
+    finished = (
+        f"Last {hours} h: {done['completed']:,} completed, {done['failed']:,} failed, {done['retried']:,} retried; "
+        f"success rate {done['success_rate']:g} %; average queue wait {done['avg_wait_ms']:,.0f} ms, "
+        f"run time {done['avg_execution_ms']:,.0f} ms"
     )
-    page: list[RenderableType] = [table(columns, rows), "", Text(ended)]
+    if not (done["completed"] or done["failed"] or done["retried"]):
+        finished = f"Last {hours} h: no finished attempts"
+    page: list[RenderableType] = [table(columns, rows), "", Text(finished)]
     if report["by_worker"]:
         workers = sorted(report["by_worker"].items(), key=lambda item: (-item[1], item[0]))
-        page.append(Text("by worker: " + ", ".join(f"{one_line(name)} {jobs:,}" for name, jobs in workers[:10])))
+        page.append(Text("Jobs by worker: " + ", ".join(f"{one_line(name)} {jobs:,}" for name, jobs in workers[:10])))
     return page
 
 
@@ -152,14 +154,14 @@ def _history_rows(job: StoredJob, history: Sequence[HistoryEntry]) -> list[tuple
 
 def _history_row(number: int, event: HistoryEntry) -> tuple[str, ...]:
     took = "" if event.activated_at_ms is None else f"{event.at_ms - event.activated_at_ms:,} ms"
-    retried = "" if event.retry_at_ms is None else f" (retry after {delay_text(event.retry_at_ms - event.at_ms)})"
-    at = utc_text(event.at_ms)[11:]
+    retried = "" if event.retry_at_ms is None else f" (retry in {delay_text(event.retry_at_ms - event.at_ms)})"
+    at = utc_text(event.at_ms)[:19].replace("T", " ")
     shown = "" if event.kind in _WITHOUT_ATTEMPT and event.activated_at_ms is None else str(number)
     return shown, label_of(event.kind), at, took, one_line(event.error or "")[:NOTE_CHARS_MAX] + retried
 
 
 def _tracebacks(job: StoredJob, history: Sequence[HistoryEntry], *, every: bool) -> list[RenderableType]:
-    """The traceback of what made the last error, if that has one; or those of all attempts."""
+    """The traceback of the last error, if it has one; or those of all attempts."""
     numbered = zip(attempt_numbers(job, history), history, strict=True)
     traced = [(number, event.traceback) for number, event in numbered if event.traceback]
     last = next((event for event in reversed(history) if event.kind != "release"), None)
@@ -167,9 +169,9 @@ def _tracebacks(job: StoredJob, history: Sequence[HistoryEntry], *, every: bool)
     wanted = traced if every else traced[-1:] if is_wanted else []
     page: list[RenderableType] = []
     for attempt, traceback in wanted:
-        page += ["", Text(f"Attempt {attempt} failed here:", style="bold"), Text(_clean(traceback), overflow="fold")]
+        page += ["", Text(f"Traceback of attempt {attempt}:", style="bold"), Text(_clean(traceback), overflow="fold")]
     if len(traced) > len(wanted):
-        page += ["", Text(f"attempts with a traceback: {len(traced)}; --tracebacks shows all", style="dim")]
+        page += ["", Text(f"tracebacks: {len(traced)}; show all with --tracebacks", style="dim")]
     return page
 
 

@@ -22,7 +22,7 @@ RELEASE_SECONDS: Final = 2.0
 class Supervised:
     """What connects a process, numbered from 0, with its parent; `processes`: how many were asked for, if at all.
 
-    `release` hands back running jobs before the process exits; None while no job can run.
+    `release` releases running jobs before the process exits; None while no job can run.
     """
 
     ready: int
@@ -47,13 +47,13 @@ class Supervised:
         return {VARIABLE: f"{self.ready},{self.control},{self.number},{self.processes or 0}"}
 
     def follow(self) -> None:
-        """Stop this process once the parent is gone, even while it loads its program."""
+        """Stop this process once the parent has exited, even while it loads its program."""
         threading.Thread(target=self._follow, name="everwork-supervised", daemon=True).start()
 
     def report_ready(self, release: Callable[[float], None] | None) -> None:
-        """Tell the parent that the program is loaded."""
+        """Report to the parent that the program is loaded."""
         self.release = release
-        with suppress(BrokenPipeError):  # The parent is gone: this process is about to stop.
+        with suppress(BrokenPipeError):  # The parent has exited: this process is about to stop.
             os.write(self.ready, READY)
         os.close(self.ready)
 

@@ -32,7 +32,7 @@ STEADY_SECONDS: Final = 30.0
 RELOAD_STAGES: Final = ((0.0, "stop"), (2.0, "stop"), (1.0, "release"), (4.0, "stop"), (6.0, "kill"))
 """How processes are stopped for a reload, each stage some seconds after the one before: finish, cancel, release."""
 STOP_STAGES: Final = ("stop", "stop", "give_up", "kill")
-"""What each signal does: running jobs may finish, are cancelled, are handed back, are left to their leases."""
+"""What each signal does: running jobs finish, are cancelled, are released, are left to their leases."""
 FILES_SHOWN: Final = 3
 
 
@@ -63,7 +63,7 @@ class Child:
             os.write(self._control, RELEASE)
 
     def give_up(self) -> None:
-        """Hand back running jobs; a manager, which cannot, gets its third signal."""
+        """Release running jobs; a manager, which cannot, gets its third signal."""
         self.release()
         self.stop()
 
@@ -91,7 +91,7 @@ class Supervisor:
         self._stops = 0
         self._stopped = asyncio.Event()
         self._ending = asyncio.Event()
-        """These processes are being stopped, for good or for a reload."""
+        """These processes are being stopped, permanently or for a reload."""
         self._failed = False
         self._loaded = asyncio.Event()
         """A process has loaded the program."""

@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """`module` or `module:name`; either may have dots."""
+        """`module` or `module:name`; either can have dots."""
         module, colon, name = text.partition(":")
         if module.endswith(".py") or "/" in module:
             suggested = module.removeprefix("./").removesuffix(".py").strip("/").replace("/", ".")
@@ -115,7 +115,7 @@ class UserCode:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
             if isinstance(error, ModuleNotFoundError) and self._is_missing(error):
                 raise BadConfiguration(
-                    f"there is no module '{error.name}' in {self._folder} (--app-dir) nor among the installed packages"
+                    f"no module '{error.name}' in {self._folder} (--app-dir) or among the installed packages"
                 ) from None
             self._raise_located(error)
 
@@ -136,14 +136,14 @@ class UserCode:
         names = [f"'{one}'" for one in self._names]
         tried = f"no {names[0]}" if len(names) == 1 else f"neither {' nor '.join(names)}"
         others = [one for one, value in vars(module).items() if isinstance(value, ProcessManager | Everwork)]
-        hint = f"; there is {', '.join(f'{module.__name__}:{one}' for one in others)}" if others else ""
+        hint = f"; it has {', '.join(f'{module.__name__}:{one}' for one in others)}" if others else ""
         return f"module '{module.__name__}' ({module.__file__}) has {tried}{hint or f'; name {EXPECTED}'}"
 
     def _raise_located(self, error: BaseException) -> NoReturn:
         """Raise where and why the user's code has failed, in one line; the traceback is kept for EVERWORK_DEBUG."""
         location = self._location(error) or f"module '{self._target.module}'"
         if isinstance(error, SystemExit):
-            raise BadConfiguration(f"{location}: the program is ended here, before there is anything to run") from error
+            raise BadConfiguration(f"{location}: the module exits here before there is anything to run") from error
         raise BadConfiguration(f"{location}: {_error_text(error)}") from error
 
     def _location(self, error: BaseException) -> str | None:

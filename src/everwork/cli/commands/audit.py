@@ -7,6 +7,7 @@ from typing import Annotated
 import orjson
 import typer
 
+from everwork.cli.commands.jobs import next_page
 from everwork.cli.options import AsJson, EngineUrl, number
 from everwork.cli.output import Column, one_line, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
@@ -17,9 +18,9 @@ from everwork.service.access.audit import AuditEntry
 from everwork.service.reports import audit_report
 
 COLUMNS = (
-    Column("AT", whole=True),
-    Column("WHO", width_min=12),
-    Column("FROM", width_min=12),
+    Column("TIME", whole=True),
+    Column("USER", width_min=12),
+    Column("ORIGIN", width_min=12),
     Column("ACTION", whole=True),
     Column("TARGET", width_min=16),
     Column("DETAIL", one_line=True),
@@ -30,14 +31,21 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.command()
 def audit(
-    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIST_LIMIT_MAX:,}.")] = str(LIST_LIMIT_DEFAULT),
-    cursor: Annotated[str | None, typer.Option(metavar="NAME", help="Go on below this entry.")] = None,
+    limit: Annotated[
+        str, typer.Option(metavar="NUMBER", help=f"Number of entries to show, 1 to {LIST_LIMIT_MAX:,}.")
+    ] = str(LIST_LIMIT_DEFAULT),
+    cursor: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Position to continue from, as the previous page printed it.")
+    ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who did what to the whole store, newest first: keys, types, groups, deleted jobs, bulk requeues.
+    """Show the audit log, newest first.
 
-    [bold]Example:[/bold] everwork audit --limit 20
+    It records who changed keys, types, groups, workers and triggers, deleted jobs, or requeued jobs in bulk.
+
+    Example:
+        everwork audit --limit 20
     """
     rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
     found = use_admin(engine, lambda admin: admin.audit(rows, cursor))
@@ -46,11 +54,11 @@ def audit(
         write_json({"entries": [audit_report(entry) for entry in found], "next": following})
         return
     if not found:
-        write("nothing has been written down yet\n" if cursor is None else "there is nothing older\n")
+        write("no audit entries yet\n" if cursor is None else "no older audit entries\n")
         return
     write_rich(table(COLUMNS, [_row(entry) for entry in found]))
     if following is not None:
-        write(f"\nmore: everwork audit --limit {rows} --cursor {following}\n")
+        write(next_page(following))
 
 
 def _row(entry: AuditEntry) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""everwork bench: measures the user's own engine, with jobs of a type of its own that are deleted afterwards."""
+"""everwork bench: measures a store with jobs of its own type, which are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from everwork.service.service import JobService
 
 TYPE: Final = "everwork-bench"
 KIND: Final = "bench"
-"""The kind of the registry entry that says until when a measurement may run."""
+"""The kind of the registry entry that holds the latest end of a benchmark."""
 JOBS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 600.0
 CREATE_STEP: Final = 500
@@ -43,7 +43,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 class Measured(NamedTuple):
-    """Results: rates are jobs a second with one caller; delays are from a create to its lease."""
+    """Results: rates are jobs per second with one caller; latency is from a create to its lease."""
 
     jobs: int
     create_per_second: float
@@ -55,16 +55,21 @@ class Measured(NamedTuple):
 @app.command()
 def bench(
     *,
-    jobs: Annotated[str, typer.Option(metavar="NUMBER", help=f"How many jobs, 1 to {JOBS_MAX:,}.")] = "5000",
-    seconds: Annotated[str, typer.Option(metavar="NUMBER", help="How long each part may take.")] = "5",
+    jobs: Annotated[str, typer.Option(metavar="NUMBER", help=f"Number of jobs, 1 to {JOBS_MAX:,}.")] = "5000",
+    seconds: Annotated[
+        str, typer.Option(metavar="SECONDS", help=f"Time limit of each of the three parts, 0.1 to {SECONDS_MAX:g}.")
+    ] = "5",
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure an engine: jobs created and worked off in batches, and the delay from a create to its lease.
+    """Measure the throughput and latency of a store.
 
-    The jobs are of the type everwork-bench and are removed afterwards.
+    Creates and completes jobs in batches with one caller, then measures the time from creating a job to its lease. The
+    jobs have the type everwork-bench and are deleted afterwards.
 
-    [bold]Example:[/bold] everwork bench --engine postgresql://app@db.example.org/jobs
+    Examples:
+        everwork bench
+        everwork bench --jobs 1000 --engine postgresql://app@db.example.org/jobs
     """
     most = checks.whole_number("jobs", number(jobs), 1, JOBS_MAX)
     limit = checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
@@ -74,11 +79,11 @@ def bench(
         write_json({"engine": shown_url(resolved_url(engine)), **found._asdict()})
     else:
         write(
-            f"{shown_url(resolved_url(engine))}, {found.jobs:,} jobs, one caller\n"
-            f"  created     {found.create_per_second:>10,.0f} jobs/s (batches of {CREATE_STEP})\n"
-            f"  worked off  {found.drain_per_second:>10,.0f} jobs/s (batches of {DRAIN_STEP})\n"
-            f"  from create to lease, one at a time: {found.latency_ms_median:.1f} ms, "
-            f"95 % within {found.latency_ms_p95:.1f} ms\n"
+            f"{shown_url(resolved_url(engine))}: {found.jobs:,} jobs, one caller\n"
+            f"  create           {found.create_per_second:>10,.0f} jobs/s  in batches of {CREATE_STEP}\n"
+            f"  run              {found.drain_per_second:>10,.0f} jobs/s  in batches of {DRAIN_STEP}\n"
+            f"  create to lease  {found.latency_ms_median:>10,.1f} ms      "
+            f"median, one job at a time; p95 {found.latency_ms_p95:,.1f} ms\n"
         )
 
 
@@ -114,7 +119,7 @@ async def _taken_text(engine: Engine) -> str:
     """Why it cannot be measured now. A turn has no readable end, so a registry entry holds it."""
     notes = await engine.registered(KIND)
     until = next((f"until {utc_text(note.until_ms)} at the latest" for note in notes if note.until_ms), "for a moment")
-    return f"the place is taken {until}: somebody else measures this store, or was killed; the next one cleans up"
+    return f"another benchmark of this store is running, or was killed; try again later ({until})"
 
 
 async def _create(engine: Engine, jobs: int, seconds: float, on_step: OnStep) -> tuple[int, float]:

@@ -16,40 +16,41 @@ from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.service.store_copy import Copied, StoreCopy
 
 INTERRUPTED = 130
-AGAIN = "run the same command again to go on"
+AGAIN = "run the same command again to continue"
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command()
 def copy(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="The engine to copy from.", show_default=False)],
-    target: Annotated[str, typer.Argument(metavar="DST", help="The engine to copy to.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="Store to copy from.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="DST", help="Store to copy to.", show_default=False)],
     into_non_empty: Annotated[
-        bool, typer.Option("--into-non-empty", help="Add to a target that holds other jobs.")
+        bool, typer.Option("--into-non-empty", help="Copy into a store that already has other jobs.")
     ] = False,
     while_running: Annotated[
-        bool, typer.Option("--while-running", help="Copy a source that workers still use: the copy may be torn.")
+        bool, typer.Option("--while-running", help="Copy a store that is in use; the copy can be inconsistent.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a stopped store into another, of any engine: jobs with their keys and histories, types, registry.
+    """Copy a store into another one, of any engine.
 
-    Interrupted, it goes on where it was when the same command is given again. At the end the counts of both
-    are compared.
+    Copies jobs with their keys and history, types and the registry (API keys, workers, triggers). Stop all programs
+    that use the source first. If the copy is interrupted, run the same command again to continue. At the end, the
+    counts of both stores are compared.
 
-    [bold]Examples:[/bold]
-    everwork copy sqlite:///jobs.db postgresql://ann@db.example.org/jobs
-    everwork copy redis://localhost/0 sqlite:////var/backups/jobs.db
+    Examples:
+        everwork copy sqlite:///jobs.db postgresql://ann@db.example.org/jobs
+        everwork copy redis://localhost/0 sqlite:////var/backups/jobs.db
     """
     options = {"into_non_empty": into_non_empty, "while_running": while_running}
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         copied = run(_copy(resolved_url(source), resolved_url(target), options))
     except KeyboardInterrupt:
         write_stderr(f"interrupted; {AGAIN}")
         raise typer.Exit(INTERRUPTED) from None
-    _show(copied, source, target, seconds=time.monotonic() - begun, as_json=as_json)
+    _show(copied, source, target, seconds=time.monotonic() - started, as_json=as_json)
     if copied.differences:
         raise typer.Exit(1)
 
@@ -70,12 +71,18 @@ def _show(copied: Copied, source: str, target: str, *, seconds: float, as_json: 
     if as_json:
         write_json(_report(copied, source, target))
         return
-    before = f" ({copied.present:,} were there already)" if copied.present else ""
+    before = f" ({copied.present:,} more were already there)" if copied.present else ""
     write(
-        f"{copied.jobs:,} jobs{before}, {copied.types:,} types and {copied.entries:,} registry entries copied "
-        f"to {shown_url(target)} in {seconds:.1f} s\n"
+        f"copied to {shown_url(target)} in {seconds:.1f} s:\n"
+        f"  {'jobs':<16}  {copied.jobs:>10,}{before}\n"
+        f"  {'types':<16}  {copied.types:>10,}\n"
+        f"  {'registry entries':<16}  {copied.entries:>10,}\n"
     )
-    write("the counts differ: somebody works on one of the stores\n" if copied.differences else "the counts agree\n")
+    write(
+        "the counts differ: one of the stores is in use; stop all programs and copy again\n"
+        if copied.differences
+        else "the counts match\n"
+    )
 
 
 def _report(copied: Copied, source: str, target: str) -> dict[str, Any]:

@@ -41,11 +41,11 @@ INT_DIGITS_SAFE = 18
 
 
 VariablesJson = Annotated[
-    str | None, typer.Option(metavar="JSON", help="A JSON object; - reads it from standard input.")
+    str | None, typer.Option(metavar="JSON", help="Variables as a JSON object; - reads it from standard input.")
 ]
 VariablePairs = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="One variable: JSON if it is JSON, else text. Repeatable."),
+    typer.Option(metavar="NAME=VALUE", help="One variable; VALUE is JSON if it parses, otherwise text. Repeatable."),
 ]
 
 
@@ -58,41 +58,104 @@ class Bulk(NamedTuple):
 
 def create(  # noqa: PLR0913 - the fields of a job
     *,
-    type: Annotated[str | None, typer.Argument(help="What kind of work, such as email-send.")] = None,
+    type: Annotated[
+        str | None, typer.Argument(help="Job type, such as email-send. Not needed with --file.", show_default=False)
+    ] = None,
     variables: VariablesJson = None,
     var: VariablePairs = None,
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Owner of the job.")] = None,
-    priority: Annotated[str | None, typer.Option(metavar="NUMBER", help="-512 to 511, higher first.")] = None,
-    delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Earliest start, from now: 60 (seconds), 30m, 12h.")
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Tenant that owns the job.")] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Scheduling",
+            metavar="NUMBER",
+            help="Priority, -512 to 511; higher runs first.",
+            show_default="0",
+        ),
     ] = None,
-    run_at: Annotated[str | None, typer.Option(metavar="TIME", help="Start at this time (RFC 3339).")] = None,
-    max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
-    dedupe_key: Annotated[str | None, typer.Option(metavar="TEXT", help="The same key again creates nothing.")] = None,
-    limit_key: Annotated[str | None, typer.Option(metavar="TEXT", help="What limits apply to.")] = None,
-    correlation_id: Annotated[str | None, typer.Option(metavar="TEXT", help="To find it again.")] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Scheduling", metavar="DURATION", help="Earliest start from now: seconds, or 30m, 12h, 7d."
+        ),
+    ] = None,
+    run_at: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="Scheduling", metavar="TIME", help="Earliest start as a time (RFC 3339)."),
+    ] = None,
+    max_attempts: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries and limits",
+            metavar="NUMBER",
+            help="Attempts before the job fails, 1 to 100.",
+            show_default="the type's policy, or 5",
+        ),
+    ] = None,
+    dedupe_key: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries and limits",
+            metavar="TEXT",
+            help="Creating a job with a key that exists returns the existing job.",
+        ),
+    ] = None,
+    limit_key: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries and limits", metavar="TEXT", help="Key for the per-key limits of the type."
+        ),
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Id to search for, such as an order number.")
+    ] = None,
     expires_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Cancelled if still pending then (RFC 3339).")
+        str | None,
+        typer.Option(
+            rich_help_panel="Scheduling",
+            metavar="TIME",
+            help="Time to cancel the job if it has not started (RFC 3339).",
+        ),
     ] = None,
     timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Time limit of an attempt: 90 (seconds), 5m, 1h.")
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries and limits",
+            metavar="DURATION",
+            help="Timeout of an attempt: seconds, or 90s, 5m, 1h.",
+            show_default="the worker's",
+        ),
     ] = None,
-    header: Annotated[list[str] | None, typer.Option(metavar="NAME=TEXT", help="One header. Repeatable.")] = None,
-    count: Annotated[str, typer.Option(metavar="NUMBER", help="Create this many alike.")] = "1",
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TEXT", help="One header, returned unchanged with the job. Repeatable."),
+    ] = None,
+    count: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel="Bulk creation", metavar="NUMBER", help=f"Number of identical jobs, 1 to {COUNT_MAX:,}."
+        ),
+    ] = "1",
     file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="One JSON object a line, with these names; - is standard input.")
+        str | None,
+        typer.Option(
+            rich_help_panel="Bulk creation",
+            metavar="PATH",
+            help="Create jobs from a file with one JSON object per line; - is standard input.",
+        ),
     ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a job, or many.
+    """Create one job or many.
 
-    Bulk creation checks everything first: a bad line is named, and then nothing is created.
+    Each line of a --file is a JSON object with the fields of a job, such as type, variables and priority. All lines are
+    validated first: if one is invalid, the error names it and no job is created.
 
-    [bold]Examples:[/bold]
-    everwork jobs create email-send --var to=ann@example.org --delay 30m
-    everwork jobs create resize --variables '{"width": 800}' --count 100
-    everwork jobs create --file jobs.jsonl
+    Examples:
+        everwork jobs create email-send --var to=ann@example.org --delay 30m
+        everwork jobs create resize --variables '{"width": 800}' --count 100
+        everwork jobs create --file jobs.jsonl
     """
     fields = {
         "type": type,

@@ -1,4 +1,4 @@
-"""everwork dead: dead letters by kind of error; list, show, requeue, purge."""
+"""everwork dead: dead letters by error group; list, show, requeue, purge."""
 
 from __future__ import annotations
 
@@ -52,30 +52,49 @@ COLUMNS = (
     Column("FINGERPRINT", whole=True),
     Column("FIRST", whole=True, right=True),
     Column("LAST", whole=True, right=True),
-    Column("LATEST KEY", whole=True, right=True),
+    Column("LATEST JOB", whole=True, right=True),
     Column("ERROR", one_line=True, width_min=20),
 )
-DONE = {DeadLetterAction.REQUEUE: "requeued", DeadLetterAction.PURGE: "purged"}
+DONE = {DeadLetterAction.REQUEUE: "requeued", DeadLetterAction.PURGE: "deleted"}
 
-Type = Annotated[str | None, typer.Option(metavar="TYPE", help="Those of this type.")]
-Tenant = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Those of this tenant. Repeatable.")]
-Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Those whose error contains it.")]
-Fingerprint = Annotated[str | None, typer.Option(metavar="LETTERS", help="Those whose error is of this kind.")]
-Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since: 12h (ago), a day, a time (RFC 3339).")]
-Before = Annotated[str | None, typer.Option(metavar="TIME", help="Failed before, in the same way.")]
-Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Job keys.", show_default=False)]
-Rejected = Annotated[bool, typer.Option("--rejected", help="Rejected jobs instead of dead letters.")]
-All = Annotated[bool, typer.Option("--all", help="Every dead letter is meant.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
+Type = Annotated[str | None, typer.Option(rich_help_panel="Filters", metavar="TYPE", help="Job type.")]
+Tenant = Annotated[
+    list[str] | None, typer.Option(rich_help_panel="Filters", metavar="NAME", help="Tenant. Repeatable.")
+]
+Error = Annotated[
+    str | None, typer.Option(rich_help_panel="Filters", metavar="TEXT", help="Text contained in the error.")
+]
+Fingerprint = Annotated[
+    str | None,
+    typer.Option(rich_help_panel="Filters", metavar="FINGERPRINT", help="Error group, as everwork dead list shows it."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel="Filters",
+        metavar="TIME",
+        help="Failed at or after: 12h (ago), 2026-11-01 (UTC), or a time (RFC 3339).",
+    ),
+]
+Before = Annotated[
+    str | None, typer.Option(rich_help_panel="Filters", metavar="TIME", help="Failed before; same formats as --since.")
+]
+Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Job keys.", show_default=False)]
+Rejected = Annotated[
+    bool, typer.Option("--rejected", rich_help_panel="Filters", help="Select rejected jobs instead of dead letters.")
+]
+All = Annotated[bool, typer.Option("--all", help="Select every dead letter.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print how many jobs match and change nothing.")]
 
 app = listing_app()
 
 
 @app.callback()
 def dead() -> None:
-    """List, inspect, requeue or delete dead letters.
+    """List, show, requeue and delete dead letters.
 
-    [bold]Example:[/bold] everwork dead list
+    Example:
+        everwork dead list
     """
 
 
@@ -88,19 +107,23 @@ def list_dead(
     since: Since = None,
     before: Before = None,
     rejected: Rejected = False,
-    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {GROUPS_MAX:,} groups.")] = str(GROUPS_DEFAULT),
+    limit: Annotated[
+        str, typer.Option(metavar="NUMBER", help=f"Number of error groups to show, 1 to {GROUPS_MAX:,}.")
+    ] = str(GROUPS_DEFAULT),
     order: Annotated[
-        str, typer.Option(metavar="ORDER", help="frequent (most jobs first) or failed (latest failure first).")
+        str, typer.Option(metavar="ORDER", help="Order: frequent (most jobs first) or failed (latest failure first).")
     ] = GROUP_ORDERS[0],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List dead letters by type and kind of error: errors that differ in numbers, names and ids only are one kind.
+    """List dead letters, grouped by type and error.
 
-    [bold]Examples:[/bold]
-    everwork dead list
-    everwork dead list --type card-charge --since 12h
-    everwork dead list --order failed
+    Errors that differ only in numbers, ids and quoted names are one group, identified by a fingerprint.
+
+    Examples:
+        everwork dead list
+        everwork dead list --type card-charge --since 12h
+        everwork dead list --order failed
     """
     query = _filter(type, tenant, error, None, since=since, before=before, rejected=rejected)
     most = checks.whole_number("limit", number(limit), 1, GROUPS_MAX)
@@ -113,14 +136,23 @@ def list_dead(
 
 @app.command("show")
 def show_dead(
-    which: Annotated[str, typer.Argument(metavar="KEY|FINGERPRINT", help="Which one.", show_default=False)],
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY|FINGERPRINT", help="Job key, or the fingerprint of an error group.", show_default=False
+        ),
+    ],
     tracebacks: EveryTraceback = False,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dead letter with every attempt; of a fingerprint, the newest one.
+    """Show a dead letter with all its attempts.
 
-    [bold]Example:[/bold] everwork dead show 17
+    With a fingerprint, shows the newest job of the error group.
+
+    Examples:
+        everwork dead show 17
+        everwork dead show hkndpheejd
     """
     found = use(engine, lambda service: _read_dead_letter(service, which))
     job, history, explanation = found.details
@@ -151,12 +183,14 @@ def requeue(  # noqa: PLR0913 - the filters of dead letters
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring dead letters back, by key, by filter, or all of them: pending, with all their attempts.
+    """Requeue dead letters by key, by filter, or all.
 
-    [bold]Examples:[/bold]
-    everwork dead requeue 17 18
-    everwork dead requeue --type card-charge --error "connection refused" --dry-run
-    everwork dead requeue --all
+    Requeued jobs are due now, with attempts reset to 0.
+
+    Examples:
+        everwork dead requeue 17 18
+        everwork dead requeue --type card-charge --error refused --dry-run
+        everwork dead requeue --all
     """
     query = _filter(type, tenant, error, fingerprint, since=since, before=before, rejected=rejected)
     if keys:
@@ -188,11 +222,13 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove dead letters with their history, for good, by key, by filter, or all of them.
+    """Delete dead letters by key, by filter, or all.
 
-    [bold]Examples:[/bold]
-    everwork dead purge 17 18
-    everwork dead purge --type card-charge --before 2026-11-01 --yes
+    Deletes the jobs and their history permanently. Asks for confirmation unless --yes is given.
+
+    Examples:
+        everwork dead purge 17 18
+        everwork dead purge --type card-charge --before 2026-11-01 --yes
     """
     query = _filter(type, tenant, error, fingerprint, since=since, before=before, rejected=rejected)
     if keys:
@@ -242,14 +278,14 @@ def _require_keys_alone(query: BulkFilter, *, all: bool, dry_run: bool) -> None:
 
 def _require_selection(query: BulkFilter, *, all: bool) -> None:
     if query == dead_filter() and not all:
-        raise InvalidInput("key", "must be given, or a filter, or --all if every dead letter is meant")
+        raise InvalidInput("key", "must be given, or a filter, or --all for every dead letter")
     if all and query != dead_filter():
         raise InvalidInput("all", "must not be given together with a filter")
 
 
 def _require_terminal() -> None:
     if not sys.stdin.isatty():
-        raise InvalidInput("yes", "must be said (--yes): there is nobody to ask whether to remove them for good")
+        raise InvalidInput("yes", "--yes is required: there is no terminal to confirm on")
 
 
 def _confirm(jobs: int, query: BulkFilter, *, yes: bool) -> None:
@@ -275,7 +311,7 @@ async def _read_dead_letter(service: JobService, which: str) -> _DeadLetter:
     details = await job_details(service, checks.known_key(which))
     state = details[0].state
     if state is not State.FAILED:
-        raise WrongState(details[0].key, f"Job '{which}' is {state.label}: it is no dead letter")
+        raise WrongState(details[0].key, f"Job '{which}' is {state.label}, not a dead letter")
     return _DeadLetter(details, [])
 
 
@@ -312,16 +348,16 @@ def _show_groups(found: Grouped) -> None:
     if found.groups:
         write_rich(table(COLUMNS, [_row(group) for group in found.groups]))
     else:
-        write("there are no dead letters\n" if found.looked_at == found.rejected else "no dead letters match\n")
+        write("no dead letters\n" if found.looked_at == found.rejected else "no matching dead letters\n")
     if found.is_cut:
         write_stderr(
             f"only the newest {found.looked_at:,} dead letters were scanned; narrow the search with --type or --error"
         )
     if found.rejected:
         jobs = "1 rejected job is" if found.rejected == 1 else f"{found.rejected:,} rejected jobs are"
-        write_stderr(f"{jobs} left out; see --rejected")
+        write_stderr(f"{jobs} not included; use --rejected to see them")
     if found.left_out:
-        write_stderr(f"{found.left_out:,} smaller groups are not shown; see --limit")
+        write_stderr(f"{found.left_out:,} more groups; raise --limit to see them")
 
 
 def _row(group: DeadLetterGroup) -> tuple[str, ...]:

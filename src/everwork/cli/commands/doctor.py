@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -33,16 +34,19 @@ def doctor(
     store: StoreUrl = None,
     engine: EngineUrl = None,
     spool: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Also check this spool.", show_default="the server's")
+        str | None, typer.Option(metavar="PATH", help="Spool file to check as well.", show_default="the server's")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Examine a store and the settings: keys, clock, speed, and work that nobody does. Exit 1 if something is wrong.
+    """Check a store and the settings for problems.
 
-    [bold]Examples:[/bold]
-    everwork doctor
-    everwork doctor redis://localhost/0 --json
-    everwork doctor postgresql://ann@db.example.org/jobs --spool /var/lib/shop/spool.db
+    Checks the schema, durability, clock, latency, API keys, settings and spool, and looks for jobs that no worker is
+    polling for. The exit code is 1 if there is a problem.
+
+    Examples:
+        everwork doctor
+        everwork doctor redis://localhost/0 --json
+        everwork doctor --spool /var/lib/shop/spool.db
     """
     url = resolved_url(chosen_url(context, store, engine))
     settings, findings = _settings(url)
@@ -76,7 +80,7 @@ def _spool_findings(path: str | None, settings: Settings | None, url: str) -> li
         return [Finding(True, text, "check the path, or choose another file")]
     findings = of_spool(status)
     if status.store != store_name(url) and findings:
-        text = f"the spool {status.path} holds entries for {status.store}, not for this engine"
+        text = f"the spool {status.path} has entries for {status.store}, not for this store"
         findings.insert(
             0, Finding(True, text, "run a program with that engine and this spool, or see everwork spool flush --help")
         )
@@ -130,7 +134,7 @@ def _page(url: str, diagnosis: Diagnosis, settings: Settings | None) -> list[Ren
         mark = ("problem  ", "bold red") if finding.is_problem else ("note     ", "bold yellow")
         page.append(Text.assemble(mark, one_line(f"{finding.text}: {finding.advice}")))
     if diagnosis.is_well:
-        page.append(Text("nothing is wrong", style="green"))
+        page.append(Text("No problems found", style="green"))
     return page
 
 
@@ -140,11 +144,11 @@ def _facts(url: str, diagnosis: Diagnosis, server: Settings | None) -> list[tupl
     jobs = ", ".join(f"{diagnosis.counts[state]:,} {state.label}" for state in State)
     return [
         ("engine", f"{health.engine} {health.version}, schema version {health.schema_version}"),
-        ("url", shown_url(url)),
+        ("URL", shown_url(url)),
         ("durability", f"{health.durability.value}: {MEANING[health.durability]}"),
         ("settings", settings),
-        ("clock", f"{trips.clock_off_ms:+,} ms against this host"),
-        ("round trip", f"{trips.read_ms:.2f} ms to read, {trips.write_ms:.2f} ms to write"),
+        ("clock", f"{trips.clock_off_ms:+,} ms from this host's clock"),
+        ("round trip", f"read {trips.read_ms:.2f} ms, write {trips.write_ms:.2f} ms"),
         ("jobs", jobs),
         ("API keys", _keys_text(diagnosis, server)),
         ("configuration", _configuration_text(server)),
@@ -155,12 +159,18 @@ def _keys_text(diagnosis: Diagnosis, server: Settings | None) -> str:
     has_another = server is not None and server.api_key is not None
     more = ", and EVERWORK_API_KEY" if has_another else ""
     if not diagnosis.keys[KeyState.LIVE] and not has_another:
-        more = "; a server needs one: everwork keys create --name me --permission '*'"
+        more = "; a server needs one: everwork keys create --name ops --permission '*'"
     return ", ".join(f"{diagnosis.keys[state]:,} {state.value}" for state in KeyState) + more
 
 
 def _configuration_text(server: Settings | None) -> str:
-    """The settings, without the engine, which has a line of its own."""
-    shown = {} if server is None else server.shown()
-    values = {name: value for name, value in shown.items() if name != "engine" and value not in (None, [], {})}
-    return ", ".join(f"{name} {value}" for name, value in values.items()) or "cannot be used"
+    """The settings that differ from their defaults, without the engine, which has a line of its own."""
+    if server is None:
+        return "invalid"
+    usual = Settings().shown()
+    changed = {name: one for name, one in server.shown().items() if name != "engine" and one != usual[name]}
+    return ", ".join(f"{name} {_setting_text(value)}" for name, value in changed.items()) or "defaults"
+
+
+def _setting_text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, list | dict | bool) else str(value)

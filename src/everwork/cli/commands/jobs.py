@@ -1,4 +1,4 @@
-"""everwork jobs: list, get, and what can be changed; `create` is in a file of its own."""
+"""everwork jobs: list, get, and changes; `create` has its own file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from everwork.exceptions import InvalidInput, JobError
 from everwork.service.jobs import Jobs, in_process
 from everwork.service.service import JobService
 
-ORDER_HELP = "newest; due (pending jobs, earliest first); failed (dead letters, latest failure first)."
+ORDER_HELP = "newest; due: pending jobs, earliest first; failed: dead letters, latest failure first."
 
 app = listing_app()
 app.command("create")(create)
@@ -56,9 +56,10 @@ app.command("create")(create)
 
 @app.callback()
 def jobs() -> None:
-    """Create, find and change jobs.
+    """List, create, cancel, requeue and delete jobs.
 
-    [bold]Example:[/bold] everwork jobs list --state failed
+    Example:
+        everwork jobs list --state failed
     """
 
 
@@ -68,35 +69,60 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
     state: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel="Filters",
             metavar="STATE",
-            help="pending, processing, completed, failed, cancelled, or activatable (pending and due). Repeatable.",
+            help="State: pending, processing, completed, failed, cancelled, or activatable (due now). Repeatable.",
         ),
     ] = None,
-    type: Annotated[str | None, typer.Option(metavar="TYPE", help="Jobs of this type.")] = None,
-    tenant: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Jobs of this tenant. Repeatable.")] = None,
-    worker: Annotated[str | None, typer.Option(metavar="NAME", help="Jobs that this worker had last.")] = None,
-    correlation_id: Annotated[str | None, typer.Option(metavar="TEXT", help="Jobs with this id.")] = None,
-    dedupe_key: Annotated[str | None, typer.Option(metavar="KEY", help="Jobs with this dedupe key.")] = None,
-    created_after: Annotated[str | None, typer.Option(metavar="TIME", help="From then on (RFC 3339).")] = None,
-    created_before: Annotated[str | None, typer.Option(metavar="TIME", help="Before then (RFC 3339).")] = None,
-    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Jobs whose last error contains it.")] = None,
-    variables: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Jobs whose variables (compact JSON) contain it, case-sensitive.")
+    type: Annotated[str | None, typer.Option(rich_help_panel="Filters", metavar="TYPE", help="Job type.")] = None,
+    tenant: Annotated[
+        list[str] | None, typer.Option(rich_help_panel="Filters", metavar="NAME", help="Tenant. Repeatable.")
     ] = None,
-    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIST_LIMIT_MAX:,}.")] = str(LIST_LIMIT_DEFAULT),
-    order: Annotated[str, typer.Option(metavar="ORDER", help=ORDER_HELP)] = Order.NEWEST.label,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue after this position.")] = None,
+    worker: Annotated[
+        str | None, typer.Option(rich_help_panel="Filters", metavar="NAME", help="Worker of the latest attempt.")
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option(rich_help_panel="Filters", metavar="TEXT", help="Correlation id.")
+    ] = None,
+    dedupe_key: Annotated[
+        str | None, typer.Option(rich_help_panel="Filters", metavar="KEY", help="Dedupe key.")
+    ] = None,
+    created_after: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="Filters", metavar="TIME", help="Created at or after this time (RFC 3339)."),
+    ] = None,
+    created_before: Annotated[
+        str | None, typer.Option(rich_help_panel="Filters", metavar="TIME", help="Created before this time (RFC 3339).")
+    ] = None,
+    error: Annotated[
+        str | None, typer.Option(rich_help_panel="Filters", metavar="TEXT", help="Text contained in the last error.")
+    ] = None,
+    variables: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Filters",
+            metavar="TEXT",
+            help="Text contained in the variables (compact JSON); case-sensitive.",
+        ),
+    ] = None,
+    limit: Annotated[
+        str, typer.Option(metavar="NUMBER", help=f"Number of jobs to show, 1 to {LIST_LIMIT_MAX:,}.")
+    ] = str(LIST_LIMIT_DEFAULT),
+    order: Annotated[str, typer.Option(metavar="ORDER", help=f"Order: {ORDER_HELP}")] = Order.NEWEST.label,
+    cursor: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Position to continue from, as the previous page printed it.")
+    ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, newest first or in another order.
+    """List jobs, newest first.
 
-    [bold]Examples:[/bold]
-    everwork jobs list --state failed --error timeout
-    everwork jobs list --order due
-    everwork jobs list --dedupe-key order-1520
-    everwork jobs list --type email-send --variables ann@example.org
-    everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
+    Examples:
+        everwork jobs list --state failed --error timeout
+        everwork jobs list --order due
+        everwork jobs list --dedupe-key order-1520
+        everwork jobs list --type email-send --variables ann@example.org
+        everwork jobs list --type email-send --limit 200 --json
     """
     states, due = checks.state_filters(state or ())
     wanted = JobFilter(
@@ -119,7 +145,7 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
     if as_json:
         write_json({"jobs": [job_report(job) for job in page.jobs], "next": page.next and str(page.next)})
     else:
-        _show_page(page)
+        _show_page(page, is_filtered=wanted != JobFilter(order=wanted.order) or below is not None)
 
 
 EveryTraceback = Annotated[bool, typer.Option("--tracebacks", help="Show the traceback of every failed attempt.")]
@@ -127,14 +153,17 @@ EveryTraceback = Annotated[bool, typer.Option("--tracebacks", help="Show the tra
 
 @app.command()
 def get(
-    key: Annotated[str, typer.Argument(help="The job's key.", show_default=False)],
+    key: Annotated[str, typer.Argument(help="Job key.", show_default=False)],
     tracebacks: EveryTraceback = False,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job, its history, the traceback of its last failure, and why it is not running.
+    """Show a job with its history and why it is not running.
 
-    [bold]Example:[/bold] everwork jobs get 17
+    Includes the traceback of the last failure.
+
+    Example:
+        everwork jobs get 17
     """
     wanted = checks.known_key(key)
     job, history, explanation = use(engine, lambda service: job_details(service, wanted))
@@ -148,13 +177,14 @@ def get(
 @app.command()
 def cancel(
     keys: JobKeys,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Kept with the job.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, shown with the job.")] = "",
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Cancel pending and processing jobs.
 
-    [bold]Example:[/bold] everwork jobs cancel 17 18 --reason "ordered twice"
+    Example:
+        everwork jobs cancel 17 18 --reason "ordered twice"
     """
     if len(reason) > ERROR_CHARS_MAX:
         raise InvalidInput("reason", f"must have at most {ERROR_CHARS_MAX:,} characters, not {len(reason):,}")
@@ -169,13 +199,14 @@ def requeue(
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Requeue dead letters, or jobs waiting for a retry: due now, with attempts reset to 0.
+    """Requeue dead letters and jobs waiting for a retry.
 
-    With --variables or --var, one job gets other variables: they replace all of its own, and are checked when it runs.
+    Requeued jobs are due now, with attempts reset to 0. --variables and --var replace all variables of a job; they work
+    for one job at a time and are validated when the job runs.
 
-    [bold]Examples:[/bold]
-    everwork jobs requeue 17 18
-    everwork jobs requeue 17 --variables '{"to": "ann@example.org"}'
+    Examples:
+        everwork jobs requeue 17 18
+        everwork jobs requeue 17 --variables '{"to": "ann@example.org"}'
     """
     given = parse_variables(variables, var)
     if given is None:
@@ -194,16 +225,16 @@ def run_now(
     keys: JobKeys,
     reset: Annotated[
         bool,
-        typer.Option("--reset", help="Also reset attempts to 0 and clear the last error; accepts dead letters, too."),
+        typer.Option("--reset", help="Also reset attempts to 0 and clear the last error; works for dead letters too."),
     ] = False,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let pending jobs start now instead of later.
+    """Make scheduled jobs and jobs waiting for a retry due now.
 
-    [bold]Examples:[/bold]
-    everwork jobs run-now 17
-    everwork jobs run-now 17 18 --reset
+    Examples:
+        everwork jobs run-now 17
+        everwork jobs run-now 17 18 --reset
     """
     change_each(keys, "due now", lambda jobs, key: jobs.run_now(key, reset=reset), engine, as_json)
 
@@ -211,15 +242,17 @@ def run_now(
 @app.command()
 def reschedule(
     keys: JobKeys,
-    at: Annotated[str, typer.Option(metavar="TIME", help="A duration such as 90d, 12h, 30m, or a time (RFC 3339).")],
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="New start: a duration from now (90d, 12h, 30m) or a time (RFC 3339).")
+    ],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let pending jobs start at another time.
+    """Change when pending jobs start.
 
-    [bold]Examples:[/bold]
-    everwork jobs reschedule 17 18 --at 12h
-    everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
+    Examples:
+        everwork jobs reschedule 17 18 --at 12h
+        everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
     """
     if (found := parse_duration_ms(at)) is not None:  # By the engine's clock, not by this host's.
         change_each(keys, "rescheduled", lambda jobs, key: jobs.reschedule(key, delay_ms=found), engine, as_json)
@@ -231,13 +264,16 @@ def reschedule(
 @app.command()
 def priority(
     keys: JobKeys,
-    priority: Annotated[str, typer.Option("--to", metavar="NUMBER", help="-512 to 511, higher first.")],
+    priority: Annotated[
+        str, typer.Option("--to", metavar="NUMBER", help="New priority, -512 to 511; higher runs first.")
+    ],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the priority of pending jobs.
 
-    [bold]Example:[/bold] everwork jobs priority 17 18 --to 100
+    Example:
+        everwork jobs priority 17 18 --to 100
     """
     wanted = checks.whole_number("priority", number(priority), PRIORITY_MIN, PRIORITY_MAX)
     done = f"priority {wanted}"
@@ -246,9 +282,10 @@ def priority(
 
 @app.command()
 def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Remove finished jobs with their history, for good.
+    """Delete finished jobs and their history permanently.
 
-    [bold]Example:[/bold] everwork jobs delete 17 18
+    Example:
+        everwork jobs delete 17 18
     """
     change_each(keys, "deleted", lambda jobs, key: jobs.delete(key), engine, as_json)
 
@@ -296,24 +333,37 @@ def _show_changes(keys: Sequence[str], results: Sequence[State | BaseException],
     write("".join(f"job {key}: {done} (was {state.label})\n" for key, state in outcomes if isinstance(state, State)))
 
 
-def _show_page(page: Page) -> None:
+def _show_page(page: Page, *, is_filtered: bool) -> None:
     if page.jobs:
         write_rich(show.job_table(page.jobs, now_ms()))
+    elif page.next is not None:
+        write("no matching jobs so far; older ones were not scanned\n")
     else:
-        write("no jobs match\n" if page.next is None else "no jobs match so far; older ones were not scanned\n")
+        write("no matching jobs\n" if is_filtered else "no jobs; create one: everwork jobs create email-send\n")
     if page.next is not None:
-        arguments = _without_cursor(sys.argv[1:])
-        write(f"\nmore: everwork {shlex.join(arguments)} --cursor {page.next}\n")
+        write(next_page(str(page.next)))
 
 
-def _without_cursor(arguments: Sequence[str]) -> list[str]:
+def next_page(cursor: str) -> str:
+    """The command for the next page: this one with another cursor; a password is not repeated."""
+    return f"\nmore: everwork {shlex.join(_without_secrets(sys.argv[1:]))} --cursor {shlex.quote(cursor)}\n"
+
+
+def _without_secrets(arguments: Sequence[str]) -> list[str]:
+    """The arguments without the cursor, and with the password of an engine's URL hidden."""
     kept: list[str] = []
-    skip = False
+    before = ""
     for argument in arguments:
-        if not skip and argument != "--cursor" and not argument.startswith("--cursor="):
-            kept.append(argument)
-        skip = argument == "--cursor"
+        if "--cursor" not in (argument, before) and not argument.startswith("--cursor="):
+            kept.append(_without_password(argument, is_engine=before in ("--engine", "-e")))
+        before = argument
     return kept
+
+
+def _without_password(argument: str, *, is_engine: bool) -> str:
+    """An argument as it was typed; with the password hidden in the URL of `--engine URL`, `--engine=URL` or `-eURL`."""
+    flag = next((one for one in ("--engine=", "-e") if argument.startswith(one)), "")
+    return flag + shown_url(argument.removeprefix(flag)) if is_engine or flag else argument
 
 
 def engine_hint(engine: str | None) -> str:

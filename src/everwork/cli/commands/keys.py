@@ -28,39 +28,48 @@ app = listing_app()
 
 @app.callback()
 def keys() -> None:
-    """Make, list and revoke API keys.
+    """List, create and revoke API keys.
 
-    [bold]Example:[/bold] everwork keys create --name ci --permission jobs
+    Example:
+        everwork keys create --name ci --permission jobs
     """
 
 
 @app.command()
 def create(
     *,
-    name: Annotated[str, typer.Option(metavar="TEXT", help="Who will use it.")],
+    name: Annotated[str, typer.Option(metavar="TEXT", help="Name, such as the program that uses the key.")],
     permission: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="*, jobs, jobs:read, admin or tick. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Permission: * (all), jobs, jobs:read, admin or tick. Repeatable."),
     ] = None,
     tenant: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Bind it to this tenant. Repeatable.", show_default="all tenants"),
+        typer.Option(metavar="NAME", help="Restrict the key to this tenant. Repeatable.", show_default="all tenants"),
     ] = None,
     expires: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="90d, 12h, 30m, or a time (RFC 3339).", show_default="never"),
+        typer.Option(
+            metavar="TIME", help="Expiry: 90d, 12h, 30m from now, or a time (RFC 3339).", show_default="never"
+        ),
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER", help="Requests a second.", show_default="the server's rate_limit"),
+        typer.Option(
+            metavar="NUMBER", help="Rate limit in requests per second.", show_default="the server's rate_limit"
+        ),
     ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an API key and show it, once. The store keeps a hash of it only.
+    """Create an API key and print it once.
 
-    [bold]Examples:[/bold]
-    everwork keys create --name ci --permission jobs --tenant acme --expires 90d
-    everwork keys create --name dashboard --permission jobs:read --permission admin --rate 100
+    The store keeps only a hash of it.
+
+    Examples:
+        everwork keys create --name ci --permission jobs --expires 90d
+        everwork keys create --name acme --permission jobs --tenant acme --rate 100
+        everwork keys create --name ops --permission jobs:read --permission admin
     """
     options: dict[str, Any] = {
         "tenants": tenant or [],
@@ -74,14 +83,15 @@ def create(
         write_json({"key": new.text, **key_report(new.key, now_ms())})
     else:
         write(f"created API key {new.key.id} ({_facts(new.key)}):\n\n  {new.text}\n\n")
-        write("Keep it now: it is not shown again.\n")
+        write("Store it now: it is not shown again.\n")
 
 
 @app.command("list")
 def list_keys(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List API keys, oldest first: revoked and expired ones too.
+    """List API keys, including revoked and expired ones.
 
-    [bold]Example:[/bold] everwork keys list
+    Example:
+        everwork keys list
     """
     found = use_admin(engine, lambda admin: admin.list_keys())
     if as_json:
@@ -89,18 +99,21 @@ def list_keys(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     elif found:
         write_rich(table(COLUMNS, [_row(key) for key in found]))
     else:
-        write("there is no API key yet; make one: everwork keys create --name ci --permission jobs\n")
+        write("no API keys; create one: everwork keys create --name ci --permission jobs\n")
 
 
 @app.command()
 def revoke(
-    id: Annotated[str, typer.Argument(help="The key's id, as keys list shows it.", show_default=False)],
+    id: Annotated[str, typer.Argument(help="Id of the key, as everwork keys list shows it.", show_default=False)],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke an API key: servers refuse it within a second.
+    """Revoke an API key.
 
-    [bold]Example:[/bold] everwork keys revoke 4f6a1c02b9d3
+    Servers refuse it within a second.
+
+    Example:
+        everwork keys revoke 4f6a1c02b9d3
     """
     key = use_admin(engine, lambda admin: admin.revoke_key(id))
     if as_json:

@@ -29,18 +29,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 @app.command()
 def login(
     url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="The server.", show_default="as the settings say")
+        str | None, typer.Option("--url", metavar="URL", help="Server.", show_default="from the settings")
     ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a link that opens the dashboard once, as an operator who may do everything; it is good for 12 hours.
+    """Print a link that signs you in to the dashboard.
 
-    Whoever may use the engine directly may do this: no key is asked for. The audit log says who did.
+    The link works once, within an hour; the session has all permissions and lasts 12 hours. No API key is needed,
+    because the command opens the store directly. The audit log records who created the link.
 
-    [bold]Examples:[/bold]
-    everwork login
-    everwork login --url https://jobs.example.org
+    Examples:
+        everwork login
+        everwork login --url https://jobs.example.org
     """
     settings = load(config_path(), os.environ, {"engine": engine})
     site = _site(settings) if url is None else _checked_site(url)
@@ -75,14 +76,14 @@ async def new_link(service: JobService) -> str:
 
 def _site(settings: Settings) -> str:
     if settings.http_port == 0:
-        raise BadConfiguration("http_port: is 0, so each server takes another: name the server by --url")
+        raise BadConfiguration("http_port: is 0, so each server picks its own; name the server with --url")
     return site_url(settings, settings.http_port)
 
 
 def _checked_site(url: str) -> str:
     found = urlsplit(url)
     if found.scheme not in ("http", "https") or not found.hostname:
-        raise InvalidInput("url", f"must begin with http:// or https:// and name a host, not '{url[:80]}'")
+        raise InvalidInput("url", f"must start with http:// or https:// and name a host, not '{url[:80]}'")
     return f"{found.scheme}://{found.netloc}"
 
 
@@ -92,4 +93,4 @@ def _warn_unless_listening(site: str) -> None:
     try:
         socket.create_connection((address.hostname, address.port), CONNECT_SECONDS).close()
     except OSError:
-        write_stderr(f"no server listens at {site}; if it runs elsewhere, name it by --url")
+        write_stderr(f"no server is listening at {site}; if it runs elsewhere, use --url")

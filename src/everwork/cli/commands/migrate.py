@@ -22,17 +22,17 @@ def migrate(
     store: StoreUrl = None,
     engine: EngineUrl = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if the schema is not current.")
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if the schema is not current.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a store's schema up to date, or create it.
+    """Create the schema of a store or bring it up to date.
 
-    Every program does so when it opens a store; with this command it happens before they start.
+    Every program migrates a store when it opens it. Run this command to do so before the programs start.
 
-    [bold]Examples:[/bold]
-    everwork migrate postgresql://ann@db.example.org/jobs
-    everwork migrate --check
+    Examples:
+        everwork migrate postgresql://ann@db.example.org/jobs
+        everwork migrate --check
     """
     url = resolved_url(chosen_url(context, store, engine))
     before = run(open_engine(url).schema())
@@ -44,8 +44,8 @@ def migrate(
     elif before.stored == before.newest:
         write(f"{shown_url(url)}: schema version {before.stored} is current\n")
     if after.stored != after.newest:
-        version = "there is no schema" if after.stored is None else f"schema version {after.stored}"
-        write_stderr(f"{shown_url(url)}: {version}, this program knows {after.newest}; run: everwork migrate")
+        version = "no schema" if after.stored is None else f"schema version {after.stored}"
+        write_stderr(f"{shown_url(url)}: {version}, this program needs {after.newest}; run: everwork migrate")
         raise typer.Exit(1)
 
 
@@ -59,4 +59,4 @@ def _result_text(before: Schema, after: Schema) -> str:
         return f"created, schema version {after.stored}"
     if before.stored == after.stored:
         return f"schema version {after.stored} is current, nothing to do"
-    return f"brought from schema version {before.stored} to {after.stored}"
+    return f"migrated from schema version {before.stored} to {after.stored}"

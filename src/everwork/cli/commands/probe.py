@@ -54,31 +54,47 @@ def probe(
     *,
     address: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Address of the server.", show_default="this host's, from its settings"),
+        typer.Option(
+            metavar="URL",
+            help="Server: http://, https://, grpc:// or grpcs://HOST:PORT.",
+            show_default="this host's, from the settings",
+        ),
     ] = None,
-    live: Annotated[bool, typer.Option("--live", help="Check only that it answers, ready or not.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Check only that the server responds, even if it is not ready.")
+    ] = False,
     manager: Annotated[
         str | None,
-        typer.Option(metavar="UUID", help="Check a manager on this host instead of a server.", show_default=False),
+        typer.Option(
+            metavar="UUID", help="Check a ProcessManager on this host instead of a server.", show_default=False
+        ),
     ] = None,
-    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="How long to wait for the answer.")] = "5",
+    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Time to wait for a response, 0.1 to 60.")] = "5",
     tls_ca: Annotated[
-        str | None, typer.Option(metavar="PATH", help="CA certificates to trust (PEM).", show_default="the system's")
+        str | None,
+        typer.Option(
+            rich_help_panel="TLS", metavar="PATH", help="CA certificates to trust (PEM).", show_default="the system's"
+        ),
     ] = None,
-    tls_certificate: Annotated[str | None, typer.Option(metavar="PATH", help="A client certificate (PEM).")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="PATH", help="The client certificate's key (PEM).")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(rich_help_panel="TLS", metavar="PATH", help="Client certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="TLS", metavar="PATH", help="Private key of the client certificate (PEM)."),
+    ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether a server or a manager is ready. Prints one line; exit code 0 if ready, 1 if not.
+    """Check whether a server or a manager is ready.
 
-    A server is ready when its engine answers and upkeep runs, a manager when the engine lists it on this host and all
-    its workers have started. No API key is needed.
+    Prints one line; the exit code is 0 if ready, 1 if not. A server is ready when its store responds and maintenance
+    runs; a manager, when it is registered on this host and all its workers have started. No API key is needed.
 
-    [bold]Examples:[/bold]
-    everwork probe
-    everwork probe --address grpc://jobs.example.org:27500 --timeout 2
-    everwork probe --manager shop --engine redis://localhost:6379/0
+    Examples:
+        everwork probe
+        everwork probe --address grpc://jobs.example.org:27500 --timeout 2
+        everwork probe --manager shop --engine redis://localhost:6379/0
     """
     seconds = checks.number("timeout", number(timeout), 0.1, TIMEOUT_MAX)
     tls = Tls(tls_ca, tls_certificate, tls_key)

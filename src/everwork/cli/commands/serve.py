@@ -18,20 +18,61 @@ from everwork.server.settings import Settings, load, suspicious_variables
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
-Engine = Annotated[str | None, typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=False)]
-Host = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where to listen.", show_default="127.0.0.1")]
-GrpcPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a free one.", show_default="27500")]
-HttpPort = Annotated[str | None, typer.Option(metavar="PORT", help="0 takes a free one.", show_default="27555")]
-Certificate = Annotated[str | None, typer.Option("--tls-certificate", metavar="PATH", help="TLS on both ports (PEM).")]
-CertificateKey = Annotated[str | None, typer.Option("--tls-key", metavar="PATH", help="The certificate's key (PEM).")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        "-e",
+        metavar="URL",
+        help="Store: sqlite:///PATH, postgresql://... or redis://...",
+        show_default="sqlite:///everwork.db",
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(rich_help_panel="Network", metavar="ADDRESS", help="Address to listen on.", show_default="127.0.0.1"),
+]
+GrpcPort = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel="Network", metavar="PORT", help="Port for gRPC; 0 picks a free one.", show_default="27500"
+    ),
+]
+HttpPort = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel="Network",
+        metavar="PORT",
+        help="Port for REST and the dashboard; 0 picks a free one.",
+        show_default="27555",
+    ),
+]
+Certificate = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-certificate", rich_help_panel="TLS", metavar="PATH", help="Certificate for TLS on both ports (PEM)."
+    ),
+]
+CertificateKey = Annotated[
+    str | None,
+    typer.Option("--tls-key", rich_help_panel="TLS", metavar="PATH", help="Private key of the certificate (PEM)."),
+]
 ClientCa = Annotated[
-    str | None, typer.Option("--tls-client-ca", metavar="PATH", help="Callers must show a certificate of these (PEM).")
+    str | None,
+    typer.Option(
+        "--tls-client-ca",
+        rich_help_panel="TLS",
+        metavar="PATH",
+        help="Require client certificates signed by these CAs (PEM).",
+    ),
 ]
 OfflinePath = Annotated[
     str | None,
-    typer.Option("--offline", metavar="PATH", help="Keep new jobs in this file while the engine is unavailable."),
+    typer.Option("--offline", metavar="PATH", help="Spool file for new jobs while the store is unavailable."),
 ]
-NoAuth = Annotated[bool, typer.Option("--no-auth", help="Require no API key; on a loopback address only.")]
+NoAuth = Annotated[
+    bool, typer.Option("--no-auth", help="Accept requests without an API key; only on a loopback address.")
+]
 
 
 @app.command()
@@ -49,14 +90,16 @@ def serve(  # noqa: PLR0913 - one per flag
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the server: gRPC jobs API, Zeebe gateway and worker stream on one port, REST on another.
+    """Run the server for production.
 
-    Settings come from flags, then EVERWORK_... variables, then everwork.toml. At least one API key must exist:
-    make one by everwork keys create, or set EVERWORK_API_KEY.
+    One port serves gRPC (jobs API, worker stream, Zeebe gateway), the other REST, the dashboard and metrics.
 
-    [bold]Examples:[/bold]
-    everwork serve --engine postgresql://app@db.example.org/jobs --host 0.0.0.0
-    everwork serve --config /etc/everwork.toml
+    Options override EVERWORK_... variables, which override the settings file. The server needs an API key: create one
+    with everwork keys create, or set EVERWORK_API_KEY.
+
+    Examples:
+        everwork serve --engine postgresql://app@db.example.org/jobs
+        everwork serve --config /etc/everwork.toml
     """
     flags = {
         "engine": engine,

@@ -28,16 +28,20 @@ completion_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @init_app.command()
 def init(
-    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Created if it does not exist.")] = ".",
-    engine: Annotated[str, typer.Option(metavar="ENGINE", help="sqlite, postgres or redis.")] = "sqlite",
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Folder of the project; created if it does not exist.")
+    ] = ".",
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="Store of the project: sqlite, postgres or redis.")
+    ] = "sqlite",
 ) -> None:
-    """Create a starter project: jobs, tests, settings and a Compose file.
+    """Create a starter project.
 
-    If one of the files exists, nothing is written.
+    Writes jobs.py, test_jobs.py, everwork.toml, compose.yaml and README.md. If one of them exists, nothing is written.
 
-    [bold]Examples:[/bold]
-    everwork init shop
-    everwork init shop --engine postgres
+    Examples:
+        everwork init shop
+        everwork init shop --engine postgres
     """
     if engine not in CHOICES:
         raise InvalidInput("engine", f"must be one of {', '.join(CHOICES)}, not {checks.shown(engine)}")
@@ -66,7 +70,8 @@ def _next_steps(folder: Path) -> str:
 def version(as_json: AsJson = False) -> None:
     """Show the versions of Everwork, Python and SQLite.
 
-    [bold]Example:[/bold] everwork version --json
+    Example:
+        everwork version --json
     """
     versions = installed_versions()
     if as_json:
@@ -91,17 +96,18 @@ def version_text(versions: dict[str, str]) -> str:
 
 @completion_app.command()
 def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="Shell: bash, zsh or fish.", show_default=False)],
     words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
 ) -> None:
-    """Print a shell completion script: commands, options, job types, states and worker targets.
+    """Print a completion script for bash, zsh or fish.
 
-    Types are read from the configured store, if it responds within a second.
+    It completes commands, options, job types, states and worker targets. Job types are read from the configured store,
+    if it responds within one second.
 
-    [bold]Examples:[/bold]
-    eval "$(everwork completion bash)"
-    eval "$(everwork completion zsh)"
-    everwork completion fish > ~/.config/fish/completions/everwork.fish
+    Examples:
+        eval "$(everwork completion bash)"
+        eval "$(everwork completion zsh)"
+        everwork completion fish > ~/.config/fish/completions/everwork.fish
     """
     if shell == "words":  # What the scripts call.
         from everwork.cli.main import app  # noqa: PLC0415 - it loads this module

@@ -40,16 +40,19 @@ COLUMNS: Final = (
     Column("REASON", one_line=True, width_min=20),
 )
 
-SpoolPath = Annotated[str, typer.Argument(metavar="PATH", help="The spool file.", show_default=False)]
+SpoolPath = Annotated[str, typer.Argument(metavar="PATH", help="Spool file.", show_default=False)]
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.callback(invoke_without_command=True)
 def spool(ctx: typer.Context) -> None:
-    """List, deliver or delete the jobs and outcomes that offline mode has kept in a spool.
+    """List, deliver and delete the entries of a spool.
 
-    [bold]Example:[/bold] everwork spool list spool.db
+    A spool is a file in which offline mode keeps jobs and outcomes while the store is unavailable.
+
+    Example:
+        everwork spool list spool.db
     """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
@@ -59,14 +62,18 @@ def spool(ctx: typer.Context) -> None:
 def list_entries(
     path: SpoolPath,
     *,
-    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"1 to {LIMIT_MAX:,} entries.")] = str(LIMIT_DEFAULT),
+    limit: Annotated[str, typer.Option(metavar="NUMBER", help=f"Number of entries to show, 1 to {LIMIT_MAX:,}.")] = str(
+        LIMIT_DEFAULT
+    ),
     as_json: AsJson = False,
 ) -> None:
-    """List waiting entries and those set aside, with the reason: outcomes first, then jobs in order of delivery.
+    """List the entries of a spool.
 
-    [bold]Examples:[/bold]
-    everwork spool list spool.db
-    everwork spool list /var/lib/shop/spool.db --limit 1000 --json
+    Outcomes come first, then jobs in order of delivery. Entries that the store refused are set aside, with the reason.
+
+    Examples:
+        everwork spool list spool.db
+        everwork spool list /var/lib/shop/spool.db --limit 1000 --json
     """
     most = checks.whole_number("limit", number(limit), 1, LIMIT_MAX)
     with _opened(path) as file:
@@ -89,27 +96,39 @@ def flush(
     engine: EngineUrl = None,
     retry_aside: Annotated[bool, typer.Option("--retry-aside", help="Also retry entries that were set aside.")] = False,
     rebind: Annotated[
-        bool, typer.Option("--rebind", help="Deliver to this engine although the spool belongs to another.")
+        bool, typer.Option("--rebind", help="Deliver to this store although the spool belongs to another.")
     ] = False,
     tls_ca: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="For grpcs://: CA certificates to trust (PEM).", show_default="the system's"),
+        typer.Option(
+            rich_help_panel="TLS",
+            metavar="PATH",
+            help="CA certificates to trust, for grpcs:// (PEM).",
+            show_default="the system's",
+        ),
     ] = None,
-    tls_certificate: Annotated[str | None, typer.Option(metavar="PATH", help="A client certificate (PEM).")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="PATH", help="The client certificate's key (PEM).")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(rich_help_panel="TLS", metavar="PATH", help="Client certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="TLS", metavar="PATH", help="Private key of the client certificate (PEM)."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver the entries of a spool now. Exit code 1 if any are left, waiting or set aside.
+    """Deliver the entries of a spool now.
 
-    A spool of a client of a server is delivered to the server, grpc://host:port, with the API key in EVERWORK_API_KEY.
+    The exit code is 1 if entries are left, waiting or set aside.
 
-    With --rebind, jobs in doubt may be created twice, and outcomes are reported for the same job keys: the engine must
-    be the same one at another address, or a copy of it.
+    To deliver to a server, use --engine grpc://HOST:PORT and set its API key in EVERWORK_API_KEY.
 
-    [bold]Examples:[/bold]
-    everwork spool flush spool.db --engine postgresql://ann@db.example.org/jobs
-    everwork spool flush spool.db --retry-aside
-    everwork spool flush spool.db --engine grpc://jobs.example.org:27500
+    Use --rebind only for the same store at another address, or a copy of it: outcomes are reported for the same job
+    keys, and jobs whose delivery was not confirmed can be created twice.
+
+    Examples:
+        everwork spool flush spool.db --engine postgresql://ann@db.example.org/jobs
+        everwork spool flush spool.db --retry-aside
+        everwork spool flush spool.db --engine grpc://jobs.example.org:27500
     """
     url, tls = resolved_url(engine), Tls(tls_ca or False, tls_certificate, tls_key)
     address = _server(url, tls)
@@ -136,7 +155,7 @@ def flush(
 def drop(
     path: SpoolPath,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="The entries to delete.", show_default=False)
+        list[str] | None, typer.Argument(metavar="ID", help="Entries to delete.", show_default=False)
     ] = None,
     *,
     aside: Annotated[bool, typer.Option("--aside", help="Delete every entry that is set aside.")] = False,
@@ -144,11 +163,11 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete entries of a spool permanently, without delivering them.
+    """Delete entries of a spool without delivering them.
 
-    [bold]Examples:[/bold]
-    everwork spool drop spool.db 5f1c0a9be2d47310-17
-    everwork spool drop spool.db --aside --yes
+    Examples:
+        everwork spool drop spool.db 5f1c0a9be2d47310-17
+        everwork spool drop spool.db --aside --yes
     """
     if bool(ids) + aside + all != 1:
         raise InvalidInput("id", "pass entry ids, --aside or --all")
@@ -283,7 +302,7 @@ def _rebind(file: SpoolFile, store: str) -> None:
         in_doubt = sum(entry.is_in_doubt for entry in contents.entries(file, LIMIT_MAX))
         contents.move_to(file, store)
     if in_doubt:
-        write_stderr(f"{_number(in_doubt, 'job', 'jobs')} in doubt may be created twice")
+        write_stderr(f"{_number(in_doubt, 'job', 'jobs')} in doubt can be created twice")
 
 
 async def _deliver(courier: Courier, file: SpoolFile, show: Any) -> None:

@@ -19,13 +19,16 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @app.command()
 def stats(
-    hours: Annotated[str, typer.Option(metavar="NUMBER", help="How far back, 1 to 720.")] = "24",
+    hours: Annotated[str, typer.Option(metavar="HOURS", help="Period to report, 1 to 720.")] = "24",
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count jobs by type and state, and show what workers did lately.
+    """Show job counts and throughput.
 
-    [bold]Example:[/bold] everwork stats --hours 1
+    Counts jobs by type and state, and finished attempts by type and worker in the last hours.
+
+    Example:
+        everwork stats --hours 1
     """
     back = checks.whole_number("hours", number(hours), 1, STATISTICS_KEEP_HOURS)
     report = stats_report(use(engine, lambda service: service.stats(back)))

@@ -22,8 +22,8 @@ COLUMNS = (
     Column("WORKER", width_min=12),
     Column("STATUS", whole=True),
     Column("SCHEDULE", width_min=16),
-    Column("CATCHES UP", whole=True),
-    Column("LAST POINT", whole=True, right=True),
+    Column("CATCH-UP", whole=True),
+    Column("LAST", whole=True, right=True),
     Column("NEXT", whole=True, right=True),
     Column("NAME", whole=True),
 )
@@ -31,10 +31,10 @@ FIRE_COLUMNS = (
     Column("JOB", whole=True, right=True),
     Column("STATE", whole=True),
     Column("CREATED", whole=True, right=True),
-    Column("POINT", whole=True),
+    Column("SCHEDULED FOR", whole=True),
 )
 TriggerName = Annotated[
-    str, typer.Argument(metavar="TRIGGER", help="The trigger's title or its name.", show_default=False)
+    str, typer.Argument(metavar="TRIGGER", help="Title or name of the trigger.", show_default=False)
 ]
 
 app = listing_app()
@@ -42,17 +42,21 @@ app = listing_app()
 
 @app.callback()
 def triggers() -> None:
-    """List triggers, switch them on and off, and fire them by hand.
+    """List triggers; enable, disable and fire them.
 
-    [bold]Example:[/bold] everwork triggers fire nightly-report
+    Example:
+        everwork triggers fire nightly-report
     """
 
 
 @app.command("list")
 def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List triggers with their schedules and the last time points that have passed, also while they were off.
+    """List triggers with schedule and next run.
 
-    [bold]Example:[/bold] everwork triggers list
+    LAST is the latest scheduled time, even if the trigger was disabled then.
+
+    Example:
+        everwork triggers list
     """
     found, titles = use_admin(engine, _read_triggers)
     if as_json:
@@ -60,49 +64,57 @@ def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     elif found:
         write_rich(table(COLUMNS, [_row(view, titles) for view in found]))
     else:
-        write("no worker has declared a trigger yet\n")
+        write("no triggers; workers declare them with triggers= or cron=\n")
 
 
 @app.command()
 def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Show a trigger: when it fires next, and the latest jobs that it has made.
+    """Show when a trigger fires next, and its latest jobs.
 
-    [bold]Example:[/bold] everwork triggers show nightly-report
+    Example:
+        everwork triggers show nightly-report
     """
     view, fires = use_admin(engine, lambda admin: _read_trigger(admin, trigger))
     if as_json:
         write_json(trigger_report(view) | fires_report(view.entry, fires))
         return
-    write(f"{one_line(view.entry.title)}: {view.status}, {one_line(view.entry.schedule)}; {_outlook(view)}\n")
+    write(f"{one_line(view.entry.title)}: {_status(view)}, {one_line(view.entry.schedule)}; {_outlook(view)}\n")
     if fires:
         write_rich(table(FIRE_COLUMNS, [_fire_row(fire) for fire in fires]))
     else:
-        write("none of the latest jobs of its type is its own\n")
+        write("no recent jobs of this trigger\n")
 
 
 @app.command()
 def on(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a trigger fire again; the times that it missed while it was off are not caught up.
+    """Enable a trigger.
 
-    [bold]Example:[/bold] everwork triggers on nightly-report
+    Runs missed while it was disabled are not caught up.
+
+    Example:
+        everwork triggers on nightly-report
     """
     _switch(trigger, engine, is_on=True, as_json=as_json)
 
 
 @app.command()
 def off(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a trigger fire no more, in whatever manager.
+    """Disable a trigger in all managers.
 
-    [bold]Example:[/bold] everwork triggers off nightly-report
+    Example:
+        everwork triggers off nightly-report
     """
     _switch(trigger, engine, is_on=False, as_json=as_json)
 
 
 @app.command()
 def fire(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a trigger create its job now, also if it is off; its schedule stays as it is.
+    """Create the job of a trigger now.
 
-    [bold]Example:[/bold] everwork triggers fire nightly-report
+    Works for disabled triggers too; the schedule does not change.
+
+    Example:
+        everwork triggers fire nightly-report
     """
     entry, key = use_admin(engine, lambda admin: admin.fire_trigger(trigger))
     if as_json:
@@ -134,7 +146,7 @@ def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
     return (
         one_line(entry.title),
         one_line(titles.get(entry.worker_id, entry.worker_id)),
-        "on" if view.is_on else "off",
+        _status(view),
         one_line(entry.schedule),
         "yes" if entry.is_catchup else "no",
         "never" if view.last_ms is None else f"{span(now_ms() - view.last_ms)} ago",
@@ -143,18 +155,22 @@ def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
     )
 
 
+def _status(view: TriggerView) -> str:
+    return "enabled" if view.is_on else "disabled"
+
+
 def _next(view: TriggerView) -> str:
     if view.next_ms is None:
         return "-"
-    return f"in {span(view.next_ms - now_ms())}" if view.is_served else "nobody runs it"
+    return f"in {span(view.next_ms - now_ms())}" if view.is_served else "no worker"
 
 
 def _outlook(view: TriggerView) -> str:
     if view.next_ms is None:
-        return f"no next time point: {one_line(view.next_unknown or 'none is known')}"
+        return f"next run unknown: {one_line(view.next_unknown or 'no schedule')}"
     if not view.is_served:
-        return f"would fire at {utc_text(view.next_ms)}, but nobody runs it"
-    return f"fires next at {utc_text(view.next_ms)}, in {span(view.next_ms - now_ms())}"
+        return f"scheduled for {utc_text(view.next_ms)}, but no running worker serves it"
+    return f"next run at {utc_text(view.next_ms)}, in {span(view.next_ms - now_ms())}"
 
 
 def _fire_row(fire: TriggerFire) -> tuple[str, ...]:
@@ -162,5 +178,5 @@ def _fire_row(fire: TriggerFire) -> tuple[str, ...]:
         str(fire.key),
         fire.state.label,
         f"{span(now_ms() - fire.created_at_ms)} ago",
-        "by hand" if fire.point_ms is None else utc_text(fire.point_ms),
+        "manual" if fire.point_ms is None else utc_text(fire.point_ms),
     )

@@ -26,7 +26,7 @@ COLUMNS = (
     Column("TYPE", width_min=20),
     Column("STATUS", whole=True),
     *(Column(state.name, whole=True, right=True) for state in State),
-    Column("LAST ASKED", whole=True, right=True),
+    Column("LAST POLLED", whole=True, right=True),
     Column("POLICY", one_line=True),
 )
 
@@ -34,7 +34,7 @@ GROUP_COLUMNS = (
     Column("TYPE", width_min=20),
     Column("GROUP", width_min=20),
     *(Column(state.name, whole=True, right=True) for state in State),
-    Column("TYPE LAST ASKED", whole=True, right=True),
+    Column("TYPE LAST POLLED", whole=True, right=True),
 )
 
 app = listing_app()
@@ -43,9 +43,10 @@ groups_app = listing_app()
 
 @app.callback()
 def types() -> None:
-    """List types, pause and resume them, set their policies, open and close their breakers.
+    """List, pause and resume job types; set their policies.
 
-    [bold]Example:[/bold] everwork types pause email-send
+    Example:
+        everwork types pause email-send
     """
 
 
@@ -53,51 +54,150 @@ def types() -> None:
 def policy(  # noqa: PLR0913 - the fields of a policy
     type: TypeName,
     *,
-    max_attempts: Annotated[str | None, typer.Option(metavar="NUMBER", help="1 to 100.")] = None,
-    base: Annotated[str | None, typer.Option(metavar="SECONDS", help="The first delay.")] = None,
-    factor: Annotated[str | None, typer.Option(metavar="NUMBER", help="How much longer each delay is.")] = None,
-    cap: Annotated[str | None, typer.Option(metavar="SECONDS", help="The longest delay.")] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="SHARE", help="0 to 1.")] = None,
-    breaker_failures: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="So many failures in a row open the breaker.")
+    max_attempts: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries", metavar="NUMBER", help="Attempts before a job fails, 1 to 100.", show_default="5"
+        ),
     ] = None,
-    breaker_seconds: Annotated[str | None, typer.Option(metavar="SECONDS", help="So long it stays open.")] = None,
-    max_running: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs at once, over all workers.")] = None,
-    max_running_per_key: Annotated[str | None, typer.Option(metavar="NUMBER", help="Of each limit key.")] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries", metavar="SECONDS", help="Delay before the first retry.", show_default="5"
+        ),
+    ] = None,
+    factor: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries",
+            metavar="NUMBER",
+            help="Factor by which the delay grows with each retry.",
+            show_default="2",
+        ),
+    ] = None,
+    cap: Annotated[
+        str | None,
+        typer.Option(rich_help_panel="Retries", metavar="SECONDS", help="Longest delay.", show_default="300"),
+    ] = None,
+    jitter: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Retries",
+            metavar="FRACTION",
+            help="Random share, 0 to 1, by which delays are shortened at most.",
+            show_default="0",
+        ),
+    ] = None,
+    breaker_failures: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Circuit breaker",
+            metavar="NUMBER",
+            help="Failures in a row that open the breaker, 1 to 1,000.",
+            show_default="no breaker",
+        ),
+    ] = None,
+    breaker_seconds: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Circuit breaker",
+            metavar="SECONDS",
+            help="Time the breaker stays open, 1 to 86,400.",
+            show_default="60",
+        ),
+    ] = None,
+    max_running: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Concurrency and rate",
+            metavar="NUMBER",
+            help="Jobs running concurrently in all workers.",
+            show_default="no limit",
+        ),
+    ] = None,
+    max_running_per_key: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Concurrency and rate",
+            metavar="NUMBER",
+            help="Jobs running concurrently per limit key.",
+            show_default="no limit",
+        ),
+    ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="JOBS/SECONDS", help="So many jobs may start in so many seconds.")
+        str | None,
+        typer.Option(
+            rich_help_panel="Concurrency and rate",
+            metavar="JOBS/SECONDS",
+            help="Rate limit: 100/60 starts at most 100 jobs per 60 seconds.",
+            show_default="no limit",
+        ),
     ] = None,
     failed_job_retry_hours: Annotated[
-        str | None, typer.Option(metavar="HOURS", help="When dead letters are requeued automatically.")
+        str | None,
+        typer.Option(
+            rich_help_panel="Dead letters and retention",
+            metavar="HOURS",
+            help="Hours after which dead letters are requeued automatically.",
+            show_default="never",
+        ),
     ] = None,
-    failed_job_retry_rounds: Annotated[str | None, typer.Option(metavar="NUMBER", help="How often they do.")] = None,
+    failed_job_retry_rounds: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Dead letters and retention",
+            metavar="NUMBER",
+            help="Number of automatic requeues per job, 1 to 100.",
+            show_default="1",
+        ),
+    ] = None,
     keep_completed_hours: Annotated[
-        str | None, typer.Option(metavar="HOURS", help="How long completed and cancelled jobs are kept.")
+        str | None,
+        typer.Option(
+            rich_help_panel="Dead letters and retention",
+            metavar="HOURS",
+            help="Hours to keep completed and cancelled jobs.",
+            show_default="the store's",
+        ),
     ] = None,
-    keep_failed_hours: Annotated[str | None, typer.Option(metavar="HOURS", help="The same of dead letters.")] = None,
+    keep_failed_hours: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel="Dead letters and retention",
+            metavar="HOURS",
+            help="Hours to keep dead letters.",
+            show_default="the store's",
+        ),
+    ] = None,
     strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="Errors that no rule matches are permanent.")
+        bool | None,
+        typer.Option(
+            "--strict/--no-strict", rich_help_panel="Errors", help="Treat errors that match no rule as permanent."
+        ),
     ] = None,
     error: Annotated[
         list[str] | None,
         typer.Option(
+            rich_help_panel="Errors",
             metavar="RULE",
-            help="STRATEGY=text:PART or STRATEGY=exception:CLASS; strategies are retryable, rate_limited, temporary, "
-            "permanent. Repeatable; takes the place of the rules that there were.",
+            help="Error rule: STRATEGY=text:PART or STRATEGY=exception:CLASS. STRATEGY is retryable, rate_limited, "
+            "temporary or permanent. Repeatable; replaces all rules of the type.",
         ),
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Go back to the default policy.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Restore the default policy.")] = False,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a type's policy, or change what is given of it; a value of off takes it back.
+    """Show or change the policy of a type.
 
-    [bold]Examples:[/bold]
-    everwork types policy email-send
-    everwork types policy email-send --max-attempts 10 --base 2 --breaker-failures 3 --rate 100/60
-    everwork types policy email-send --error 'temporary=text:maintenance' --error 'permanent=exception:ValueError'
-    everwork types policy email-send --max-running off
-    everwork types policy email-send --clear
+    Options change single fields; the others stay as they are. The value off restores the default of a field.
+
+    Examples:
+        everwork types policy email-send
+        everwork types policy email-send --max-attempts 10 --base 2 --rate 100/60
+        everwork types policy email-send --error permanent=exception:ValueError
+        everwork types policy email-send --max-running off
+        everwork types policy email-send --clear
     """
     texts = {
         "max_attempts": max_attempts, "base": base, "factor": factor, "cap": cap, "jitter": jitter,
@@ -112,16 +212,17 @@ def policy(  # noqa: PLR0913 - the fields of a policy
     if as_json:
         write_json(policy_report(type, view))
     else:
-        own = "" if view.is_own else " (the default)"
+        own = "" if view.is_own else " (default)"
         retry = {name: getattr(view.policy.retry, name) for name in RETRY_FIELDS}
         write(f"{one_line(type)}: {policy_text(retry | dict(view.fields))}{own}\n")
 
 
 @app.command("list")
 def list_types(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List types with the numbers of their jobs.
+    """List types with status, job counts and policy.
 
-    [bold]Example:[/bold] everwork types list
+    Example:
+        everwork types list
     """
     found = use_admin(engine, lambda admin: admin.types())
     if as_json:
@@ -129,14 +230,15 @@ def list_types(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     elif found:
         write_rich(table(COLUMNS, [_row(view) for view in found]))
     else:
-        write("no type has been seen yet\n")
+        write("no types yet; create a job: everwork jobs create email-send\n")
 
 
 @app.command()
 def pause(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let no job of a type start; running jobs continue.
+    """Stop starting jobs of a type; running jobs continue.
 
-    [bold]Example:[/bold] everwork types pause email-send
+    Example:
+        everwork types pause email-send
     """
     use_admin(engine, lambda admin: admin.pause(type))
     _write_done(type, {"paused": True}, "paused", as_json)
@@ -144,9 +246,10 @@ def pause(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> 
 
 @app.command()
 def resume(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let jobs of a type start again.
+    """Resume a paused type.
 
-    [bold]Example:[/bold] everwork types resume email-send
+    Example:
+        everwork types resume email-send
     """
     use_admin(engine, lambda admin: admin.resume(type))
     _write_done(type, {"paused": False}, "resumed", as_json)
@@ -155,26 +258,33 @@ def resume(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) ->
 @app.command("open-breaker")
 def open_breaker(
     type: TypeName,
-    seconds: Annotated[str, typer.Option(metavar="NUMBER", help="For so long, 1 to 86,400.")] = "60",
+    seconds: Annotated[str, typer.Option(metavar="SECONDS", help="Time the breaker stays open, 1 to 86,400.")] = "60",
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Open a type's breaker by hand: nothing of it starts meanwhile; then one job tries whether things work again.
+    """Open the circuit breaker of a type.
 
-    [bold]Example:[/bold] everwork types open-breaker http-request --seconds 600
+    No job of the type starts while the breaker is open. Then one job runs as a probe: if it succeeds, the breaker
+    closes.
+
+    Example:
+        everwork types open-breaker http-request --seconds 600
     """
     seconds_open = use_admin(engine, lambda admin: admin.open_breaker(type, number(seconds)))
-    _write_done(type, {"seconds": seconds_open}, f"its breaker is open for {seconds_open:g} s", as_json)
+    _write_done(type, {"seconds": seconds_open}, f"breaker open for {seconds_open:g} s", as_json)
 
 
 @app.command("reset-breaker")
 def reset_breaker(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Close a type's breaker, so that its jobs may start at once.
+    """Close the circuit breaker of a type.
 
-    [bold]Example:[/bold] everwork types reset-breaker http-request
+    Its jobs can start immediately.
+
+    Example:
+        everwork types reset-breaker http-request
     """
     was_open = use_admin(engine, lambda admin: admin.reset_breaker(type))
-    done = "its breaker is closed again" if was_open else "its breaker was not open; nothing to do"
+    done = "breaker closed" if was_open else "breaker was not open; nothing to do"
     _write_done(type, {"was_open": was_open}, done, as_json)
 
 
@@ -283,23 +393,25 @@ def _rule(text: str) -> dict[str, str]:
 
 @groups_app.callback()
 def groups() -> None:
-    """List and drop groups: further readers of a type, each with a copy of every job.
+    """List and delete consumer groups.
 
-    [bold]Example:[/bold] everwork groups list
+    Each additional group of a type receives its own copy of every job.
+
+    Example:
+        everwork groups list
     """
 
 
 @groups_app.command("list")
 def list_groups(
-    type: Annotated[
-        str | None, typer.Argument(metavar="[TYPE]", help="Only those of this type.", show_default=False)
-    ] = None,
+    type: Annotated[str | None, typer.Argument(metavar="TYPE", help="Job type.", show_default=False)] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """List groups with the numbers of their jobs.
+    """List groups with job counts.
 
-    [bold]Example:[/bold] everwork groups list email-send
+    Example:
+        everwork groups list email-send
     """
     found = [view for view in use_admin(engine, lambda admin: admin.groups()) if type in (None, view.type)]
     if as_json:
@@ -307,25 +419,28 @@ def list_groups(
     elif found:
         write_rich(table(GROUP_COLUMNS, [_group_row(view) for view in found]))
     else:
-        write("no type has further groups\n" if type is None else f"{one_line(type)} has no further groups\n")
+        write("no additional groups\n" if type is None else f"{one_line(type)}: no additional groups\n")
 
 
 @groups_app.command()
 def drop(
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="The type.", show_default=False)],
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Its group.", show_default=False)],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="Job type.", show_default=False)],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Group of this type.", show_default=False)],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a group: its pending jobs are cancelled, running ones go on.
+    """Delete a group and cancel its pending jobs.
 
-    [bold]Example:[/bold] everwork groups drop order-placed reporting
+    Running jobs continue.
+
+    Example:
+        everwork groups drop order-placed reporting
     """
     cancelled = use_admin(engine, lambda admin: admin.drop_group(type, group))
     if as_json:
         write_json({"type": type, "group": group, "cancelled": cancelled})
     else:
-        write(f"dropped group {one_line(group)} of {one_line(type)}; {cancelled:,} pending jobs cancelled\n")
+        write(f"deleted group {one_line(group)} of {one_line(type)}; {cancelled:,} pending jobs cancelled\n")
 
 
 def _group_row(view: GroupView) -> tuple[str, ...]:

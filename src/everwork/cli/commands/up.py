@@ -42,14 +42,22 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 @app.command()
 def up(
     *,
-    demo: Annotated[bool, typer.Option("--demo", help="Add sample workers and traffic, some of which fails.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Also run sample workers and create sample jobs, some of which fail.")
+    ] = False,
     seconds: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="Stop by itself after this time.", show_default="at Ctrl-C")
+        str | None, typer.Option(metavar="SECONDS", help="Stop after this time.", show_default="run until Ctrl-C")
     ] = None,
     engine: Annotated[
         str | None,
         # With --demo not from the environment: sample jobs belong into a store that was named for them.
-        typer.Option("--engine", "-e", metavar="URL", help="The engine.", show_default=f"{DEMO_URL} with --demo"),
+        typer.Option(
+            "--engine",
+            "-e",
+            metavar="URL",
+            help="Store.",
+            show_default=f"sqlite:///everwork.db, or {DEMO_URL} with --demo",
+        ),
     ] = None,
     host: Host = None,
     grpc_port: GrpcPort = None,
@@ -57,15 +65,17 @@ def up(
     offline: OfflinePath = None,
     no_auth: NoAuth = False,
     config: ConfigFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text, one object per line.")] = False,
 ) -> None:
-    """Run everything on this machine: the server and its upkeep, on a file; it makes an API key if there is none.
+    """Run the server for development, with the dashboard.
 
-    [bold]Examples:[/bold]
-    everwork up
-    everwork up --demo
-    everwork up --http-port 8000 --grpc-port 8001
-    make up ARGS="--http-port 8000"
+    Stores jobs in a SQLite file unless --engine is given. Creates an API key if there is none, and prints a link that
+    signs you in to the dashboard.
+
+    Examples:
+        everwork up
+        everwork up --demo
+        everwork up --http-port 8000 --grpc-port 8001
     """
     stops_after = None if seconds is None else checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
     flags = {
@@ -153,10 +163,9 @@ class Demo:
         completed, failed = snapshot.of_state(State.COMPLETED), snapshot.of_state(State.FAILED)
         waiting = snapshot.of_state(State.PENDING) + snapshot.of_state(State.PROCESSING)
         write(
-            f"Stopped cleanly after {ran_for}; {created:,} jobs created. In the store:\n"
-            f"  {completed:,} completed, {failed:,} failed, "
-            f"{waiting:,} waiting for the next run\n"
-            f"  dead letters: {command_name()} dead list --engine {shown_url(self._url)}\n"
+            f"\nStopped after {ran_for}; {created:,} jobs created. In the store:\n"
+            f"  {completed:,} completed, {failed:,} failed, {waiting:,} waiting for the next run\n"
+            f"Show the dead letters: {command_name()} dead list --engine {shown_url(self._url)}\n"
         )
 
 

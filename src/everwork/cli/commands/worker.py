@@ -38,30 +38,42 @@ tick_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 WhatToRun = Annotated[
     str,
-    typer.Argument(metavar="MODULE[:NAME]", help="What to run; NAME is manager or app, if absent.", show_default=False),
+    typer.Argument(
+        metavar="MODULE[:NAME]", help="Program to run. NAME defaults to manager or app.", show_default=False
+    ),
 ]
-AppDir = Annotated[str, typer.Option(metavar="PATH", help="Where the module is looked for first.")]
+AppDir = Annotated[str, typer.Option(metavar="PATH", help="Directory to import the module from.")]
 LogFormat = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel="Logging",
         metavar="FORMAT",
-        help="console or json.",
+        help="Log format: console or json.",
         show_default="the manager's, or console",
         envvar="EVERWORK_LOG_FORMAT",
     ),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option(metavar="LEVEL", help="debug, info, warning or error.", show_default="the manager's, or info"),
+    typer.Option(
+        rich_help_panel="Logging",
+        metavar="LEVEL",
+        help="Log level: debug, info, warning, error or critical.",
+        show_default="the manager's, or info",
+    ),
 ]
 
 WhatToTick = Annotated[
     str,
-    typer.Argument(metavar="MODULE[:NAME]", help="What to run; NAME defaults to manager or app.", show_default=False),
+    typer.Argument(
+        metavar="MODULE[:NAME]", help="Program to run. NAME defaults to manager or app.", show_default=False
+    ),
 ]
 MaxJobs = Annotated[
     str | None,
-    typer.Option(metavar="NUMBER", help="How many jobs at most.", show_default=f"{VARIABLE}, or {TICK_JOBS_DEFAULT}"),
+    typer.Option(
+        metavar="NUMBER", help="Number of jobs to run at most.", show_default=f"{VARIABLE}, or {TICK_JOBS_DEFAULT}"
+    ),
 ]
 
 Processes = Annotated[
@@ -70,11 +82,13 @@ Processes = Annotated[
 ]
 Types = Annotated[
     str | None,
-    typer.Option(metavar="TYPES", help="Run only these types: a,b or patterns such as mail-*.", show_default="all"),
+    typer.Option(
+        metavar="TYPES",
+        help="Types to run, separated by commas; patterns such as mail-* are allowed.",
+        show_default="all",
+    ),
 ]
-Reload = Annotated[
-    bool, typer.Option("--reload", help="Restart the workers when Python files change; for development.")
-]
+Reload = Annotated[bool, typer.Option("--reload", help="Restart workers when Python files change; for development.")]
 
 
 @app.command()
@@ -89,23 +103,24 @@ def worker(
     log_level: LogLevel = None,
     config: ConfigFile = None,
 ) -> None:
-    """Run workers until SIGINT or SIGTERM; a second signal cancels running jobs.
+    """Run the workers of a program until stopped.
 
-    With --processes or --reload, a third hands back jobs that cannot be cancelled, a fourth kills the processes.
+    NAME is an Everwork application, a ProcessManager, or a function without arguments that returns one. The program
+    defines its store; type policies in the settings file apply to it.
 
-    NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. It declares its
-    own store; the type settings in the settings file apply to it.
+    SIGINT or SIGTERM stops it after running jobs have finished; a second signal cancels them. With --processes or
+    --reload, a third signal releases jobs that cannot be cancelled, and a fourth kills the processes.
 
-    --processes and --types are for applications; a manager declares its own processes. A process that dies is
-    restarted. --reload watches the Python files below --app-dir. Jobs that do not finish within 2 seconds run again
-    with the new code; the interrupted attempt does not count.
+    --processes and --types are for applications; a ProcessManager defines its own processes. A process that dies is
+    restarted. After --reload restarts the workers, jobs that did not finish within 2 seconds run again; the interrupted
+    attempt does not count.
 
-    [bold]Examples:[/bold]
-    everwork worker app:manager
-    everwork worker shop:app --processes 4
-    everwork worker shop:app --types "mail-*,invoice-send"
-    everwork worker shop:app --reload
-    everwork worker shop.workers:make_manager --app-dir src --log-format json
+    Examples:
+        everwork worker shop:app
+        everwork worker shop:app --processes 4
+        everwork worker shop:app --types "mail-*,invoice-send"
+        everwork worker shop:app --reload
+        everwork worker shop.workers:manager --log-format json
     """
     supervised = Supervised.from_environment()
     logging_options = Logging.from_flags(log_format, log_level)
@@ -145,7 +160,7 @@ class Wanted(NamedTuple):
             raise InvalidInput("types", f"{target} is a ProcessManager, which runs worker classes; {where}")
 
     def report_ready(self, program: ProcessManager | Everwork) -> None:
-        """Tell the parent, if there is one, that the program is loaded."""
+        """Report to the parent, if there is one, that the program is loaded."""
         if self.supervised is not None:
             release = program._workers.release_running if isinstance(program, Everwork) else None  # noqa: SLF001
             self.supervised.report_ready(release)
@@ -212,7 +227,7 @@ def _run(user_code: UserCode, logging_options: Logging, wanted: Wanted) -> None:
 
 
 def _mention_others(command: str, user_code: UserCode, program: ProcessManager | Everwork) -> None:
-    """Say which other programs of the module are not run, if the command did not name one."""
+    """Log which other programs of the module are not run, if the command did not name one."""
     if others := user_code.others(program):
         runs, more = str(user_code.found), [f"everwork {command} {one}" for one in others]
         log.warning("the module has more than one program; only one is run", runs=runs, not_run=more)
@@ -241,21 +256,24 @@ def tick(
     max_jobs: MaxJobs = None,
     as_json: AsJson = False,
     app_dir: AppDir = ".",
-    log_format: Annotated[str, typer.Option(metavar="FORMAT", help="console or json.")] = "console",
-    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "warning",
+    log_format: Annotated[str, typer.Option(metavar="FORMAT", help="Log format: console or json.")] = "console",
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning, error or critical.")
+    ] = "warning",
     config: ConfigFile = None,
 ) -> None:
-    """Run what is due, up to a number of jobs, and exit; for cron, where nothing may stay.
+    """Run due jobs once and exit, for cron.
 
-    Before that, lapsed leases are taken back and due triggers fire. Ticks may overlap: no job runs twice.
+    A tick first recovers jobs whose lease expired and fires due triggers. Ticks can overlap: each attempt of a job runs
+    in one of them.
 
-    NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. The workers of
-    a manager run in this process. The engine is the one that the program uses; policies in the settings file apply.
+    NAME is an Everwork application, a ProcessManager, or a function without arguments that returns one. The workers of
+    a manager run in this process. The program defines its store; type policies in the settings file apply to it.
 
-    [bold]Examples:[/bold]
-    everwork tick app
-    everwork tick shop.jobs:app --max-jobs 100 --json
-    everwork tick shop.workers:manager
+    Examples:
+        everwork tick app
+        everwork tick shop.jobs:app --max-jobs 100 --json
+        everwork tick shop.workers:manager
     """
     most = jobs_per_tick(number(max_jobs))
     logging_options = Logging.from_flags(log_format, log_level)

@@ -24,7 +24,7 @@ from everwork.service.reports import (
 )
 
 COLUMNS = (
-    Column("WORKER", width_min=20),
+    Column("WORKER CLASS", width_min=20),
     Column("ID", whole=True),
     Column("STATUS", whole=True),
     Column("PROCESSES", whole=True, right=True),
@@ -39,51 +39,55 @@ PROCESS_COLUMNS = (
     Column("MANAGER", width_min=10),
     Column("HOST", width_min=10),
     Column("PID", whole=True, right=True),
-    Column("UP", whole=True, right=True),
+    Column("UPTIME", whole=True, right=True),
     Column("RUNNING", whole=True, right=True),
-    Column("ENDED", whole=True, right=True),
+    Column("FINISHED", whole=True, right=True),
     Column("RESTARTS", whole=True, right=True),
     Column("MEMORY", whole=True, right=True),
     Column("HEARTBEAT", whole=True, right=True),
-    Column("TAKES", width_min=16),
+    Column("TYPES", width_min=16),
 )
 OF_MANAGERS: Final = ("MANAGER", "RESTARTS")
 LIVE_COLUMNS = (
-    Column("RUNNING WORKER", width_min=20),
+    Column("NAME", width_min=20),
     Column("KIND", whole=True),
-    Column("UP", whole=True, right=True),
-    Column("JOBS", whole=True, right=True),
+    Column("UPTIME", whole=True, right=True),
+    Column("RUNNING", whole=True, right=True),
     Column("HEARTBEAT", whole=True, right=True),
-    Column("TAKES", width_min=20),
+    Column("TYPES", width_min=20),
 )
 RUNNING_COLUMNS = (
     Column("JOB", whole=True, right=True),
     Column("TYPE", width_min=16),
-    Column("FOR", whole=True, right=True),
+    Column("RUN TIME", whole=True, right=True),
     Column("ATTEMPT", whole=True, right=True),
-    Column("LEASE", whole=True, right=True),
+    Column("LEASE LEFT", whole=True, right=True),
     Column("KIND", whole=True),
     Column("WORKER", width_min=20),
 )
-NO_WORKERS: Final = "no workers are running: start some with everwork worker MODULE\n"
-WorkerName = Annotated[str, typer.Argument(metavar="WORKER", help="The worker's title or its id.", show_default=False)]
+NO_WORKERS: Final = "no worker processes; start one: everwork worker MODULE:NAME\n"
+WorkerName = Annotated[
+    str, typer.Argument(metavar="WORKER", help="Title or id of the worker class.", show_default=False)
+]
 
 app = listing_app()
 
 
 @app.callback()
 def workers() -> None:
-    """List running workers and worker classes, and switch classes on and off.
+    """List workers; enable and disable worker classes.
 
-    [bold]Example:[/bold] everwork workers off mailer
+    Example:
+        everwork workers off mailer
     """
 
 
 @app.command("list")
 def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List running workers, and the worker classes that managers have declared.
+    """List running workers and declared worker classes.
 
-    [bold]Example:[/bold] everwork workers list
+    Example:
+        everwork workers list
     """
     found = use_admin(engine, _read_fleet)
     classes = found.classes
@@ -97,7 +101,7 @@ def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
         write_rich(table(COLUMNS, [_row(view) for view in classes]))
         for view in classes:
             for reason in view.broken:
-                write(f"{one_line(view.entry.title)} does not start in {one_line(reason)}\n")
+                write(f"{one_line(view.entry.title)} failed to start in {one_line(reason)}\n")
     write(_left_out(found.left_out))
     if not (found.processes or classes):
         write(NO_WORKERS)
@@ -105,12 +109,13 @@ def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List running workers in detail: processes, streams and pollers.
+    """List worker processes, streams and pollers in detail.
 
-    KIND is manager (a process of a ProcessManager), application (job functions: everwork worker, app.run()), stream
-    (Client.work, the worker stream) or poller (REST, gRPC).
+    KIND is manager (process of a ProcessManager), application (everwork worker, app.run()), stream (Client.work, worker
+    stream) or poller (REST, gRPC, Zeebe).
 
-    [bold]Example:[/bold] everwork workers processes
+    Example:
+        everwork workers processes
     """
     found = use_admin(engine, _read_fleet)
     if as_json:
@@ -124,9 +129,10 @@ def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def running(engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """List running jobs with their workers, longest running first.
+    """List running jobs with their workers, longest first.
 
-    [bold]Example:[/bold] everwork workers running
+    Example:
+        everwork workers running
     """
     found = use_admin(engine, lambda admin: admin.running())
     if as_json:
@@ -135,57 +141,70 @@ def running(engine: EngineUrl = None, as_json: AsJson = False) -> None:
         write_rich(table(RUNNING_COLUMNS, [_running_row(job) for job in found.jobs]))
         write(_rest(found))
     else:
-        write("no job is running\n")
+        write("no running jobs\n")
 
 
 @app.command()
 def restart(
-    process: Annotated[str, typer.Argument(metavar="PROCESS", help="The name of a process.", show_default=False)],
+    process: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROCESS", help="Process name, as everwork workers processes shows it.", show_default=False
+        ),
+    ],
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let another process take the place of this one; what runs in it may finish.
+    """Replace a process of a manager with a new one.
 
-    [bold]Example:[/bold] everwork workers restart web1-0f3a5c7e91
+    Running jobs finish first.
+
+    Example:
+        everwork workers restart web1-0f3a5c7e91
     """
     entry = use_admin(engine, lambda admin: admin.restart_process(process))
     if as_json:
         write_json(restart_report(entry))
     else:
-        write(f"{one_line(entry.name)}: its manager {one_line(entry.manager)} is asked to replace it\n")
+        write(f"{one_line(entry.name)}: its manager {one_line(entry.manager)} will replace it\n")
 
 
 @app.command()
 def on(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a worker class take jobs again.
+    """Enable a worker class.
 
-    [bold]Example:[/bold] everwork workers on mailer
+    Example:
+        everwork workers on mailer
     """
     _switch(worker, engine, is_on=True, as_json=as_json)
 
 
 @app.command()
 def off(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Let a worker class take no new jobs, wherever it runs; running jobs continue.
+    """Disable a worker class in all managers.
 
-    [bold]Example:[/bold] everwork workers off mailer
+    It takes no new jobs; running jobs continue.
+
+    Example:
+        everwork workers off mailer
     """
     _switch(worker, engine, is_on=False, as_json=as_json)
 
 
 @app.command()
 def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
-    """Forget a worker that nobody runs any more: its triggers and its groups, too.
+    """Delete a worker class that no manager runs.
 
-    Jobs that wait in its own source, or in a group of its own, are cancelled.
+    Deletes its triggers and groups too, and cancels the jobs waiting there.
 
-    [bold]Example:[/bold] everwork workers forget mailer
+    Example:
+        everwork workers forget mailer
     """
     entry, cancelled = use_admin(engine, lambda admin: admin.forget_worker(worker))
     if as_json:
         write_json(forgotten_report(entry, cancelled))
     else:
-        write(f"{one_line(entry.title)}: forgotten; {cancelled:,} pending jobs cancelled\n")
+        write(f"{one_line(entry.title)}: deleted; {cancelled:,} pending jobs cancelled\n")
 
 
 class _Fleet(NamedTuple):
@@ -220,7 +239,7 @@ def _show_processes(found: _Fleet) -> None:
 
 
 def _left_out(workers: int) -> str:
-    return f"at least {workers:,} more streams or pollers are not listed\n" if workers else ""
+    return f"{workers:,} or more other streams and pollers are not listed\n" if workers else ""
 
 
 def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> None:
@@ -233,8 +252,8 @@ def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> N
 
 def switched(is_on: bool, is_changed: bool) -> str:
     """The result of a switch in words."""
-    word = "on" if is_on else "off"
-    return f"switched {word}" if is_changed else f"was {word} already"
+    word = "enabled" if is_on else "disabled"
+    return word if is_changed else f"already {word}"
 
 
 def _row(view: WorkerView) -> tuple[str, ...]:
@@ -242,7 +261,7 @@ def _row(view: WorkerView) -> tuple[str, ...]:
     return (
         one_line(entry.title),
         one_line(entry.id),
-        "on" if view.is_on else "off",
+        "enabled" if view.is_on else "disabled",
         f"{view.processes:,}" if view.processes else "-",
         f"{entry.concurrency:,}",
         f"{entry.execution_timeout_ms / 1000:g}s",
@@ -300,4 +319,4 @@ def _running_row(job: RunningJob) -> tuple[str, ...]:
 
 
 def _rest(found: RunningJobs) -> str:
-    return f"only the newest {len(found.jobs):,} are shown\n" if found.is_cut else ""
+    return f"showing only the newest {len(found.jobs):,} jobs\n" if found.is_cut else ""
