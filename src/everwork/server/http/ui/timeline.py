@@ -16,7 +16,7 @@ from everwork.exceptions import InvalidInput
 
 
 class TimelineEntry(NamedTuple):
-    """One entry of the timeline. `mood` is its colour; `error` is the whole error, of which one line is shown."""
+    """One entry of the timeline. `mood` is its color; `error` is the whole error, of which one line is shown."""
 
     name: str
     mood: str
@@ -54,11 +54,11 @@ _ENDS: Final = {
     "reject": ("bad", "Attempt {n} rejected the job; it will not be retried"),
     "throw": ("bad", "Attempt {n} threw an error"),
     "lapse": ("bad", "Attempt {n} failed: lease expired"),
-    "release": ("", "Attempt {n} was handed back; it does not count"),
-    "expire": ("", "Expired before it was started"),
+    "release": ("", "Attempt {n} was released; it does not count"),
+    "expire": ("", "Expired before it started"),
     "requeue": ("", "Requeued"),
 }
-_CANCELLED: Final = ("Cancelled", "Cancelled while attempt {n} ran")
+_CANCELLED: Final = ("Cancelled", "Cancelled during attempt {n}")
 
 
 def timeline(
@@ -100,7 +100,11 @@ def _now(job: StoredJob, now_ms: int) -> list[TimelineEntry]:
         return [TimelineEntry("now", "busy", title, job.activated_at_ms, worker=job.worker)]
     if job.state is State.PENDING:
         is_due = job.run_at_ms <= now_ms
-        return [TimelineEntry("now", "busy", "Waiting, due since" if is_due else "Scheduled for", job.run_at_ms)]
+        return [
+            TimelineEntry(
+                "now", "busy", "Waiting, due since" if is_due else "Scheduled for", job.run_at_ms
+            )
+        ]
     return []
 
 
@@ -123,7 +127,7 @@ def _ended(name: str, entry: HistoryEntry, number: int, clean: Callable[[str], s
     )
 
 
-TITLES: Final = {State.PENDING: "Why is it not running?", State.PROCESSING: "What is it doing?"}
+TITLES: Final = {State.PENDING: "Why this job is not running", State.PROCESSING: "Running now"}
 NEEDS_ACTION: Final = frozenset({Reason.NOT_ASKED, Reason.PAUSED, Reason.BREAKER})
 FAILING: Final = ("bad", "warn")
 _INSTANT: Final = re.compile(r"(?<= )(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)(?=[ :;.,]|$)", re.ASCII)
@@ -143,7 +147,7 @@ class Failure(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The state of a job in a sentence. `tone` is its colour: bad (failed), warn (needs action), over, or none."""
+    """The state of a job in a sentence. `tone` is its color: bad (failed), warn (needs action), over, or none."""
 
     tone: str
     title: str
@@ -154,7 +158,7 @@ class Summary(NamedTuple):
 
 
 def summary(job: StoredJob, why: Explanation, entries: Sequence[TimelineEntry], now_ms: int) -> Summary | None:
-    """Summarise a job; None if it is completed."""
+    """Summarize a job; None if it is completed."""
     if job.state is State.COMPLETED:
         return None
     tone, sentence = _tone(job, why, now_ms), _sentence(job, why.text)
