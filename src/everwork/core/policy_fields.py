@@ -60,9 +60,9 @@ LIMITS: Final = "Concurrency and rate limits"
 
 FIELDS: Final = (
     PolicyField("max_attempts", RETRIES, "Maximum attempts", "Includes the first attempt.", "integer", 1, ATTEMPTS_MAX),
-    PolicyField("base", RETRIES, "First retry delay", "Delay before the second attempt.", "number", *_DELAY),
+    PolicyField("base", RETRIES, "First delay", "Delay before the second attempt.", "number", *_DELAY),
     PolicyField("factor", RETRIES, "Backoff factor", "Each further delay is multiplied by this.", "number", 1, 100),
-    PolicyField("cap", RETRIES, "Maximum retry delay", "No delay is longer.", "number", *_DELAY),
+    PolicyField("cap", RETRIES, "Maximum delay", "No delay is longer.", "number", *_DELAY),
     PolicyField("jitter", RETRIES, "Jitter", "Shortens each delay by up to this share.", "number", 0, 1),
     PolicyField(
         "breaker_failures", BREAKER, "Failures in a row", "The breaker opens after this many consecutive failures.",
@@ -80,20 +80,20 @@ FIELDS: Final = (
     ),
     PolicyField("strict", ERRORS, "Strict", "Errors that match no rule are permanent: they are not retried.", "flag"),
     PolicyField(
-        "failed_job_retry_hours", KEEPING, "Requeue dead letters after", "Dead letters are requeued automatically.",
+        "failed_job_retry_hours", KEEPING, "Requeue after", "Dead letters are requeued automatically after this time.",
         "number", 0.001, FAILED_RETRY_HOURS_MAX, "hours", "never",
     ),
     PolicyField(
-        "failed_job_retry_rounds", KEEPING, "Automatic requeues", "How often a dead letter is requeued at most.",
+        "failed_job_retry_rounds", KEEPING, "Automatic requeues", "Maximum for each dead letter.",
         "integer", 1, FAILED_RETRY_ROUNDS_MAX,
     ),
     PolicyField(
-        "keep_completed_hours", KEEPING, "Keep completed jobs", "Completed and cancelled jobs are deleted after this.",
-        "number", *_HOURS, f"{COMPLETED_KEEP_MS / HOUR_MS:g}",
+        "keep_completed_hours", KEEPING, "Keep completed", "Completed and cancelled jobs are deleted after this time.",
+        "number", *_HOURS, f"{COMPLETED_KEEP_MS // HOUR_MS:,}",
     ),
     PolicyField(
-        "keep_failed_hours", KEEPING, "Keep failed jobs", "Dead letters and rejected jobs are deleted after this.",
-        "number", *_HOURS, f"{FAILED_KEEP_MS / HOUR_MS:g}",
+        "keep_failed_hours", KEEPING, "Keep failed", "Dead letters and rejected jobs are deleted after this time.",
+        "number", *_HOURS, f"{FAILED_KEEP_MS // HOUR_MS:,}",
     ),
     PolicyField(
         "max_running", LIMITS, "Maximum running jobs", "Jobs that run concurrently, on all workers together.",

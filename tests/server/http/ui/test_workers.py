@@ -30,8 +30,8 @@ async def test_each_process_is_shown_with_what_it_runs_and_what_is_broken(visito
     process = row(page, "p-manager-m1/0-")
     for told in (
         "here, pid 17",
-        "running<",
-        "1 broken",
+        "busy<",
+        "1 does not start",
         "mailer does not start: ImportError",
         "50.0 MiB",
     ):
@@ -63,13 +63,13 @@ async def test_a_worker_is_switched_and_a_process_restarted_and_both_are_noted(v
     await a_trigger(engine)
     await a_process(engine)
     said = await visitor.done("/ui/workers/switch", "/ui/workers", worker=WORKER_ID, on="no")
-    assert said["text"] == "mailer is off: it takes no new jobs; running jobs continue."
+    assert said["text"] == "mailer is disabled: it takes no new jobs; running jobs continue."
     assert (await Fleet(engine).off()).workers == {WORKER_ID}
-    assert "Switch on" in row(await visitor.page("/ui/workers"), f"w-{WORKER_ID}")
+    assert "Enable" in row(await visitor.page("/ui/workers"), f"w-{WORKER_ID}")
     assert "already" in (await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="no"))["text"]
     await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="yes")
     said = await visitor.done("/ui/workers/restart", process="m1/0")
-    assert said["text"] == "Process m1/0 is being replaced: what it runs it may finish first."
+    assert said["text"] == "Process m1/0 is being replaced. Its running jobs can finish first."
     assert "being replaced" in row(await visitor.page("/ui/workers"), "p-manager-m1/0-")
     noted = [(action, target) for action, target, _ in await visitor.audit()]
     assert noted == [
@@ -89,7 +89,7 @@ async def test_workers_that_no_manager_runs_are_shown_while_idle_and_not_offered
     await fleet.beat_clients("server-1", [phone], left_out=3)
     page = await visitor.page("/ui/workers")
     shown = row(page, "p-application-h-1-ab-")
-    for told in ("h, pid 1", "leases as mailer", "/ui/type?name=mails", "nothing"):
+    for told in ("h, pid 1", "leases as mailer", "/ui/type?name=mails", "none"):
         assert told in shown, told
     shown = row(page, "p-poller-phone-server-1")
     for told in ("via server-1", "/ui/type?name=sms", '/ui/type?name=calls"', "(group eu)"):
@@ -123,4 +123,4 @@ async def test_a_key_that_may_only_read_is_offered_no_switch(local: Rest) -> Non
     await a_process(local.engine)
     async with visiting(local, "jobs:read") as reader:
         page = await reader.page("/ui/workers")
-        assert ("m1/0" in page, "Restart" in page, "Switch o" in page) == (True, False, False)
+        assert ("m1/0" in page, "Restart" in page, "Disable" in page) == (True, False, False)

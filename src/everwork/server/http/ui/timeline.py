@@ -100,11 +100,7 @@ def _now(job: StoredJob, now_ms: int) -> list[TimelineEntry]:
         return [TimelineEntry("now", "busy", title, job.activated_at_ms, worker=job.worker)]
     if job.state is State.PENDING:
         is_due = job.run_at_ms <= now_ms
-        return [
-            TimelineEntry(
-                "now", "busy", "Waiting, due since" if is_due else "Scheduled for", job.run_at_ms
-            )
-        ]
+        return [TimelineEntry("now", "busy", "Waiting, due since" if is_due else "Scheduled for", job.run_at_ms)]
     return []
 
 

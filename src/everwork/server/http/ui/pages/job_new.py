@@ -71,13 +71,12 @@ def _object(bytes_max: int) -> Callable[[str, str], dict[str, Any]]:
 
 
 _NAME: Final = f"up to {NAME_CHARS_MAX} characters"
-_DELAY_MAX: Final = f"{DELAY_MS_MAX // 1000:,}"
 MAIN: Final = (
     JobField("type", "Type", f"The job type that workers take, such as email-send; {_NAME}.", checks.name),
     JobField("variables", "Variables", "A JSON object, at most 1 MiB.", _object(PAYLOAD_BYTES_MAX), JSON),
 )
 MORE: Final = (
-    JobField("delay", "Delay", f"The job is due after this time; 0 to {_DELAY_MAX}. Default: due now.",
+    JobField("delay", "Delay", "Seconds until the job is due. Default: due now.",
              _seconds(0, DELAY_MS_MAX), unit="seconds", api_name="delay_ms"),
     JobField("run_at", "Run at", "Instead of a delay: the time at which the job is due.", _moment, MOMENT),
     JobField("priority", "Priority", f"Higher runs first; {PRIORITY_MIN} to {PRIORITY_MAX}. Default: 0.",

@@ -11,6 +11,7 @@ import orjson
 from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.classify import Strategy
+from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS
 from everwork.core.policy import DEFAULT_TYPE_POLICY, TypePolicy, fields_of, policy_from
 from everwork.core.policy_fields import FIELDS, PolicyField
 from everwork.exceptions import InvalidInput
@@ -26,17 +27,18 @@ from everwork.service.policies import stored_fields
 RULES: Final = "errors"
 RULE_PARTS: Final = ("rule_match", "rule_value", "rule_strategy")
 """The repeated fields of the form that make up one error rule."""
-BLANK_RULES: Final = 2
-"""Empty rows for further rules; after saving there are as many again."""
 MATCHES: Final = {"exception": "Exception class", "text": "Text in the error"}
 STRATEGIES: Final = {
-    Strategy.RETRYABLE.value: "retry with backoff (1 s doubling, at most 5 min)",
-    Strategy.TEMPORARY.value: "retry after 10 s",
-    Strategy.RATE_LIMITED.value: "retry after 1 min",
-    Strategy.PERMANENT.value: "permanent: do not retry",
+    Strategy.RETRYABLE.value: "Retry with backoff",
+    Strategy.TEMPORARY.value: "Retry after 10 s",
+    Strategy.RATE_LIMITED.value: "Retry after 1 min",
+    Strategy.PERMANENT.value: "Do not retry",
 }
+UNBOUNDED: Final = 1_000_000
+"""Bounds from here on are not worth mentioning before they are exceeded."""
 FLAGS: Final = {"": "Default", "yes": "Yes", "no": "No"}
 _DEFAULTS: Final = fields_of(DEFAULT_TYPE_POLICY)
+_KEPT_MS: Final = {"keep_completed_hours": COMPLETED_KEEP_MS, "keep_failed_hours": FAILED_KEEP_MS}
 
 
 class Shown(NamedTuple):
@@ -48,9 +50,9 @@ class Shown(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A row of the error rules, as typed."""
+    """A row of the error rules, as typed. Two empty rows are for further rules."""
 
-    match: str = "exception"
+    match: str
     value: str = ""
     strategy: str = Strategy.RETRYABLE.value
 
@@ -95,7 +97,7 @@ def _form(typed: Mapping[str, str], rules: Sequence[Rule], problems: Mapping[str
     ]
     return {
         "sections": [(name, list(some)) for name, some in groupby(shown, lambda field: field.about.section)],
-        "rules": [*rules, *[Rule()] * BLANK_RULES],
+        "rules": [*rules, Rule("exception"), Rule("text")],
         "matches": MATCHES,
         "strategies": STRATEGIES,
         "flags": FLAGS,
@@ -120,8 +122,9 @@ def default_text(field: PolicyField) -> str:
 def _allowed(field: PolicyField) -> str:
     if field.kind not in ("integer", "number"):
         return ""
-    high = number(field.high) if field.high >= 1_000 else f"{field.high:g}"
-    return f"{field.low:g} to {high}"
+    if field.high >= UNBOUNDED:
+        return f"At least {field.low:g}"
+    return f"{field.low:g} to {number(field.high)}"
 
 
 def _text(field: PolicyField, value: Any) -> str:
@@ -141,7 +144,7 @@ def _rule_row(rule: Mapping[str, str]) -> Rule:
 def _with_unit(name: str, value: Any) -> str:
     """The value of a field in words, with its unit."""
     if value is None or value == []:
-        return "none"
+        return duration(_KEPT_MS[name]) if name in _KEPT_MS else "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name in ("base", "cap") or name.endswith("_seconds"):

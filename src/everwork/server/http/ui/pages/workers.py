@@ -178,12 +178,12 @@ def _process(
     expired = [job for job in jobs if job.lease_until_ms + LATE_MS <= now_ms]
     if is_late or expired:
         status = STUCK
-    elif broken and not started:
-        status = BROKEN
     elif entry.state != "running":
         status = entry.state
+    elif jobs or entry.running:
+        status = BUSY
     else:
-        status = BUSY if jobs or entry.running else IDLE
+        status = BROKEN if broken and not started else IDLE
     return ProcessRow(view, status, jobs, started, broken, is_late, expired)
 
 
