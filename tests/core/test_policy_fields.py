@@ -30,7 +30,8 @@ def test_the_bounds_of_a_field_are_those_of_the_policy(field: PolicyField) -> No
         assert field.check(value) == value
         policy_from({**NEEDED.get(field.name, {}), field.name: value})
     step = 1 if field.kind == "integer" else field.high * 1e-9 + 0.0005
-    for value in (low - step, high + step, True, "5"):
+    wrong: tuple[Any, ...] = (low - step, high + step, True, "5")
+    for value in wrong:
         for check in (field.check, lambda one: policy_from({**NEEDED.get(field.name, {}), field.name: one})):
             with pytest.raises(InvalidInput) as refused:
                 check(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from typing import Any
 
 import httpx
 import pytest
@@ -39,7 +40,7 @@ async def test_every_field_is_offered_with_its_label_and_its_default(visitor: Vi
 async def test_the_form_sets_the_policy_that_the_json_shows_and_an_empty_field_resets(visitor: Visitor) -> None:
     await visitor.rest.job()
     filled = {"type": "email-send", "max_attempts": "9", "base": "2.5", "strict": "yes", "rate_jobs": "100"}
-    rules = {"rule_match": ["exception", "text", "text"], "rule_value": ["shop.Timeout", " Declined ", ""],
+    rules: dict[str, Any] = {"rule_match": ["exception", "text", "text"], "rule_value": ["shop.Timeout", " Declined ", ""],
              "rule_strategy": ["temporary", "permanent", "retryable"]}  # fmt: skip
     said = await visitor.done(PATH, **filled, **rules)
     assert said["text"] == "The policy of email-send was saved. It applies from the next attempt on."
@@ -92,7 +93,7 @@ async def test_fields_that_contradict_each_other_are_told_at_the_one_to_change(v
     assert "must be given with rate_seconds" in problem_at(answer, "rate_jobs")
     answer = await visitor.post(PATH, type="email-send", failed_job_retry_hours="48", keep_failed_hours="24")
     assert "must be less than keep_failed_hours" in problem_at(answer, "failed_job_retry_hours")
-    rules = {
+    rules: dict[str, Any] = {
         "rule_match": ["text", "exception"],
         "rule_value": ["fine", "no class"],
         "rule_strategy": ["permanent"] * 2,

@@ -226,4 +226,4 @@ async def test_many_workers_are_filtered_by_name_kind_and_status(visitor: Visito
         page = await visitor.page(f"/ui/workers?{query}")
         assert re.findall(r'<tr data-key="(p-[^"]+)"', page) == processes, query
         assert re.findall(r'<tr data-key="([fw]-[^"]+)"', page) == handlers, query
-        assert "Show all workers" in page
+        assert ">Clear</a>" in page

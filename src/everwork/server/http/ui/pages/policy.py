@@ -34,6 +34,7 @@ STRATEGIES: Final = {
     Strategy.RATE_LIMITED.value: "Retry after 1 min",
     Strategy.PERMANENT.value: "Do not retry",
 }
+NOT_SAVED: Final = "The policy was not saved. Correct the marked fields and try again."
 UNBOUNDED: Final = 1_000_000
 """Bounds from here on are not worth mentioning before they are exceeded."""
 FLAGS: Final = {"": "Default", "yes": "Yes", "no": "No"}
@@ -172,8 +173,7 @@ async def set_by_form(visit: Visit) -> Done | View:
         except InvalidInput as error:
             problems = {error.field.partition(".")[0]: error.problem}
     card = {**await _stored_card(visit, type), **_form(typed, rules, problems)}
-    error = "The policy was not saved. Correct the marked fields and try again."
-    return View("type_policy.html", {**card, "error": error, "here": type_url(type)}, 422)
+    return View("type_policy.html", {**card, "error": NOT_SAVED, "here": type_url(type)}, 422)
 
 
 async def set_by_json(visit: Visit) -> Done | View:
