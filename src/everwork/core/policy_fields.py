@@ -39,7 +39,7 @@ class PolicyField(NamedTuple):
     unset: str = ""
 
     def check(self, value: object) -> object:
-        """The value, if the field allows it by itself; other fields can still forbid it."""
+        """The value, if this field allows it; a combination with other fields can still be refused."""
         match self.kind:
             case "integer":
                 return checks.whole_number(self.name, value, int(self.low), int(self.high))

@@ -8,6 +8,7 @@ import re
 import httpx
 import pytest
 
+from everwork.exceptions import EngineUnavailable
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
 
@@ -133,3 +134,17 @@ async def test_a_form_without_the_token_of_the_session_creates_nothing(visitor: 
     answer = await visitor.client.post(PATH, data={"type": "report", "csrf": "x"})
     assert answer.status_code == 403
     assert (await visitor.rest.ok("GET", JOBS))["jobs"] == []
+
+
+async def test_what_was_typed_is_kept_while_the_engine_does_not_answer(
+    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object) -> None:
+        raise EngineUnavailable("connection to db.internal refused")
+
+    monkeypatch.setattr(type(visitor.rest.service), "create", unavailable)
+    answer = await visitor.post(PATH, type="report", variables='{"a": 1}')
+    assert answer.status_code == 503
+    assert "The engine did not answer" in answer.text
+    assert "db.internal" not in answer.text
+    assert '{"a": 1}' in html.unescape(answer.text)

@@ -40,8 +40,11 @@ async def test_every_field_is_offered_with_its_label_and_its_default(visitor: Vi
 async def test_the_form_sets_the_policy_that_the_json_shows_and_an_empty_field_resets(visitor: Visitor) -> None:
     await visitor.rest.job()
     filled = {"type": "email-send", "max_attempts": "9", "base": "2.5", "strict": "yes", "rate_jobs": "100"}
-    rules: dict[str, Any] = {"rule_match": ["exception", "text", "text"], "rule_value": ["shop.Timeout", " Declined ", ""],
-             "rule_strategy": ["temporary", "permanent", "retryable"]}  # fmt: skip
+    rules: dict[str, Any] = {
+        "rule_match": ["exception", "text", "text"],
+        "rule_value": ["shop.Timeout", " Declined ", ""],
+        "rule_strategy": ["temporary", "permanent", "retryable"],
+    }
     said = await visitor.done(PATH, **filled, **rules)
     assert said["text"] == "The policy of email-send was saved. It applies from the next attempt on."
     assert said["to"] == "/ui/type?name=email-send"

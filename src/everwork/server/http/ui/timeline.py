@@ -178,8 +178,8 @@ def _tone(job: StoredJob, why: Explanation, now_ms: int) -> str:
         return "bad"
     if job.state is State.CANCELLED:
         return "over"
-    is_lapsed = why.reason is Reason.RUNNING and why.until_ms is not None and why.until_ms <= now_ms
-    return "warn" if is_lapsed or why.reason in NEEDS_ACTION else ""
+    is_expired = why.reason is Reason.RUNNING and why.until_ms is not None and why.until_ms <= now_ms
+    return "warn" if is_expired or why.reason in NEEDS_ACTION else ""
 
 
 def _failure(entry: TimelineEntry) -> Failure:

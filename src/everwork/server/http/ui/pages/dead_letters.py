@@ -126,7 +126,7 @@ async def change(visit: Visit) -> Done:
 
 
 async def _rows(visit: Visit, form: DeadLetterForm, groups: Sequence[DeadLetterGroup]) -> list[GroupRow]:
-    """Each group with its latest error, redacted; masked entirely if its job is gone."""
+    """Each group with its latest error, redacted; masked entirely if its job no longer exists."""
     jobs = await visit.jobs.get_many([group.key for group in groups])
     masks = masks_of(visit)
     return [
