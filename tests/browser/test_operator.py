@@ -82,7 +82,7 @@ async def test_a_dead_letter_gets_other_variables_and_what_is_typed_survives_the
     job = await a_dead_letter(whole.service._engine, type="bill", variables='{"to":"ann"}')
     page = await operator.go(f"/ui/jobs/{job.key}")
     await page.locator("#requeue-with summary").click()
-    field = page.get_by_label("Variables, as JSON")
+    field = page.get_by_label("Variables as a JSON object")
     await field.fill('{"to": "ada"')
     await a_policy(whole.service._engine, type="bill", failed_job_retry_hours=24.0)
     await expect(page.locator("main")).to_contain_text("will be requeued automatically")
@@ -93,7 +93,7 @@ async def test_a_dead_letter_gets_other_variables_and_what_is_typed_survives_the
     await expect(field).to_have_value('{"to": "ada"')
     await field.fill('{"to": "ada"}')
     await press(page, "Requeue with these variables")
-    await said(page, "requeued with other variables")
+    await said(page, "requeued with new variables")
     assert (await whole.job(job.key)).variables == '{"to":"ada"}'
 
 
@@ -239,7 +239,7 @@ async def test_many_jobs_are_changed_after_a_question(operator: Visitor, whole: 
     await offered(page, "Cancel 2 jobs")
     assert await barriers(page) == []
     await press(page, "Cancel 2 jobs")
-    await said(page, "2 are cancelled")
+    await said(page, "2 of 2 jobs were cancelled")
     states = [(await whole.job(job.key)).state for job in jobs]
     assert states == [State.CANCELLED, State.CANCELLED, State.PENDING]
 

@@ -62,6 +62,7 @@ PAGES: Final = {
     "job-waiting": "/ui/jobs/{stuck}",
     "job-running": "/ui/jobs/{running}",
     "job-completed": "/ui/jobs/{completed}",
+    "job-new": "/ui/jobs/new?type=email-send",
     "dead": "/ui/dead",
     "workers": "/ui/workers",
     "triggers": "/ui/triggers",

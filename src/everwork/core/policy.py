@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from everwork.core import checks
+from everwork.core import checks, policy_fields
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.classify import ErrorRule
 from everwork.core.limits import (
@@ -127,11 +127,7 @@ class TypePolicy:
 
 RETRY_FIELDS: Final = tuple(one.name for one in fields(RetryPolicy))
 DELAY_FIELDS: Final = tuple(name for name in RETRY_FIELDS if name != "max_attempts")
-POLICY_FIELDS: Final = (
-    *RETRY_FIELDS, "breaker_failures", "breaker_seconds", "errors", "strict", "failed_job_retry_hours",
-    "failed_job_retry_rounds", "keep_completed_hours", "keep_failed_hours", "max_running", "max_running_per_key",
-    "rate_jobs", "rate_seconds",
-)  # fmt: skip
+POLICY_FIELDS: Final = tuple(one.name for one in policy_fields.FIELDS)
 """The fields of a policy in files, commands and the API: one level, plain values."""
 
 

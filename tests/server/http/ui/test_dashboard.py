@@ -29,18 +29,20 @@ ACTIONS: Final = [replace(one, path=SERVER.at(one.path)) for one in pages.ACTION
 OPERATORS: Final = frozenset({"/ui/keys", "/ui/audit", "/ui/settings"})
 FLEET: Final = frozenset({"/ui/types", "/ui/type", "/ui/breakers", "/ui/workers", "/ui/triggers", "/ui/trigger"})
 JOBS: Final = frozenset({"/ui/jobs", "/ui/jobs/{key}", "/ui/jobs/{key}/text", "/ui/dead"})
+CREATES: Final = frozenset({"/ui/jobs/new"})
 OPEN: Final = frozenset({"/ui/login"})
 NAMES: Final = {"/ui/type": "email-send", "/ui/trigger": "nightly-report"}
 
 PAGES_OF: Final = {
-    ("*",): JOBS | FLEET | OPERATORS,
+    ("*",): JOBS | CREATES | FLEET | OPERATORS,
     ("jobs:read",): JOBS | FLEET,
     ("admin",): FLEET | OPERATORS,
-    ("jobs", "acme"): JOBS,
+    ("jobs", "acme"): JOBS | CREATES,
 }
 """Which pages each sort of key sees (permission, tenant), besides the overview and the login."""
 
 OF_JOBS: Final[dict[str, Mapping[str, str]]] = {
+    "/ui/jobs/new": {"type": "email-send", "variables": "{}"},
     "/ui/jobs/change": {"act": "delete", "key": "{key}", "sure": "yes"},
     "/ui/jobs/{key}/cancel": {},
     "/ui/jobs/{key}/requeue": {},
@@ -56,6 +58,7 @@ OF_STORE: Final[dict[str, Mapping[str, str]]] = {
     "/ui/type/pause": {"type": "email-send"},
     "/ui/type/resume": {"type": "email-send"},
     "/ui/type/policy": {"type": "email-send", "policy": "{}"},
+    "/ui/type/policy-form": {"type": "email-send", "max_attempts": "3"},
     "/ui/type/policy-clear": {"type": "email-send"},
     "/ui/type/breaker-open": {"type": "email-send", "seconds": "60"},
     "/ui/type/breaker-reset": {"type": "email-send"},
@@ -83,7 +86,7 @@ async def a_store(rest: Rest) -> str:
 
 
 def test_every_page_and_every_action_is_in_the_tables() -> None:
-    assert {page.path for page in PAGES} == JOBS | FLEET | OPERATORS | OPEN | {"/ui"}
+    assert {page.path for page in PAGES} == JOBS | CREATES | FLEET | OPERATORS | OPEN | {"/ui"}
     assert {action.path for action in ACTIONS} == {*OF_JOBS, *OF_STORE, *OF_ANYBODY}
 
 
@@ -106,7 +109,7 @@ async def test_each_key_sees_its_pages_and_is_refused_the_others(local: Rest, ho
     key = await a_store(local)
     async with visiting(local, holder[0], tenants=holder[1:]) as somebody:
         menu = (await somebody.page("/ui")).partition("</nav>")[0]
-        for path in JOBS | FLEET | OPERATORS:
+        for path in JOBS | CREATES | FLEET | OPERATORS:
             answer = await somebody.get(place(path, key))
             assert answer.status_code == (200 if path in PAGES_OF[holder] else 403), path
             assert answer.headers["content-type"].startswith("text/")

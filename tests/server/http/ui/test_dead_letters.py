@@ -34,7 +34,7 @@ async def test_dead_letters_are_grouped_by_error_and_a_sort_leads_to_its_jobs(vi
     one = await visitor.page(f"/ui/dead?type=email-send&fingerprint={sort}")
     assert re.findall(r'<tr data-key="(\d+)"', one) == [job["key"] for job in reversed(refused)]
     assert f"/ui/jobs/{other['key']}" not in one
-    listed = re.findall(r'href="(/ui/jobs\?[^"]+)">in the list of jobs', one)
+    listed = re.findall(r'href="(/ui/jobs\?[^"]+)">show in job list', one)
     assert len(re.findall(r'<tr data-key="(\d+)"', await visitor.page(listed[0]))) == 3
     for query, found in {"error=such": 1, "tenant=acme": 1, "type=sms-send": 1, "after=2099-01-01T00:00": 0}.items():
         assert len(groups_in(await visitor.page(f"/ui/dead?{query}"))) == found, query
@@ -102,16 +102,16 @@ async def test_all_are_removed_and_nothing_is_left_to_ask_about(visitor: Visitor
     [until] = re.findall(r'name="until" value="(\d+)"', question.text)
     assert (await visitor.done("/ui/dead/change", act="purge", until=until))["text"] == "2 dead letters were deleted."
     assert await states(visitor.rest, *jobs) == ["gone", "gone"]
-    assert "nothing to do" in (await visitor.post("/ui/dead/sure", act="purge")).text
+    assert "No dead letters to change" in (await visitor.post("/ui/dead/sure", act="purge")).text
     late = await visitor.done("/ui/dead/change", "/ui/dead", act="purge", until=until)
     assert (late["is_good"], "no dead letter matches" in late["text"]) == (False, True)
-    assert "Jobs appear here" in await visitor.page("/ui/dead")
+    assert "Jobs are listed here" in await visitor.page("/ui/dead")
 
 
 async def test_a_filter_that_cannot_be_understood_is_told_at_its_field(visitor: Visitor) -> None:
     await visitor.rest.dead_letter()
     page = await visitor.page("/ui/dead?after=soon&fingerprint=xyz&type=email-send", 422)
-    assert re.search(r'id="p-after" role="alert">must be a moment in UTC', page)
+    assert re.search(r'id="p-after" role="alert">must be a time in UTC', page)
     assert re.search(r'id="p-fingerprint" role="alert">must be 10 letters', page)
     assert 'value="soon"' in page
     assert groups_in(page) == []

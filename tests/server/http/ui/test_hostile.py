@@ -124,8 +124,8 @@ async def test_a_group_of_dead_letters_whose_job_has_gone_tells_no_error(visitor
 async def test_what_was_done_is_told_once_also_on_a_page_that_says_what_went_wrong(visitor: Visitor) -> None:
     job = await visitor.rest.job()
     await visitor.done(f"/ui/jobs/{job['key']}/cancel")
-    assert "is cancelled" in await visitor.page("/ui/jobs/999", 404)
-    assert "is cancelled" not in await visitor.page("/ui/workers")
+    assert "was cancelled" in await visitor.page("/ui/jobs/999", 404)
+    assert "was cancelled" not in await visitor.page("/ui/workers")
 
 
 @pytest.mark.parametrize(

@@ -52,20 +52,20 @@ async def test_a_failed_job_begins_with_its_error_and_a_running_one_counts_attem
     job = await rest.leased(max_attempts=2)
     path, at = f"/ui/jobs/{job['key']}", f"{JOBS}/{job['key']}"
     page = await visitor.page(path)
-    assert "1 of 2 is running, 1 more if it fails" in page
+    assert "1 of 2 running, 1 left if it fails" in page
     assert not re.search(r"\dT\d", why_of(page))
     error = "2 fields are wrong\n  to: no address\n  from: missing\nTraceback (most recent call last):\n  line 7"
     await rest.ok("PUT", f"{at}/fail", {"error_message": error, "backoff_ms": 60_000, "retries": 1})
     page = await visitor.page(path)
-    assert re.match(r"Why is it not running\? Scheduled to start at .* UTC \)\. .*Attempt 1 failed", why_of(page))
+    assert re.match(r"Why this job is not running Scheduled to start at .* UTC \)\. .*Attempt 1 failed", why_of(page))
     assert "1 of 2, 1 left" in page
     await visitor.done(f"{path}/run-now", path)
     await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
-    assert "2 of 2 is running, the last one" in await visitor.page(path)
+    assert "2 of 2 running, the last one" in await visitor.page(path)
     await rest.ok("PUT", f"{at}/fail", {"error_message": error, "retries": 0})
     told = why_of(await visitor.page(path))
     assert told.startswith("Attempt 2 failed")
-    assert "2 fields are wrong to: no address from: missing The whole error" in told
+    assert "2 fields are wrong to: no address from: missing Full error" in told
     assert "It will not be retried; requeue it to run it again." in told
     await rest.ok("PUT", f"{at}/requeue")
     assert "fields are wrong" not in why_of(await visitor.page(path))
@@ -91,7 +91,7 @@ async def test_the_timeline_tells_every_attempt_and_what_became_of_it(visitor: V
     assert timeline_of(page) == told
     assert "OSError: •••••• refused" in page
     assert 'File "a.py", line 1' in page.partition("<details id=")[2]
-    assert "by w2" in page
+    assert " on w2, started" in page
     assert "not needed" in page
     assert "s3cret" not in page
 
@@ -110,7 +110,10 @@ async def test_each_failed_attempt_has_its_traceback_folded_escaped_and_masked(v
     await rest.ok("POST", f"{JOBS}/activate", {"type": "email-send", "worker": "w2", "max_jobs": 1})
     await rest.ok("PUT", f"{at}/fail", {"retries": 0, "error_message": "two", "traceback": "at send (a.js:1)"})
     page = (await visitor.get(f"/ui/jobs/{job['key']}")).text
-    assert re.findall(r'<details id="([a-z]+)-[^"]*"><summary>Traceback</summary>', page) == ["why", *["traceback"] * 2]
+    assert re.findall(r'<details id="([a-z]+)-[^"]*"( open)?><summary>Traceback</summary>', page) == [
+        ("why", " open"),
+        *[("traceback", "")] * 2,
+    ]
     assert page.count(">at send (a.js:1)</pre>") == 2  # Of the last attempt also where the page begins.
     assert "OSError: •••••• refused&lt;script&gt;alert(1)&lt;/script&gt;</pre>" in page
     assert ("s3cret" in page, "<script>alert" in page) == (False, False)
@@ -135,7 +138,7 @@ async def test_a_job_is_offered_only_what_its_state_allows_and_each_deed_is_in_t
     path = f"/ui/jobs/{key}"
     assert offered_in(await visitor.page(path), key) == {"cancel", "run-now", "retries", "priority"}
     said = await visitor.done(f"{path}/retries", path, retries="9")
-    assert (said["text"], said["to"]) == (f"Job {key} has 9 attempts left; it had 5.", path)
+    assert (said["text"], said["to"]) == (f"Job {key} now has 9 attempts left; it had 5.", path)
     await visitor.done(f"{path}/priority", path, priority="-3")
     assert (await visitor.done(f"{path}/run-now", path))["text"] == f"Job {key} is due now."
     shown = await rest.ok("GET", f"{JOBS}/{key}")
@@ -181,6 +184,19 @@ async def test_a_dead_letter_is_requeued_with_edited_variables_and_a_slip_is_sho
     assert (await visitor.audit()) == [("jobs.requeue", key, {"variables": "changed"})]
 
 
+async def test_a_job_that_waits_for_its_retry_is_requeued_with_edited_variables(visitor: Visitor) -> None:
+    rest = visitor.rest
+    key = (await rest.leased(max_attempts=3))["key"]
+    await rest.ok("PUT", f"{JOBS}/{key}/fail", {"error_message": "no", "backoff_ms": 3_600_000, "retries": 2})
+    path = f"/ui/jobs/{key}"
+    assert "requeue-with" in offered_in(await visitor.page(path), key)
+    said = await visitor.done(f"{path}/requeue-with", path, variables='{"to": "ada"}')
+    assert said["text"] == f"Job {key} was requeued with new variables. It is due now, with attempts reset to 0."
+    shown = await rest.ok("GET", f"{JOBS}/{key}")
+    assert (shown["state"], shown["attempts"], shown["variables"]) == ("pending", 0, {"to": "ada"})
+    assert shown["explanation"]["reason"] != "scheduled"
+
+
 @pytest.mark.parametrize("variables", [{"password": "hunter2-hunter2"}, {"text": "x" * 30_000}], ids=["masked", "long"])
 async def test_variables_that_are_not_shown_as_they_are_cannot_be_edited(
     visitor: Visitor, variables: dict[str, str]
@@ -188,10 +204,10 @@ async def test_variables_that_are_not_shown_as_they_are_cannot_be_edited(
     key = (await visitor.rest.dead_letter(variables=variables))["key"]
     path = f"/ui/jobs/{key}"
     page = await visitor.page(path)
-    assert "They cannot be edited here, because some of them are masked, or they are too long." in page
+    assert "The variables cannot be edited here, because some are masked or they are too long to show." in page
     assert "<textarea" not in page
     said = await visitor.done(f"{path}/requeue-with", path, variables='{"password": "••••••"}')
-    assert said["text"] == "variables: cannot be edited here, because some of them are not shown"
+    assert said["text"] == "variables: cannot be edited here, because some of them are masked or too long to show"
     assert (await visitor.rest.ok("GET", f"{JOBS}/{key}"))["variables"] == variables
 
 

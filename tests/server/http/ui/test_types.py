@@ -134,7 +134,7 @@ async def test_a_policy_is_changed_and_taken_back_and_mistakes_are_told_with_wha
         '{"max_attempts": 0}': "max_attempts",
         '{"nonsense": 1}': "is not a field of a policy",
         "[1]": "must be a JSON object",
-        "{": "this is no JSON",
+        "{": "is not valid JSON",
         '{"breaker_failures": "x"}': "breaker_failures",
     }
     for typed, told in mistakes.items():
@@ -151,7 +151,7 @@ async def test_a_policy_is_changed_and_taken_back_and_mistakes_are_told_with_wha
         "9", "1.5 min", "50 %", "yes", "2 d", "5 min", "none",
     ]  # fmt: skip
     await visitor.done("/ui/type/policy-clear", type="email-send")
-    assert "the default policy holds" in await visitor.page("/ui/type?name=email-send")
+    assert "All fields use the default policy" in await visitor.page("/ui/type?name=email-send")
     assert [action for action, _, _ in await visitor.audit()] == ["types.policy-clear", "types.policy"]
 
 

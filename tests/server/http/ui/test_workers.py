@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
+from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
 from everwork.service.fleet.entries import ProcessEntry
 from everwork.service.fleet.fleet import Fleet
 from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
+from tests.server.http.ui.timed_dashboard import timed_dashboard
 from tests.server.http.ui.visiting import Visitor, visiting
+from tests.stores import MINUTE_MS, SECOND_MS
 
 
 def row(page: str, key: str) -> str:
@@ -30,8 +36,8 @@ async def test_each_process_is_shown_with_what_it_runs_and_what_is_broken(visito
     process = row(page, "p-manager-m1/0-")
     for told in (
         "here, pid 17",
-        "running<",
-        "1 broken",
+        "busy<",
+        "1 does not start",
         "mailer does not start: ImportError",
         "50.0 MiB",
     ):
@@ -63,13 +69,13 @@ async def test_a_worker_is_switched_and_a_process_restarted_and_both_are_noted(v
     await a_trigger(engine)
     await a_process(engine)
     said = await visitor.done("/ui/workers/switch", "/ui/workers", worker=WORKER_ID, on="no")
-    assert said["text"] == "mailer is off: it takes no new jobs; running jobs continue."
+    assert said["text"] == "mailer is disabled: it takes no new jobs; running jobs continue."
     assert (await Fleet(engine).off()).workers == {WORKER_ID}
-    assert "Switch on" in row(await visitor.page("/ui/workers"), f"w-{WORKER_ID}")
+    assert "Enable" in row(await visitor.page("/ui/workers"), f"w-{WORKER_ID}")
     assert "already" in (await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="no"))["text"]
     await visitor.done("/ui/workers/switch", worker=WORKER_ID, on="yes")
     said = await visitor.done("/ui/workers/restart", process="m1/0")
-    assert said["text"] == "Process m1/0 is being replaced: what it runs it may finish first."
+    assert said["text"] == "Process m1/0 is being replaced. Its running jobs can finish first."
     assert "being replaced" in row(await visitor.page("/ui/workers"), "p-manager-m1/0-")
     noted = [(action, target) for action, target, _ in await visitor.audit()]
     assert noted == [
@@ -89,7 +95,7 @@ async def test_workers_that_no_manager_runs_are_shown_while_idle_and_not_offered
     await fleet.beat_clients("server-1", [phone], left_out=3)
     page = await visitor.page("/ui/workers")
     shown = row(page, "p-application-h-1-ab-")
-    for told in ("h, pid 1", "leases as mailer", "/ui/type?name=mails", "nothing"):
+    for told in ("h, pid 1", "leases as mailer", "/ui/type?name=mails", "none"):
         assert told in shown, told
     shown = row(page, "p-poller-phone-server-1")
     for told in ("via server-1", "/ui/type?name=sms", '/ui/type?name=calls"', "(group eu)"):
@@ -123,4 +129,101 @@ async def test_a_key_that_may_only_read_is_offered_no_switch(local: Rest) -> Non
     await a_process(local.engine)
     async with visiting(local, "jobs:read") as reader:
         page = await reader.page("/ui/workers")
-        assert ("m1/0" in page, "Restart" in page, "Switch o" in page) == (True, False, False)
+        assert ("m1/0" in page, "Restart" in page, "Disable" in page) == (True, False, False)
+
+
+# What needs attention -------------------------------------------------------------------------------------
+
+
+def tiles_in(page: str) -> dict[str, str]:
+    """The figures at the top."""
+    return dict(re.findall(r'class="tile-label">([^<]+)</span><span class="tile-value">([^<]+)<', page))
+
+
+def attention_in(page: str) -> str:
+    """What needs attention, as people read it."""
+    found = page.partition('id="attention"')[2].partition("</section>")[0].partition(">")[2]
+    return " ".join(re.sub("<[^>]+>", "", found).split())
+
+
+async def test_what_does_not_start_is_told_first_with_its_process_and_reason(visitor: Visitor) -> None:
+    await a_trigger(visitor.rest.engine)
+    await a_process(visitor.rest.engine, broken={WORKER_ID: "ImportError: no module named 'shop'"})
+    page = await visitor.page("/ui/workers")
+    told = attention_in(page)
+    assert "mailer does not start in process m1/0: ImportError: no module named 'shop'" in told
+    assert tiles_in(page)["does not start"] == "1"
+    assert page.index('id="attention"') < page.index('id="processes"')
+    assert 'class="state state-broken">does not start<' in row(page, f"w-{WORKER_ID}")
+
+
+async def test_a_process_without_heartbeat_or_with_an_expired_lease_is_stuck(tmp_path: Path) -> None:
+    async with timed_dashboard(tmp_path, [NewJob("mails")]) as world:
+        fleet, clock = Fleet(world.engine), world.clock
+        held = ProcessEntry(name="h-1", kind="application", types=("mails",), host="h", pid=1, state="running")
+        await fleet.beat(None, [held])
+        [job] = (await world.engine.activate([Demand("mails", "h-1", 1, SECOND_MS)])).jobs
+        page = await world.page("/ui/workers")
+        assert (tiles_in(page)["busy"], attention_in(page)) == ("1", "")
+        clock.advance(ms=17 * SECOND_MS)
+        await fleet.beat(None, [held])
+        told = attention_in(await world.page("/ui/workers"))
+        assert f"h-1 is stuck: the lease of job {job.key} expired" in told
+
+
+async def test_due_jobs_that_no_worker_polls_for_are_told(tmp_path: Path) -> None:
+    async with timed_dashboard(tmp_path, [NewJob("orphans")]) as world:
+        world.clock.advance(ms=10 * MINUTE_MS)
+        page = await world.page("/ui/workers")
+        assert "orphans has due jobs, but no worker is polling for it" in attention_in(page)
+        assert tiles_in(page)["no worker"] == "1"
+
+
+async def test_functions_streams_and_pollers_are_listed_with_worker_classes_and_what_they_run(
+    visitor: Visitor,
+) -> None:
+    rest, fleet = visitor.rest, Fleet(visitor.rest.engine)
+    await a_trigger(rest.engine)
+    await a_process(rest.engine)
+    app = ProcessEntry(name="app-1", kind="application", types=("sms-send",), host="h", pid=1, state="running")
+    await fleet.beat(None, [app])
+    stream = ProcessEntry(name="s-1", kind="stream", types=("calls",), via="server-1", state="running")
+    await fleet.beat_clients("server-1", [stream, replace(stream, name="s-2")], left_out=0)
+    await rest.job(type="sms-send")
+    await rest.ok("POST", f"{JOBS}/activate", {"type": "sms-send", "worker": "app-1", "max_jobs": 1})
+    page = await visitor.page("/ui/workers")
+    function, streams, mailer = (
+        row(page, "f-function-sms-send"), row(page, "f-stream-calls"), row(page, f"w-{WORKER_ID}"),
+    )  # fmt: skip
+    assert (">busy<" in function, 'data-label="Running" class="num">1<' in function) == (True, True)
+    assert (">idle<" in streams, 'data-label="Processes" class="num">2<' in streams) == (True, True)
+    assert (">idle<" in mailer, ">worker class<" in mailer) == (True, True)
+    assert {name: tiles_in(page)[name] for name in ("busy", "idle", "stuck")} == {
+        "busy": "1",
+        "idle": "3",
+        "stuck": "0",
+    }
+    assert page.index("p-application-app-1-") < page.index("p-manager-m1/0-")  # Busy ones first.
+
+
+async def test_many_workers_are_filtered_by_name_kind_and_status(visitor: Visitor) -> None:
+    fleet = Fleet(visitor.rest.engine)
+    await a_trigger(visitor.rest.engine)
+    assert 'name="text"' not in await visitor.page("/ui/workers")
+    many = [
+        ProcessEntry(name=f"p-{at}", kind="poller", types=(f"type-{at}",), via="s", state="running") for at in range(20)
+    ]
+    await fleet.beat_clients("s", many, left_out=0)
+    assert 'name="text"' in await visitor.page("/ui/workers")
+    shown = {
+        "text=TYPE-7": (["p-poller-p-7-s"], ["f-poller-type-7"]),
+        "kind=worker+class": ([], [f"w-{WORKER_ID}"]),
+        "status=busy": ([], []),
+        "status=not+running": ([], [f"w-{WORKER_ID}"]),
+        "text=%3Cb%3E": ([], []),
+    }
+    for query, (processes, handlers) in shown.items():
+        page = await visitor.page(f"/ui/workers?{query}")
+        assert re.findall(r'<tr data-key="(p-[^"]+)"', page) == processes, query
+        assert re.findall(r'<tr data-key="([fw]-[^"]+)"', page) == handlers, query
+        assert ">Clear</a>" in page

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from everwork.core.instants import utc_text
 from everwork.core.states import State
 from everwork.server.http.ui.address import address, base, job_url, type_url
+from everwork.server.http.ui.moments import utc_field, utc_iso
 from everwork.server.http.ui.redaction import one_line, visible
 
 _FIELD: Final = re.compile(r"[\w.\[\]]+: ")
@@ -132,6 +133,8 @@ environment.filters |= {
     "visible": visible,
     "one_line": one_line,
     "sentence": sentence,
+    "utc_field": utc_field,
+    "utc_iso": utc_iso,
 }
 environment.globals |= {"address": address, "base": base, "job_url": job_url, "type_url": type_url}
 environment.globals["asset_url"] = asset_url

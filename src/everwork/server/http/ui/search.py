@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,10 +9,10 @@ from urllib.parse import urlencode
 
 from everwork.codec.new_job import search_text
 from everwork.core import checks
-from everwork.core.instants import moment_ms
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
+from everwork.server.http.ui.moments import utc_moment
 from everwork.server.http.ui.redaction import Masks, only_shown
 from everwork.service.bulk import BulkFilter
 
@@ -22,7 +21,6 @@ DUE: Final = "due"
 SUBSTATES: Final = (SCHEDULED, DUE)
 """Values of the state field that are parts of a state: of pending jobs."""
 FIELDS: Final = ("state", "type", "worker", "tenant", "correlation", "dedupe", "after", "before", "error", "variables")
-_LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,3})?)?", re.ASCII)
 
 ReadField = Callable[[str], str | None]
 """Returns the value of a field; None if it is empty."""
@@ -80,14 +78,6 @@ def _state(name: str, text: str) -> tuple[frozenset[State], bool]:
         allowed = ", ".join([*(state.label for state in State), *SUBSTATES])
         raise InvalidInput(name, f"must be one of {allowed}, not {checks.shown(text)}")
     return frozenset([checks.state(text)]), False
-
-
-def utc_moment(name: str, text: str) -> int:
-    """Parse the value of a browser's datetime-local field, in UTC."""
-    plain = text.removesuffix("Z")
-    if not _LOCAL.fullmatch(plain):
-        raise InvalidInput(name, f"must be a moment in UTC, like 2030-01-31T12:00, not {checks.shown(text)}")
-    return moment_ms(name, f"{plain}Z" if plain.count(":") > 1 else f"{plain}:00Z")
 
 
 _READERS: Final[Mapping[str, Callable[[str, str], object]]] = {

@@ -16,7 +16,7 @@ from everwork.exceptions import InvalidInput
 
 
 class TimelineEntry(NamedTuple):
-    """One entry of the timeline. `mood` is its colour; `error` is the whole error, of which one line is shown."""
+    """One entry of the timeline. `mood` is its color; `error` is the whole error, of which one line is shown."""
 
     name: str
     mood: str
@@ -54,11 +54,11 @@ _ENDS: Final = {
     "reject": ("bad", "Attempt {n} rejected the job; it will not be retried"),
     "throw": ("bad", "Attempt {n} threw an error"),
     "lapse": ("bad", "Attempt {n} failed: lease expired"),
-    "release": ("", "Attempt {n} was handed back; it does not count"),
-    "expire": ("", "Expired before it was started"),
+    "release": ("", "Attempt {n} was released; it does not count"),
+    "expire": ("", "Expired before it started"),
     "requeue": ("", "Requeued"),
 }
-_CANCELLED: Final = ("Cancelled", "Cancelled while attempt {n} ran")
+_CANCELLED: Final = ("Cancelled", "Cancelled during attempt {n}")
 
 
 def timeline(
@@ -123,7 +123,7 @@ def _ended(name: str, entry: HistoryEntry, number: int, clean: Callable[[str], s
     )
 
 
-TITLES: Final = {State.PENDING: "Why is it not running?", State.PROCESSING: "What is it doing?"}
+TITLES: Final = {State.PENDING: "Why this job is not running", State.PROCESSING: "Running now"}
 NEEDS_ACTION: Final = frozenset({Reason.NOT_ASKED, Reason.PAUSED, Reason.BREAKER})
 FAILING: Final = ("bad", "warn")
 _INSTANT: Final = re.compile(r"(?<= )(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)(?=[ :;.,]|$)", re.ASCII)
@@ -143,7 +143,7 @@ class Failure(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The state of a job in a sentence. `tone` is its colour: bad (failed), warn (needs action), over, or none."""
+    """The state of a job in a sentence. `tone` is its color: bad (failed), warn (needs action), over, or none."""
 
     tone: str
     title: str
@@ -154,7 +154,7 @@ class Summary(NamedTuple):
 
 
 def summary(job: StoredJob, why: Explanation, entries: Sequence[TimelineEntry], now_ms: int) -> Summary | None:
-    """Summarise a job; None if it is completed."""
+    """Summarize a job; None if it is completed."""
     if job.state is State.COMPLETED:
         return None
     tone, sentence = _tone(job, why, now_ms), _sentence(job, why.text)
@@ -178,8 +178,8 @@ def _tone(job: StoredJob, why: Explanation, now_ms: int) -> str:
         return "bad"
     if job.state is State.CANCELLED:
         return "over"
-    is_lapsed = why.reason is Reason.RUNNING and why.until_ms is not None and why.until_ms <= now_ms
-    return "warn" if is_lapsed or why.reason in NEEDS_ACTION else ""
+    is_expired = why.reason is Reason.RUNNING and why.until_ms is not None and why.until_ms <= now_ms
+    return "warn" if is_expired or why.reason in NEEDS_ACTION else ""
 
 
 def _failure(entry: TimelineEntry) -> Failure:

@@ -19,9 +19,9 @@ from everwork.core.limits import INSTANT_MS_MAX
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.server.http.ui.address import address
 from everwork.server.http.ui.chart import share
+from everwork.server.http.ui.moments import utc_moment
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.redaction import MASK, Masks, RedactedJob, masks_of, only_shown
-from everwork.server.http.ui.search import utc_moment
 from everwork.server.http.ui.timeline import gist
 from everwork.server.http.ui.visit import Visit
 from everwork.service import bulk, dead_letters
@@ -128,6 +128,7 @@ async def sure(visit: Visit) -> View:
         "act": action.value,
         "sample": groups[0].gist if groups and form.query.fingerprint else "",
         "typed": form.typed,
+        "moments": _moments(form),
         "matched": survey.matched,
         "is_cut": survey.grouped.is_cut,
         "types": sorted({group.type for group in survey.grouped.groups}),
@@ -145,7 +146,7 @@ async def change(visit: Visit) -> Done:
     done = await visit.jobs.change_dead(action, _until(form.query, until_ms))
     many = "dead letter was" if done.changed == 1 else "dead letters were"
     left = done.matched - done.changed
-    others = f" {left:,} were changed meanwhile." if left else ""
+    others = f" {left:,} had changed in the meantime." if left else ""
     changed = "requeued" if action is DeadLetterAction.REQUEUE else "deleted"
     return Done(f"{done.changed:,} {many} {changed}.{others}", address("/dead"))
 
@@ -154,7 +155,7 @@ async def change(visit: Visit) -> Done:
 
 
 async def _rows(visit: Visit, form: DeadLetterForm, groups: Sequence[DeadLetterGroup]) -> list[GroupRow]:
-    """Each group with its latest error, redacted; masked entirely if its job is gone."""
+    """Each group with its latest error, redacted; masked entirely if its job no longer exists."""
     jobs = await visit.jobs.get_many([group.key for group in groups])
     masks = masks_of(visit)
     return [
@@ -223,6 +224,12 @@ def _sent_form(visit: Visit) -> DeadLetterForm:
     for name, problem in form.problems.items():
         raise InvalidInput(name, problem)
     return form
+
+
+def _moments(form: DeadLetterForm) -> dict[str, int]:
+    """The times in the filter, to be shown in the viewer's time zone."""
+    found = {"after": form.query.failed_after_ms, "before": form.query.failed_before_ms}
+    return {name: at_ms for name, at_ms in found.items() if at_ms is not None}
 
 
 def _until(filter_: BulkFilter, until_ms: int) -> BulkFilter:

@@ -80,7 +80,7 @@ def _attempts(job: StoredJob) -> str:
     """The attempts of a job in words."""
     counted, left = f"{job.attempts} of {job.max_attempts}", job.max_attempts - job.attempts
     if job.state is State.PROCESSING:
-        return f"{counted} is running, {left} more if it fails" if left > 0 else f"{counted} is running, the last one"
+        return f"{counted} running, {left} left if it fails" if left > 0 else f"{counted} running, the last one"
     return f"{counted}, {left} left" if job.state is State.PENDING and job.attempts else counted
 
 
@@ -119,9 +119,9 @@ def _links(visit: Visit, job: StoredJob, why: Explanation) -> list[Link]:
     if why.reason in (Reason.NOT_ASKED, Reason.QUEUED, Reason.RUNNING, Reason.LIMIT):
         found.append(Link("Workers", address("/workers")))
     if why.reason in (Reason.QUEUED, Reason.LIMIT):
-        found.append(Link("Running jobs of its type", address("/jobs", type=job.type, state="processing")))
+        found.append(Link("Running jobs of this type", address("/jobs", type=job.type, state="processing")))
     if job.state is State.FAILED:
-        found.append(Link("Dead letters of its type", address("/dead", type=job.type)))
+        found.append(Link("Dead letters of this type", address("/dead", type=job.type)))
     return [link for link in found if visit.sees_all or link.href.startswith(address("/jobs"))]
 
 
@@ -132,27 +132,27 @@ async def cancel(visit: Visit) -> Done:
     """Cancel the job."""
     was = await visit.jobs.cancel(visit.key, visit.optional("reason") or "")
     note = " Its handler will be stopped." if was is State.PROCESSING else ""
-    return Done(f"Job {visit.key} is cancelled.{note}")
+    return Done(f"Job {visit.key} was cancelled.{note}")
 
 
 async def requeue(visit: Visit) -> Done:
     """Requeue the job."""
     await visit.jobs.requeue(visit.key)
-    return Done(f"Job {visit.key} is requeued: it is due now, with all its attempts.")
+    return Done(f"Job {visit.key} was requeued. It is due now, with attempts reset to 0.")
 
 
 async def requeue_with(visit: Visit) -> Done | View:
-    """Requeue the job with the typed variables; those that cannot be used are shown again, with what is wrong."""
+    """Requeue the job with the typed variables; invalid ones are shown again, with the problem."""
     typed = visit.optional("variables") or ""
     job = await visit.jobs.get(visit.key)
     if RedactedJob(masks_of(visit), job).editable is None:
-        raise InvalidInput("variables", "cannot be edited here, because some of them are not shown")
+        raise InvalidInput("variables", "cannot be edited here, because some of them are masked or too long to show")
     try:
         variables = decode_object("variables", typed, PAYLOAD_BYTES_MAX)
         await visit.jobs.requeue(visit.key, variables=variables)
     except InvalidInput as error:
         return View("job_requeue.html", {"job": job, "typed": typed, "error": str(error), "here": visit.back}, 422)
-    return Done(f"Job {visit.key} is requeued with other variables: it is due now, with all its attempts.")
+    return Done(f"Job {visit.key} was requeued with new variables. It is due now, with attempts reset to 0.")
 
 
 async def run_now(visit: Visit) -> Done:
@@ -166,20 +166,20 @@ async def set_retries(visit: Visit) -> Done:
     retries = checks.whole_number("retries", checks.typed(visit.required("retries")), 0, ATTEMPTS_MAX)
     before = await visit.jobs.set_retries(visit.key, retries)
     after = (await visit.jobs.get(visit.key)).retries
-    return Done(f"Job {visit.key} has {after} attempts left; it had {before}.")
+    return Done(f"Job {visit.key} now has {after} {'attempt' if after == 1 else 'attempts'} left; it had {before}.")
 
 
 async def set_priority(visit: Visit) -> Done:
     """Set the priority."""
     priority = checks.whole_number("priority", checks.typed(visit.required("priority")), PRIORITY_MIN, PRIORITY_MAX)
     await visit.jobs.set_priority(visit.key, priority)
-    return Done(f"Job {visit.key} has the priority {priority} now.")
+    return Done(f"Job {visit.key} now has priority {priority}.")
 
 
 async def delete(visit: Visit) -> Done:
     """Delete the job."""
     await visit.jobs.delete(visit.key)
-    return Done(f"Job {visit.key} is deleted.", address("/jobs"))
+    return Done(f"Job {visit.key} was deleted.", address("/jobs"))
 
 
 def _action(

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-
-import orjson
 
 from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.breaker import BreakerState, CircuitBreaker
-from everwork.core.policy import TypePolicy, fields_of
 from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound
-from everwork.server.http.ui.address import type_url
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, charts, range_of
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.pages.dead_letters import recent_failures
+from everwork.server.http.ui.pages.policy import policy_card
 from everwork.server.http.ui.pages.types import (
     RATE_MINUTES,
     badge_of,
     failing_to_start,
-    limits_of,
     oldest_of,
     own_sources,
     rates,
     without_worker,
 )
-from everwork.server.http.ui.redaction import pretty
 from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin, TypeView
 from everwork.service.fleet.entries import WorkerView
 from everwork.service.fleet.fleet import types_taken
-from everwork.service.policies import stored_fields
 
 DUE_SCAN_MAX: Final = 100
 """How many pending jobs are scanned to count those due: engines count only pending ones."""
@@ -45,14 +39,6 @@ OPEN_SECONDS: Final = (60, 600, 3_600, 86_400)
 """The choices for opening a breaker by hand."""
 BREAKER_ROWS_MAX: Final = 500
 _BREAKER_ORDER: Final = {BreakerState.OPEN: 0, BreakerState.HALF_OPEN: 1, BreakerState.CLOSED: 2}
-
-
-class Field(NamedTuple):
-    """A field of a policy: its value in words, and whether it was set for this type."""
-
-    name: str
-    value: str
-    is_set: bool
 
 
 class BreakerRow(NamedTuple):
@@ -95,7 +81,8 @@ async def show(visit: Visit) -> View:
         "groups": await _groups(visit, type, view.info.groups),
         "durations": [(seconds, duration(seconds * 1000)) for seconds in OPEN_SECONDS],
     }
-    return View("type.html", context | await _figures(visit, view, workers, served) | _policy(type, view.info.policy))
+    figures = await _figures(visit, view, workers, served)
+    return View("type.html", context | figures | policy_card(type, view.info.policy))
 
 
 async def show_breakers(visit: Visit) -> View:
@@ -112,25 +99,6 @@ async def show_breakers(visit: Visit) -> View:
     return View("breakers.html", context)
 
 
-async def set_policy(visit: Visit) -> Done | View:
-    """Set the policy of a type from the typed JSON."""
-    type, typed = visit.required("type"), visit.optional("policy") or "{}"
-    try:
-        await visit.admin.set_policy(type, _object(typed))
-    except InvalidInput as error:
-        stored = [one.info.policy for one in await visit.admin.types() if one.info.type == type]
-        context = _policy(type, stored[0] if stored else None)
-        return View("type_policy.html", context | {"typed": typed, "error": str(error), "here": type_url(type)}, 422)
-    return Done(f"The policy of {type} is saved, and holds from the next attempt on.", type_url(type))
-
-
-async def clear_policy(visit: Visit) -> Done:
-    """Restore the default policy."""
-    type = visit.required("type")
-    await visit.admin.clear_policy(type)
-    return Done(f"The default policy holds for {type}.", type_url(type))
-
-
 async def open_breaker(visit: Visit) -> Done:
     """Open a breaker by hand."""
     type = visit.required("type")
@@ -145,7 +113,7 @@ async def reset_breaker(visit: Visit) -> Done:
     return Done(f"The breaker of {type} is closed." if was_open else f"The breaker of {type} was already closed.")
 
 
-# Figures and policy --------------------------------------------------------------------------------------
+# Figures ------------------------------------------------------------------------------------------------
 
 
 async def _figures(
@@ -179,51 +147,7 @@ async def _groups(visit: Visit, type: str, names: Sequence[str]) -> Sequence[Any
     return [one for one in await visit.admin.groups() if one.type == type] if names else []
 
 
-def _policy(type: str, stored: str | None) -> dict[str, Any]:
-    policy, given = decode_policy(stored), stored_fields(stored)
-    return {
-        "type": type,
-        "policy": policy,
-        "is_own": bool(given),
-        "fields": fields_shown(policy, given),
-        "limits": limits_of(policy),
-        "typed": pretty(given),
-        "error": None,
-    }
-
-
-def fields_shown(policy: TypePolicy, given: Mapping[str, Any]) -> list[Field]:
-    """All fields of a policy, those set for the type first."""
-    shown = [Field(name, _with_unit(name, value), name in given) for name, value in fields_of(policy).items()]
-    return sorted(shown, key=lambda one: not one.is_set)
-
-
-def _with_unit(name: str, value: Any) -> str:
-    """The value of a field in words, with its unit."""
-    if value is None or value == []:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name in ("base", "cap") or name.endswith("_seconds"):
-        return duration(value * 1000)
-    if name.endswith("_hours"):
-        return duration(value * 3_600_000)
-    if name == "errors":
-        return "; ".join(f"{one.get('exception') or one.get('text')}: {one['strategy']}" for one in value)
-    return f"{100 * value:g} %" if name == "jitter" else f"{value:,g}"
-
-
 # Typed values --------------------------------------------------------------------------------------------
-
-
-def _object(typed: str) -> dict[str, Any]:
-    try:
-        given = orjson.loads(typed)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput("policy", f"must be a JSON object, and this is no JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise InvalidInput("policy", 'must be a JSON object such as {"max_attempts": 10}')
-    return given
 
 
 def _seconds(text: str) -> float:
@@ -235,8 +159,6 @@ def _seconds(text: str) -> float:
 
 PAGES = (Page("/type", show), Page("/breakers", show_breakers))
 ACTIONS = (
-    Action("/type/policy", set_policy, Admin.set_policy),
-    Action("/type/policy-clear", clear_policy, Admin.clear_policy, confirms=True),
     Action("/type/breaker-open", open_breaker, Admin.open_breaker, confirms=True),
     Action("/type/breaker-reset", reset_breaker, Admin.reset_breaker),
 )

@@ -64,14 +64,14 @@ CONSEQUENCES: Final = {
     ),
 }
 CONDITIONS: Final = {
-    "state": "which are",
+    "state": "in state",
     "type": "of type",
     "worker": "of worker",
     "tenant": "of tenant",
-    "correlation": "with the correlation id",
-    "dedupe": "with the dedupe key",
-    "after": "created at (UTC) or after",
-    "before": "created before (UTC)",
+    "correlation": "with correlation id",
+    "dedupe": "with dedupe key",
+    "after": "created at or after",
+    "before": "created before",
     "error": "whose last error contains",
     "variables": "whose variables contain",
 }
@@ -148,9 +148,9 @@ async def _tabs(visit: Visit, form: SearchForm) -> dict[str, Any]:
 
 def _row(job: StoredJob, now_ms: int, masks: Masks) -> Row:
     is_over = job.state in FINISHED_STATES
-    label, at_ms = ("ended", job.finished_at_ms) if is_over else ("due", job.run_at_ms)
+    label, at_ms = ("finished", job.finished_at_ms) if is_over else ("due", job.run_at_ms)
     if job.state is State.PROCESSING:
-        label, at_ms = "began", job.activated_at_ms
+        label, at_ms = "started", job.activated_at_ms
     error = None if job.last_error is None else gist(RedactedJob(masks, job).redact(job.last_error))
     return Row(job, shown_state(job, now_ms), error, label, at_ms)
 
@@ -183,7 +183,7 @@ async def change(visit: Visit) -> Done | View:
 
 async def _change_selected(visit: Visit, action: BulkAction, keys: Sequence[int]) -> Done | View:
     if not keys:
-        raise InvalidInput("key", "no job is selected: tick some in the list first")
+        raise InvalidInput("key", "no job is selected: select jobs in the list first")
     if visit.optional("sure") is not None:
         return _result(action, await visit.jobs.change_many(action, keys))
     now_ms = await now_of(visit)
@@ -203,7 +203,8 @@ async def _change_selected(visit: Visit, action: BulkAction, keys: Sequence[int]
 async def _confirm_all(visit: Visit, action: BulkAction, form: SearchForm, search: BulkFilter) -> View:
     newest = await visit.jobs.newest_key()
     count = await bulk.count_matching(visit.jobs, search, await now_of(visit))
-    conditions = [(CONDITIONS[name], value) for name, value in form.typed.items()]
+    moments = {"after": form.search.filter.created_after_ms, "before": form.search.filter.created_before_ms}
+    conditions = [(CONDITIONS[name], value, moments.get(name)) for name, value in form.typed.items()]
     below = "" if newest is None else newest + 1
     details = {"keys": [], "selected": 0, "scope": "all", "filter": form.query, "below": below}
     return _confirmation(visit, action, count, {**details, "conditions": conditions})
@@ -218,16 +219,20 @@ def _confirmation(visit: Visit, action: BulkAction, count: Counted, details: dic
 def count_text(count: Counted) -> str:
     """The number of jobs in words; an incomplete scan that found none does not mean none."""
     if not count.jobs and not count.is_exact:
-        return "the jobs that match"
+        return "all matching jobs"
     return f"{'' if count.is_exact else 'at least '}{count.jobs:,} {'job' if count.jobs == 1 else 'jobs'}"
 
 
 def _result(action: BulkAction, done: BulkChange) -> Done:
-    matched = f"{done.matched:,} {'job was' if done.matched == 1 else 'jobs were'} meant"
-    changed = f"{done.changed:,} {'is' if done.changed == 1 else 'are'} {action.done}"
+    verb = ("is" if done.changed == 1 else "are") if action is BulkAction.RUN_NOW else _were(done.changed)
+    changed = f"{done.changed:,} of {done.matched:,} {'job' if done.matched == 1 else 'jobs'} {verb} {action.done}"
     left = done.matched - done.changed
-    others = f"; {left:,} had changed meanwhile and {'was' if left == 1 else 'were'} left as they are" if left else ""
-    return Done(f"{matched}, {changed}{others}.", is_good=done.changed > 0)
+    others = f"; {left:,} had changed in the meantime and {_were(left)} skipped" if left else ""
+    return Done(f"{changed}{others}.", is_good=done.changed > 0)
+
+
+def _were(jobs: int) -> str:
+    return "was" if jobs == 1 else "were"
 
 
 def _action(visit: Visit) -> BulkAction:

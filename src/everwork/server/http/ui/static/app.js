@@ -309,6 +309,30 @@
     event.preventDefault();
   });
 
+  // Forms: times in the viewer's time zone -----------------------------------------------------------
+  // A field holds a time in UTC. It is shown and typed in the viewer's zone, and sent in UTC again.
+  const inField = (d) => clock(d).replace(" ", "T").slice(0, d.getSeconds() ? 19 : 16);
+  const utcFields = (form) => form.querySelectorAll("input[data-utc]");
+
+  utcFields(document).forEach((field) => {
+    const date = new Date(field.dataset.utc);
+    if (!Number.isNaN(date.getTime())) field.value = inField(date);
+    field.dataset.shown = field.value;
+    const zone = field.labels[0].querySelector("[data-zone]");
+    zone.textContent = "(local time)";
+    zone.title = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  });
+  document.addEventListener("formdata", (event) => {
+    utcFields(event.target).forEach((field) => {
+      const date = new Date(field.value);
+      if (Number.isNaN(date.getTime())) return;
+      // The hour that a change of the clocks repeats stays the one it was.
+      const isSame = field.dataset.utc && field.value === field.dataset.shown;
+      event.formData.set(field.name, isSame ? field.dataset.utc : date.toISOString().replace(":00.000Z", "Z"));
+    });
+  });
+  // Forms: end
+
   tellAll();
   setInterval(() => document.querySelectorAll('time[data-as="ago"]').forEach(tell), 1000);
   count();
