@@ -78,8 +78,8 @@ def _filters(size: Size, dead: int) -> Iterator[Mapping[str, object]]:
     yield from ({"state": state} for state in states)
     yield {"type": type_of(dead)}
     yield from ({"type": type_of(dead), "state": state} for state in ("pending", "completed", "failed"))
-    yield from ({"tenant": tenant_of(0)}, {"tenant": "nobody"})
-    yield from ({"worker": worker_of(1)}, {"worker": "nobody"})
+    yield from ({"tenant": tenant_of(0)}, {"tenant": "unknown"})
+    yield from ({"worker": worker_of(1)}, {"worker": "unknown"})
     yield from ({"correlation": f"basket-{n // 3}"} for n in (size.jobs - 10, 3))
     yield from ({"after": _moment(60)}, {"before": _moment(180)}, {"after": _moment(190), "before": _moment(180)})
     yield from ({"error": "cservice crefused"}, {"error": "nothing like this"})

@@ -74,7 +74,7 @@ async def test_the_history_says_that_it_came_back_by_itself(engine: Engine, cloc
     await swept(engine)
     failed, back = await engine.history(job.key)
     assert (failed.kind, failed.error) == ("fail", job.last_error)
-    assert (back.attempt, back.kind, back.error, back.at_ms) == (1, "requeue", "by itself", clock.now_ms)
+    assert (back.attempt, back.kind, back.error, back.at_ms) == (1, "requeue", "automatic", clock.now_ms)
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

@@ -191,7 +191,7 @@ class WorkerSettings(_Settings):
     Args:
         title: A unique name. The worker's id is derived from it.
         description: Shown in the dashboard.
-        sources: The sources (event names) that the worker subscribes to, besides its own source.
+        sources: The sources (event names) that the worker subscribes to, in addition to its own source.
         execution_timeout: Time limit of one attempt, in seconds. Default: 180.
         status_check_interval: How often, in seconds, to check whether the worker is enabled.
         status_cache_ttl: Seconds for which that status is cached; None: no cache.

@@ -152,7 +152,7 @@ def _jobs(app: Everwork, tick: int) -> Iterator[JobCall[Any]]:
 STATES: Final = [state.label for state in State]
 WINDOW_SECONDS: Final = 5.0
 OTHER_LINES: Final = 23
-"""The lines that the view needs besides entries and dead letters."""
+"""The lines that the view needs in addition to entries and dead letters."""
 
 
 @dataclass(slots=True)

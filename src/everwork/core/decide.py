@@ -55,7 +55,7 @@ class Decision(NamedTuple):
     traceback: str | None = None
 
     def accepted(self, known: Known) -> Judged:
-        """The judgement on an outcome that is stored like this."""
+        """The verdict on an outcome that is already stored like this."""
         retry_ms = self.backoff_ms if self.state is State.PENDING else None
         failure = Failure(known.attempts, self.max_attempts, retry_ms, self.error)
         return Judged(Verdict.ACCEPTED, State.PROCESSING, failure=failure)

@@ -52,7 +52,7 @@ LIST_SCAN_MAX: Final = 20_000
 PAGE_BYTES_MAX: Final = 16 * 1_048_576
 """A page ends with the job that makes it exceed this size, whatever its limit."""
 SEARCH_BYTES_MAX: Final = 32 * 1_048_576
-"""How many bytes of variables one call searches for a text, besides the step that exceeds it."""
+"""How many bytes of variables one call searches for a text, not counting the step that exceeds it."""
 
 ASKED_EVERY_MS: Final = 10_000
 """The resolution at which an engine stores when a type was last requested."""

@@ -25,7 +25,7 @@ ASKED: Final = "retry_asked"
 LAPSED: Final = "lapsed"
 REJECTED: Final = "rejected"
 THROWN: Final = "thrown"
-"""Categories of failures besides the strategies of `core.classify`."""
+"""Categories of failures, in addition to the strategies of `core.classify`."""
 
 
 def bucket_of(duration_ms: int) -> int:

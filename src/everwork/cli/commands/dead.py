@@ -1,4 +1,4 @@
-"""everwork dead: dead letters by error group; list, show, requeue, purge."""
+"""everwork dead: dead letters by error group; list, show, requeue, delete."""
 
 from __future__ import annotations
 

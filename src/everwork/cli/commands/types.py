@@ -349,7 +349,7 @@ def _value_text(value: object) -> str:
 
 
 def _apply_policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool) -> PolicyView:
-    """Apply the requested change, if any; returns the policy in force."""
+    """Apply the requested change, if any; return the effective policy."""
     if clear and given:
         raise InvalidInput("clear", f"must not be given together with {', '.join(given)}")
     if clear:

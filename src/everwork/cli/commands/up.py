@@ -111,7 +111,7 @@ class Demo:
         logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s")
 
     async def run(self, seconds: float | None) -> None:
-        """Run until the time is over or a signal arrives, and stop cleanly."""
+        """Run until the time has passed or a signal arrives, and stop cleanly."""
         loop = asyncio.get_running_loop()
         self._started_at = loop.time()
         self._stop = asyncio.Event()

@@ -43,7 +43,7 @@ class JobFlow(ABC):
         """Complete attempts inside the caller's own transaction, so that the work and its completion are atomic.
 
         Judged as by `settle`; a wrong `tx` is refused as by `create_in`. The same outcome reported by `settle`
-        after the commit is REPEATED; after a rollback the attempt is still live. A breaker may learn of the
+        after the commit is REPEATED; after a rollback the attempt is still running. A breaker may learn of the
         completion only from that `settle`: the caller's transaction must not block other callers' failures.
         """
 

@@ -68,6 +68,6 @@ class Lifecycle(ABC):
 
         One process at a time, the holder of the turn "sweep", also deletes finished jobs past their retention,
         which a type's policy may set; requeues dead letters as their type's policy says (never rejected ones; each
-        job at most `failed_job_retry_rounds` times, in the history as a requeue with the error "by itself"); and
+        job at most `failed_job_retry_rounds` times, in the history as a requeue with the error "automatic"); and
         folds counts.
         """

@@ -1,4 +1,4 @@
-"""What a store holds besides jobs: types with their policies, groups, entries of any kind, turns."""
+"""What a store holds in addition to jobs: types with their policies, groups, entries of any kind, turns."""
 
 from __future__ import annotations
 

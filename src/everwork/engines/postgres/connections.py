@@ -1,4 +1,4 @@
-"""The connection pool: few connections, each kept busy, replaced when the server went away."""
+"""The connection pool: few connections, each kept busy, replaced when the server was unavailable."""
 
 from __future__ import annotations
 

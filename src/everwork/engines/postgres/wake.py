@@ -17,7 +17,7 @@ log = get_logger("everwork.postgres")
 
 ANY_TYPE: Final = ""
 FINISHED: Final = "\t"
-"""What a notification may contain besides types, which are printable names: any type, or that jobs have finished."""
+"""What a notification may contain other than types, which are printable names: any type, or that jobs have finished."""
 SEPARATOR: Final = "\n"
 PAYLOAD_BYTES_MAX: Final = 7_000
 POLL_ONLY_MS: Final = 100

@@ -141,7 +141,7 @@ class Inbox:
             await self.take(source, entries)
 
     async def _try(self, source: str, action: Coroutine[Any, Any, Any]) -> Any:
-        """The result of an action; None if the server is unavailable or the stream is gone."""
+        """The result of an action; None if the server is unavailable or the stream no longer exists."""
         try:
             result = await action
         except (RedisError, OSError, EngineError, RuntimeError) as error:

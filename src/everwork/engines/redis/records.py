@@ -30,7 +30,7 @@ WAKEUP_NUMBER: Final = 2
 """The index of the number of the last wake-up in the reply to demands."""
 _BRACE: Final = ord("{")
 _SHARED: Final = slice(NewJob._fields.index("tenant"), NewJob._fields.index("dedupe_key"))
-"""The fields of a new job that neighbours in a batch usually share."""
+"""The fields of a new job that neighbors in a batch usually share."""
 _RARE: Final = slice(NewJob._fields.index("dedupe_key"), None)
 _NO_RARE_FIELDS: Final = NewJob("")[_RARE]
 
@@ -103,7 +103,7 @@ def create_args(jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Arg]
 
 
 def job_args(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> list[Arg]:
-    """Jobs as `parts/intake.lua` reads them; the values that neighbours share are sent once."""
+    """Jobs as `parts/intake.lua` reads them; the values that neighbors share are sent once."""
     heads: dict[tuple[Any, ...], int] = {}
     runs: list[Arg] = []
     args: list[Arg] = []

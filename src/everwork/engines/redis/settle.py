@@ -112,7 +112,7 @@ def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Arg],
 
 
 def _runs(outcomes: Sequence[Outcome]) -> list[list[int]]:
-    """Neighbours that are all completions or all others, no job twice in a run."""
+    """Neighbors that are all completions or all others, no job twice in a run."""
     runs: list[list[int]] = []
     keys: set[int] = set()
     for at, outcome in enumerate(outcomes):

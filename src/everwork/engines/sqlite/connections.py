@@ -134,7 +134,7 @@ class Reader:
         return future
 
     def pause(self) -> Pause:
-        """Close the connection between two queries, until the pause is over."""
+        """Close the connection between two queries, until the pause ends."""
         pause = Pause()
         self._inbox.put(pause)
         return pause

@@ -123,7 +123,7 @@ def _require_transaction(url: StoreUrl, connection: sqlite3.Connection) -> None:
 def _write_lock(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[None]:
     """Take the lock first: a transaction that reads before it writes fails if another connection commits in between.
 
-    If the action fails, a transaction that was begun here is rolled back; its caller would not know that it holds the
+    If the action fails, a transaction that was started here is rolled back; its caller would not know that it holds the
     lock.
     """
     was_begun = connection.in_transaction

@@ -88,7 +88,7 @@ class Writer(ABC):
 
     @abstractmethod
     def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause is over. Thread-safe."""
+        """Close the connection between two transactions, until the pause ends. Thread-safe."""
 
     def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
         answers, left = self._peek_first(calls)
@@ -203,7 +203,7 @@ class ThreadWriter(Writer):
         await in_daemon(lambda: join(self._thread, self._url.path))
 
     def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause is over."""
+        """Close the connection between two transactions, until the pause ends."""
         pause = Pause()
         self._inbox.put(pause)
         return pause
@@ -308,7 +308,7 @@ class LoopWriter(ThreadWriter):
         await super().close()
 
     def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause is over. Thread-safe."""
+        """Close the connection between two transactions, until the pause ends. Thread-safe."""
         pause = Pause()
         if threading.get_ident() == self._loop_thread:
             self._pause_in_thread(pause)

@@ -20,7 +20,7 @@ local function forget_requeue(id, attempt) -- That which followed the lapse.
   local note = last and string.match(last, '^' .. attempt .. '\nrequeue\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')
   if not note then return end
   call('RPOP', key)
-  if note == 'by itself' then put(REQUEUE_ROUNDS, id, call('HGET', REQUEUE_ROUNDS .. sub(id, 1, 13), id) - 1) end
+  if note == 'automatic' then put(REQUEUE_ROUNDS, id, call('HGET', REQUEUE_ROUNDS .. sub(id, 1, 13), id) - 1) end
 end
 
 local function less(key, field, by) -- Takes from a sum; one of an hour that is forgotten stays so.

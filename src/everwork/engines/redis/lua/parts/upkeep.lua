@@ -110,7 +110,7 @@ local function requeue_automatically(id, record, r, t)
     return 0
   end
   put(REQUEUE_ROUNDS, id, rounds + 1)
-  requeue(id, record, r, r.created_max, 'by itself')
+  requeue(id, record, r, r.created_max, 'automatic')
   return 1
 end
 

@@ -22,8 +22,8 @@
     const size = Math.abs(seconds);
     if (size < 1) return "now";
     const [unit, name] = UNITS.find(([unit]) => size >= unit);
-    const told = `${Math.floor(size / unit)} ${name}`;
-    return seconds >= 0 ? `${told} ago` : `in ${told}`;
+    const text = `${Math.floor(size / unit)} ${name}`;
+    return seconds >= 0 ? `${text} ago` : `in ${text}`;
   }
 
   const moment = (d) => (d.toDateString() === new Date().toDateString() ? clock(d).slice(11) : clock(d));
