@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from everwork.cli.help import lay_out
 from everwork.cli.options import with_config
 from everwork.cli.output import OutputClosed, write, write_stderr
 from everwork.exceptions import EverworkError, JobError, NotFound
@@ -24,34 +25,16 @@ UNEXPECTED: Final = 70
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 
-COMMANDS: Final = {
-    name: f"{name}.app"
-    for name in (
-        "init",
-        "up",
-        "serve",
-        "login",
-        "probe",
-        "worker",
-        "tick",
-        "workers",
-        "triggers",
-        "jobs",
-        "dead",
-        "spool",
-        "types",
-        "groups",
-        "keys",
-        "audit",
-        "stats",
-        "doctor",
-        "migrate",
-        "copy",
-        "bench",
-        "completion",
-        "version",
-    )
-} | {
+PANELS: Final = {
+    "Start": ("init", "up", "serve", "worker", "tick"),
+    "Jobs": ("jobs", "dead", "types", "groups", "stats"),
+    "Workers": ("workers", "triggers", "spool"),
+    "Access": ("login", "keys", "audit"),
+    "Stores": ("doctor", "probe", "migrate", "copy", "bench"),
+    "Installation": ("completion", "version"),
+}
+"""The commands as the help groups them."""
+COMMANDS: Final = {name: f"{name}.app" for names in PANELS.values() for name in names} | {
     "tick": "worker.tick_app",
     "groups": "types.groups_app",
     "init": "setup.init_app",
@@ -86,6 +69,10 @@ CELERY: Final = {
 class Commands(TyperGroup):
     """The commands by name, each loaded on demand."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        lay_out(self, inner=False)
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is typer's
         """The names, in the order of the help."""
         return list(COMMANDS)
@@ -96,8 +83,9 @@ class Commands(TyperGroup):
             return None
         module, _, place = COMMANDS[cmd_name].partition(".")
         found = getattr(importlib.import_module(f"everwork.cli.commands.{module}"), place)
-        command = with_config(typer.main.get_command(found))
+        command = lay_out(with_config(typer.main.get_command(found)))
         command.name = cmd_name
+        command.rich_help_panel = next(title for title, names in PANELS.items() if cmd_name in names)
         return command
 
 
@@ -125,12 +113,12 @@ def overview(ctx: typer.Context, version: Version = False) -> None:  # noqa: ARG
     Commands act on the engine that --engine, EVERWORK_ENGINE or the settings file (everwork.toml) names; the default is
     sqlite:///everwork.db.
 
-    [bold]Try:[/bold]
-    everwork init shop
-    everwork up --demo
-    everwork worker app:manager
-    everwork jobs create email-send --var to=ann@example.org
-    everwork jobs list --state failed
+    Examples:
+        everwork init shop
+        everwork up --demo
+        everwork worker app:manager
+        everwork jobs create email-send --var to=ann@example.org
+        everwork jobs list --state failed
     """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())

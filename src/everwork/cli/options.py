@@ -53,10 +53,10 @@ ConfigFile = Annotated[
         is_eager=True,
     ),
 ]
-StoreUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help="The engine, as --engine.", show_default=False)]
+StoreUrl = Annotated[str | None, typer.Argument(metavar="URL", help="The engine, as --engine.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The type.", show_default=False)]
-JobKeys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Job keys.", show_default=False)]
+JobKeys = Annotated[list[str], typer.Argument(metavar="KEY", help="Job keys.", show_default=False)]
 
 
 class ListByDefault(TyperGroup):

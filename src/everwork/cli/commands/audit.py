@@ -37,7 +37,8 @@ def audit(
 ) -> None:
     """Show who did what to the whole store, newest first: keys, types, groups, deleted jobs, bulk requeues.
 
-    [bold]Example:[/bold] everwork audit --limit 20
+    Example:
+        everwork audit --limit 20
     """
     rows = checks.whole_number("limit", number(limit), 1, LIST_LIMIT_MAX)
     found = use_admin(engine, lambda admin: admin.audit(rows, cursor))

@@ -64,7 +64,8 @@ def bench(
 
     The jobs are of the type everwork-bench and are removed afterwards.
 
-    [bold]Example:[/bold] everwork bench --engine postgresql://app@db.example.org/jobs
+    Example:
+        everwork bench --engine postgresql://app@db.example.org/jobs
     """
     most = checks.whole_number("jobs", number(jobs), 1, JOBS_MAX)
     limit = checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)

@@ -38,9 +38,9 @@ def copy(
     Interrupted, it goes on where it was when the same command is given again. At the end the counts of both
     are compared.
 
-    [bold]Examples:[/bold]
-    everwork copy sqlite:///jobs.db postgresql://ann@db.example.org/jobs
-    everwork copy redis://localhost/0 sqlite:////var/backups/jobs.db
+    Examples:
+        everwork copy sqlite:///jobs.db postgresql://ann@db.example.org/jobs
+        everwork copy redis://localhost/0 sqlite:////var/backups/jobs.db
     """
     options = {"into_non_empty": into_non_empty, "while_running": while_running}
     begun = time.monotonic()

@@ -89,10 +89,10 @@ def create(  # noqa: PLR0913 - the fields of a job
 
     Bulk creation checks everything first: a bad line is named, and then nothing is created.
 
-    [bold]Examples:[/bold]
-    everwork jobs create email-send --var to=ann@example.org --delay 30m
-    everwork jobs create resize --variables '{"width": 800}' --count 100
-    everwork jobs create --file jobs.jsonl
+    Examples:
+        everwork jobs create email-send --var to=ann@example.org --delay 30m
+        everwork jobs create resize --variables '{"width": 800}' --count 100
+        everwork jobs create --file jobs.jsonl
     """
     fields = {
         "type": type,

@@ -63,7 +63,7 @@ Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Those whose err
 Fingerprint = Annotated[str | None, typer.Option(metavar="LETTERS", help="Those whose error is of this kind.")]
 Since = Annotated[str | None, typer.Option(metavar="TIME", help="Failed since: 12h (ago), a day, a time (RFC 3339).")]
 Before = Annotated[str | None, typer.Option(metavar="TIME", help="Failed before, in the same way.")]
-Keys = Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="Job keys.", show_default=False)]
+Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", help="Job keys.", show_default=False)]
 Rejected = Annotated[bool, typer.Option("--rejected", help="Rejected jobs instead of dead letters.")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter is meant.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many it would be.")]
@@ -75,7 +75,8 @@ app = listing_app()
 def dead() -> None:
     """List, inspect, requeue or delete dead letters.
 
-    [bold]Example:[/bold] everwork dead list
+    Example:
+        everwork dead list
     """
 
 
@@ -97,10 +98,10 @@ def list_dead(
 ) -> None:
     """List dead letters by type and kind of error: errors that differ in numbers, names and ids only are one kind.
 
-    [bold]Examples:[/bold]
-    everwork dead list
-    everwork dead list --type card-charge --since 12h
-    everwork dead list --order failed
+    Examples:
+        everwork dead list
+        everwork dead list --type card-charge --since 12h
+        everwork dead list --order failed
     """
     query = _filter(type, tenant, error, None, since=since, before=before, rejected=rejected)
     most = checks.whole_number("limit", number(limit), 1, GROUPS_MAX)
@@ -120,7 +121,8 @@ def show_dead(
 ) -> None:
     """Show a dead letter with every attempt; of a fingerprint, the newest one.
 
-    [bold]Example:[/bold] everwork dead show 17
+    Example:
+        everwork dead show 17
     """
     found = use(engine, lambda service: _read_dead_letter(service, which))
     job, history, explanation = found.details
@@ -153,10 +155,10 @@ def requeue(  # noqa: PLR0913 - the filters of dead letters
 ) -> None:
     """Bring dead letters back, by key, by filter, or all of them: pending, with all their attempts.
 
-    [bold]Examples:[/bold]
-    everwork dead requeue 17 18
-    everwork dead requeue --type card-charge --error "connection refused" --dry-run
-    everwork dead requeue --all
+    Examples:
+        everwork dead requeue 17 18
+        everwork dead requeue --type card-charge --error "connection refused" --dry-run
+        everwork dead requeue --all
     """
     query = _filter(type, tenant, error, fingerprint, since=since, before=before, rejected=rejected)
     if keys:
@@ -190,9 +192,9 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
 ) -> None:
     """Remove dead letters with their history, for good, by key, by filter, or all of them.
 
-    [bold]Examples:[/bold]
-    everwork dead purge 17 18
-    everwork dead purge --type card-charge --before 2026-11-01 --yes
+    Examples:
+        everwork dead purge 17 18
+        everwork dead purge --type card-charge --before 2026-11-01 --yes
     """
     query = _filter(type, tenant, error, fingerprint, since=since, before=before, rejected=rejected)
     if keys:

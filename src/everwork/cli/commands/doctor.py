@@ -39,10 +39,10 @@ def doctor(
 ) -> None:
     """Examine a store and the settings: keys, clock, speed, and work that nobody does. Exit 1 if something is wrong.
 
-    [bold]Examples:[/bold]
-    everwork doctor
-    everwork doctor redis://localhost/0 --json
-    everwork doctor postgresql://ann@db.example.org/jobs --spool /var/lib/shop/spool.db
+    Examples:
+        everwork doctor
+        everwork doctor redis://localhost/0 --json
+        everwork doctor postgresql://ann@db.example.org/jobs --spool /var/lib/shop/spool.db
     """
     url = resolved_url(chosen_url(context, store, engine))
     settings, findings = _settings(url)

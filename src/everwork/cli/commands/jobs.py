@@ -58,7 +58,8 @@ app.command("create")(create)
 def jobs() -> None:
     """Create, find and change jobs.
 
-    [bold]Example:[/bold] everwork jobs list --state failed
+    Example:
+        everwork jobs list --state failed
     """
 
 
@@ -87,10 +88,10 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
 ) -> None:
     """List jobs, newest first or in another order.
 
-    [bold]Examples:[/bold]
-    everwork jobs list --state failed --error timeout
-    everwork jobs list --order due
-    everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
+    Examples:
+        everwork jobs list --state failed --error timeout
+        everwork jobs list --order due
+        everwork jobs list --type email-send --created-after 2030-01-31T12:00:00Z --json
     """
     states, due = checks.state_filters(state or ())
     wanted = JobFilter(
@@ -126,7 +127,8 @@ def get(
 ) -> None:
     """Show a job, its history, the traceback of its last failure, and why it is not running.
 
-    [bold]Example:[/bold] everwork jobs get 17
+    Example:
+        everwork jobs get 17
     """
     wanted = checks.known_key(key)
     job, history, explanation = use(engine, lambda service: job_details(service, wanted))
@@ -146,7 +148,8 @@ def cancel(
 ) -> None:
     """Cancel pending and processing jobs.
 
-    [bold]Example:[/bold] everwork jobs cancel 17 18 --reason "ordered twice"
+    Example:
+        everwork jobs cancel 17 18 --reason "ordered twice"
     """
     if len(reason) > ERROR_CHARS_MAX:
         raise InvalidInput("reason", f"must have at most {ERROR_CHARS_MAX:,} characters, not {len(reason):,}")
@@ -165,9 +168,9 @@ def requeue(
 
     With --variables or --var, one job gets other variables: they replace all of its own, and are checked when it runs.
 
-    [bold]Examples:[/bold]
-    everwork jobs requeue 17 18
-    everwork jobs requeue 17 --variables '{"to": "ann@example.org"}'
+    Examples:
+        everwork jobs requeue 17 18
+        everwork jobs requeue 17 --variables '{"to": "ann@example.org"}'
     """
     given = parse_variables(variables, var)
     if given is None:
@@ -193,9 +196,9 @@ def run_now(
 ) -> None:
     """Let pending jobs start now instead of later.
 
-    [bold]Examples:[/bold]
-    everwork jobs run-now 17
-    everwork jobs run-now 17 18 --reset
+    Examples:
+        everwork jobs run-now 17
+        everwork jobs run-now 17 18 --reset
     """
     change_each(keys, "due now", lambda jobs, key: jobs.run_now(key, reset=reset), engine, as_json)
 
@@ -209,9 +212,9 @@ def reschedule(
 ) -> None:
     """Let pending jobs start at another time.
 
-    [bold]Examples:[/bold]
-    everwork jobs reschedule 17 18 --at 12h
-    everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
+    Examples:
+        everwork jobs reschedule 17 18 --at 12h
+        everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
     """
     if (found := parse_duration_ms(at)) is not None:  # By the engine's clock, not by this host's.
         change_each(keys, "rescheduled", lambda jobs, key: jobs.reschedule(key, delay_ms=found), engine, as_json)
@@ -229,7 +232,8 @@ def priority(
 ) -> None:
     """Change the priority of pending jobs.
 
-    [bold]Example:[/bold] everwork jobs priority 17 18 --to 100
+    Example:
+        everwork jobs priority 17 18 --to 100
     """
     wanted = checks.whole_number("priority", number(priority), PRIORITY_MIN, PRIORITY_MAX)
     done = f"priority {wanted}"
@@ -240,7 +244,8 @@ def priority(
 def delete(keys: JobKeys, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Remove finished jobs with their history, for good.
 
-    [bold]Example:[/bold] everwork jobs delete 17 18
+    Example:
+        everwork jobs delete 17 18
     """
     change_each(keys, "deleted", lambda jobs, key: jobs.delete(key), engine, as_json)
 

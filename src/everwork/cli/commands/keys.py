@@ -30,7 +30,8 @@ app = listing_app()
 def keys() -> None:
     """Make, list and revoke API keys.
 
-    [bold]Example:[/bold] everwork keys create --name ci --permission jobs
+    Example:
+        everwork keys create --name ci --permission jobs
     """
 
 
@@ -58,9 +59,9 @@ def create(
 ) -> None:
     """Make an API key and show it, once. The store keeps a hash of it only.
 
-    [bold]Examples:[/bold]
-    everwork keys create --name ci --permission jobs --tenant acme --expires 90d
-    everwork keys create --name dashboard --permission jobs:read --permission admin --rate 100
+    Examples:
+        everwork keys create --name ci --permission jobs --tenant acme --expires 90d
+        everwork keys create --name dashboard --permission jobs:read --permission admin --rate 100
     """
     options: dict[str, Any] = {
         "tenants": tenant or [],
@@ -81,7 +82,8 @@ def create(
 def list_keys(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """List API keys, oldest first: revoked and expired ones too.
 
-    [bold]Example:[/bold] everwork keys list
+    Example:
+        everwork keys list
     """
     found = use_admin(engine, lambda admin: admin.list_keys())
     if as_json:
@@ -100,7 +102,8 @@ def revoke(
 ) -> None:
     """Revoke an API key: servers refuse it within a second.
 
-    [bold]Example:[/bold] everwork keys revoke 4f6a1c02b9d3
+    Example:
+        everwork keys revoke 4f6a1c02b9d3
     """
     key = use_admin(engine, lambda admin: admin.revoke_key(id))
     if as_json:

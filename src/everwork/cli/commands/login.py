@@ -38,9 +38,9 @@ def login(
 
     Whoever may use the engine directly may do this: no key is asked for. The audit log says who did.
 
-    [bold]Examples:[/bold]
-    everwork login
-    everwork login --url https://jobs.example.org
+    Examples:
+        everwork login
+        everwork login --url https://jobs.example.org
     """
     settings = load(config_path(), os.environ, {"engine": engine})
     site = _site(settings) if url is None else _checked_site(url)

@@ -30,9 +30,9 @@ def migrate(
 
     Every program does so when it opens a store; with this command it happens before they start.
 
-    [bold]Examples:[/bold]
-    everwork migrate postgresql://ann@db.example.org/jobs
-    everwork migrate --check
+    Examples:
+        everwork migrate postgresql://ann@db.example.org/jobs
+        everwork migrate --check
     """
     url = resolved_url(chosen_url(context, store, engine))
     before = run(open_engine(url).schema())

@@ -75,10 +75,10 @@ def probe(
     A server is ready when its engine answers and upkeep runs, a manager when the engine lists it on this host and all
     its workers have started. No API key is needed.
 
-    [bold]Examples:[/bold]
-    everwork probe
-    everwork probe --address grpc://jobs.example.org:27500 --timeout 2
-    everwork probe --manager shop --engine redis://localhost:6379/0
+    Examples:
+        everwork probe
+        everwork probe --address grpc://jobs.example.org:27500 --timeout 2
+        everwork probe --manager shop --engine redis://localhost:6379/0
     """
     seconds = checks.number("timeout", number(timeout), 0.1, TIMEOUT_MAX)
     tls = Tls(tls_ca, tls_certificate, tls_key)

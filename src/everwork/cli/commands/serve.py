@@ -54,9 +54,9 @@ def serve(  # noqa: PLR0913 - one per flag
     Settings come from flags, then EVERWORK_... variables, then everwork.toml. At least one API key must exist:
     make one by everwork keys create, or set EVERWORK_API_KEY.
 
-    [bold]Examples:[/bold]
-    everwork serve --engine postgresql://app@db.example.org/jobs --host 0.0.0.0
-    everwork serve --config /etc/everwork.toml
+    Examples:
+        everwork serve --engine postgresql://app@db.example.org/jobs --host 0.0.0.0
+        everwork serve --config /etc/everwork.toml
     """
     flags = {
         "engine": engine,

@@ -28,16 +28,16 @@ completion_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 @init_app.command()
 def init(
-    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Created if it does not exist.")] = ".",
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Created if it does not exist.")] = ".",
     engine: Annotated[str, typer.Option(metavar="ENGINE", help="sqlite, postgres or redis.")] = "sqlite",
 ) -> None:
     """Create a starter project: jobs, tests, settings and a Compose file.
 
     If one of the files exists, nothing is written.
 
-    [bold]Examples:[/bold]
-    everwork init shop
-    everwork init shop --engine postgres
+    Examples:
+        everwork init shop
+        everwork init shop --engine postgres
     """
     if engine not in CHOICES:
         raise InvalidInput("engine", f"must be one of {', '.join(CHOICES)}, not {checks.shown(engine)}")
@@ -66,7 +66,8 @@ def _next_steps(folder: Path) -> str:
 def version(as_json: AsJson = False) -> None:
     """Show the versions of Everwork, Python and SQLite.
 
-    [bold]Example:[/bold] everwork version --json
+    Example:
+        everwork version --json
     """
     versions = installed_versions()
     if as_json:
@@ -98,10 +99,10 @@ def completion(
 
     Types are read from the configured store, if it responds within a second.
 
-    [bold]Examples:[/bold]
-    eval "$(everwork completion bash)"
-    eval "$(everwork completion zsh)"
-    everwork completion fish > ~/.config/fish/completions/everwork.fish
+    Examples:
+        eval "$(everwork completion bash)"
+        eval "$(everwork completion zsh)"
+        everwork completion fish > ~/.config/fish/completions/everwork.fish
     """
     if shell == "words":  # What the scripts call.
         from everwork.cli.main import app  # noqa: PLC0415 - it loads this module

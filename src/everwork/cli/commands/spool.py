@@ -49,7 +49,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 def spool(ctx: typer.Context) -> None:
     """List, deliver or delete the jobs and outcomes that offline mode has kept in a spool.
 
-    [bold]Example:[/bold] everwork spool list spool.db
+    Example:
+        everwork spool list spool.db
     """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
@@ -64,9 +65,9 @@ def list_entries(
 ) -> None:
     """List waiting entries and those set aside, with the reason: outcomes first, then jobs in order of delivery.
 
-    [bold]Examples:[/bold]
-    everwork spool list spool.db
-    everwork spool list /var/lib/shop/spool.db --limit 1000 --json
+    Examples:
+        everwork spool list spool.db
+        everwork spool list /var/lib/shop/spool.db --limit 1000 --json
     """
     most = checks.whole_number("limit", number(limit), 1, LIMIT_MAX)
     with _opened(path) as file:
@@ -106,10 +107,10 @@ def flush(
     With --rebind, jobs in doubt may be created twice, and outcomes are reported for the same job keys: the engine must
     be the same one at another address, or a copy of it.
 
-    [bold]Examples:[/bold]
-    everwork spool flush spool.db --engine postgresql://ann@db.example.org/jobs
-    everwork spool flush spool.db --retry-aside
-    everwork spool flush spool.db --engine grpc://jobs.example.org:27500
+    Examples:
+        everwork spool flush spool.db --engine postgresql://ann@db.example.org/jobs
+        everwork spool flush spool.db --retry-aside
+        everwork spool flush spool.db --engine grpc://jobs.example.org:27500
     """
     url, tls = resolved_url(engine), Tls(tls_ca or False, tls_certificate, tls_key)
     address = _server(url, tls)
@@ -136,7 +137,7 @@ def flush(
 def drop(
     path: SpoolPath,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="The entries to delete.", show_default=False)
+        list[str] | None, typer.Argument(metavar="ID", help="The entries to delete.", show_default=False)
     ] = None,
     *,
     aside: Annotated[bool, typer.Option("--aside", help="Delete every entry that is set aside.")] = False,
@@ -146,9 +147,9 @@ def drop(
 ) -> None:
     """Delete entries of a spool permanently, without delivering them.
 
-    [bold]Examples:[/bold]
-    everwork spool drop spool.db 5f1c0a9be2d47310-17
-    everwork spool drop spool.db --aside --yes
+    Examples:
+        everwork spool drop spool.db 5f1c0a9be2d47310-17
+        everwork spool drop spool.db --aside --yes
     """
     if bool(ids) + aside + all != 1:
         raise InvalidInput("id", "pass entry ids, --aside or --all")

@@ -25,7 +25,8 @@ def stats(
 ) -> None:
     """Count jobs by type and state, and show what workers did lately.
 
-    [bold]Example:[/bold] everwork stats --hours 1
+    Example:
+        everwork stats --hours 1
     """
     back = checks.whole_number("hours", number(hours), 1, STATISTICS_KEEP_HOURS)
     report = stats_report(use(engine, lambda service: service.stats(back)))

@@ -44,7 +44,8 @@ app = listing_app()
 def triggers() -> None:
     """List triggers, switch them on and off, and fire them by hand.
 
-    [bold]Example:[/bold] everwork triggers fire nightly-report
+    Example:
+        everwork triggers fire nightly-report
     """
 
 
@@ -52,7 +53,8 @@ def triggers() -> None:
 def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """List triggers with their schedules and the last time points that have passed, also while they were off.
 
-    [bold]Example:[/bold] everwork triggers list
+    Example:
+        everwork triggers list
     """
     found, titles = use_admin(engine, _read_triggers)
     if as_json:
@@ -67,7 +69,8 @@ def list_triggers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Show a trigger: when it fires next, and the latest jobs that it has made.
 
-    [bold]Example:[/bold] everwork triggers show nightly-report
+    Example:
+        everwork triggers show nightly-report
     """
     view, fires = use_admin(engine, lambda admin: _read_trigger(admin, trigger))
     if as_json:
@@ -84,7 +87,8 @@ def show(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False
 def on(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Let a trigger fire again; the times that it missed while it was off are not caught up.
 
-    [bold]Example:[/bold] everwork triggers on nightly-report
+    Example:
+        everwork triggers on nightly-report
     """
     _switch(trigger, engine, is_on=True, as_json=as_json)
 
@@ -93,7 +97,8 @@ def on(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) 
 def off(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Let a trigger fire no more, in whatever manager.
 
-    [bold]Example:[/bold] everwork triggers off nightly-report
+    Example:
+        everwork triggers off nightly-report
     """
     _switch(trigger, engine, is_on=False, as_json=as_json)
 
@@ -102,7 +107,8 @@ def off(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False)
 def fire(trigger: TriggerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Let a trigger create its job now, also if it is off; its schedule stays as it is.
 
-    [bold]Example:[/bold] everwork triggers fire nightly-report
+    Example:
+        everwork triggers fire nightly-report
     """
     entry, key = use_admin(engine, lambda admin: admin.fire_trigger(trigger))
     if as_json:

@@ -45,7 +45,8 @@ groups_app = listing_app()
 def types() -> None:
     """List types, pause and resume them, set their policies, open and close their breakers.
 
-    [bold]Example:[/bold] everwork types pause email-send
+    Example:
+        everwork types pause email-send
     """
 
 
@@ -92,12 +93,12 @@ def policy(  # noqa: PLR0913 - the fields of a policy
 ) -> None:
     """Show a type's policy, or change what is given of it; a value of off takes it back.
 
-    [bold]Examples:[/bold]
-    everwork types policy email-send
-    everwork types policy email-send --max-attempts 10 --base 2 --breaker-failures 3 --rate 100/60
-    everwork types policy email-send --error 'temporary=text:maintenance' --error 'permanent=exception:ValueError'
-    everwork types policy email-send --max-running off
-    everwork types policy email-send --clear
+    Examples:
+        everwork types policy email-send
+        everwork types policy email-send --max-attempts 10 --base 2 --breaker-failures 3 --rate 100/60
+        everwork types policy email-send --error 'temporary=text:maintenance' --error 'permanent=exception:ValueError'
+        everwork types policy email-send --max-running off
+        everwork types policy email-send --clear
     """
     texts = {
         "max_attempts": max_attempts, "base": base, "factor": factor, "cap": cap, "jitter": jitter,
@@ -121,7 +122,8 @@ def policy(  # noqa: PLR0913 - the fields of a policy
 def list_types(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """List types with the numbers of their jobs.
 
-    [bold]Example:[/bold] everwork types list
+    Example:
+        everwork types list
     """
     found = use_admin(engine, lambda admin: admin.types())
     if as_json:
@@ -136,7 +138,8 @@ def list_types(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 def pause(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Let no job of a type start; running jobs continue.
 
-    [bold]Example:[/bold] everwork types pause email-send
+    Example:
+        everwork types pause email-send
     """
     use_admin(engine, lambda admin: admin.pause(type))
     _write_done(type, {"paused": True}, "paused", as_json)
@@ -146,7 +149,8 @@ def pause(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> 
 def resume(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Let jobs of a type start again.
 
-    [bold]Example:[/bold] everwork types resume email-send
+    Example:
+        everwork types resume email-send
     """
     use_admin(engine, lambda admin: admin.resume(type))
     _write_done(type, {"paused": False}, "resumed", as_json)
@@ -161,7 +165,8 @@ def open_breaker(
 ) -> None:
     """Open a type's breaker by hand: nothing of it starts meanwhile; then one job tries whether things work again.
 
-    [bold]Example:[/bold] everwork types open-breaker http-request --seconds 600
+    Example:
+        everwork types open-breaker http-request --seconds 600
     """
     seconds_open = use_admin(engine, lambda admin: admin.open_breaker(type, number(seconds)))
     _write_done(type, {"seconds": seconds_open}, f"its breaker is open for {seconds_open:g} s", as_json)
@@ -171,7 +176,8 @@ def open_breaker(
 def reset_breaker(type: TypeName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Close a type's breaker, so that its jobs may start at once.
 
-    [bold]Example:[/bold] everwork types reset-breaker http-request
+    Example:
+        everwork types reset-breaker http-request
     """
     was_open = use_admin(engine, lambda admin: admin.reset_breaker(type))
     done = "its breaker is closed again" if was_open else "its breaker was not open; nothing to do"
@@ -285,21 +291,23 @@ def _rule(text: str) -> dict[str, str]:
 def groups() -> None:
     """List and drop groups: further readers of a type, each with a copy of every job.
 
-    [bold]Example:[/bold] everwork groups list
+    Example:
+        everwork groups list
     """
 
 
 @groups_app.command("list")
 def list_groups(
     type: Annotated[
-        str | None, typer.Argument(metavar="[TYPE]", help="Only those of this type.", show_default=False)
+        str | None, typer.Argument(metavar="TYPE", help="Only those of this type.", show_default=False)
     ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List groups with the numbers of their jobs.
 
-    [bold]Example:[/bold] everwork groups list email-send
+    Example:
+        everwork groups list email-send
     """
     found = [view for view in use_admin(engine, lambda admin: admin.groups()) if type in (None, view.type)]
     if as_json:
@@ -319,7 +327,8 @@ def drop(
 ) -> None:
     """Forget a group: its pending jobs are cancelled, running ones go on.
 
-    [bold]Example:[/bold] everwork groups drop order-placed reporting
+    Example:
+        everwork groups drop order-placed reporting
     """
     cancelled = use_admin(engine, lambda admin: admin.drop_group(type, group))
     if as_json:

@@ -61,11 +61,11 @@ def up(
 ) -> None:
     """Run everything on this machine: the server and its upkeep, on a file; it makes an API key if there is none.
 
-    [bold]Examples:[/bold]
-    everwork up
-    everwork up --demo
-    everwork up --http-port 8000 --grpc-port 8001
-    make up ARGS="--http-port 8000"
+    Examples:
+        everwork up
+        everwork up --demo
+        everwork up --http-port 8000 --grpc-port 8001
+        make up ARGS="--http-port 8000"
     """
     stops_after = None if seconds is None else checks.number("seconds", number(seconds), 0.1, SECONDS_MAX)
     flags = {

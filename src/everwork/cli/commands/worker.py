@@ -100,12 +100,12 @@ def worker(
     restarted. --reload watches the Python files below --app-dir. Jobs that do not finish within 2 seconds run again
     with the new code; the interrupted attempt does not count.
 
-    [bold]Examples:[/bold]
-    everwork worker app:manager
-    everwork worker shop:app --processes 4
-    everwork worker shop:app --types "mail-*,invoice-send"
-    everwork worker shop:app --reload
-    everwork worker shop.workers:make_manager --app-dir src --log-format json
+    Examples:
+        everwork worker app:manager
+        everwork worker shop:app --processes 4
+        everwork worker shop:app --types "mail-*,invoice-send"
+        everwork worker shop:app --reload
+        everwork worker shop.workers:make_manager --app-dir src --log-format json
     """
     supervised = Supervised.from_environment()
     logging_options = Logging.from_flags(log_format, log_level)
@@ -252,10 +252,10 @@ def tick(
     NAME is a ProcessManager, an Everwork application, or a function without arguments that returns one. The workers of
     a manager run in this process. The engine is the one that the program uses; policies in the settings file apply.
 
-    [bold]Examples:[/bold]
-    everwork tick app
-    everwork tick shop.jobs:app --max-jobs 100 --json
-    everwork tick shop.workers:manager
+    Examples:
+        everwork tick app
+        everwork tick shop.jobs:app --max-jobs 100 --json
+        everwork tick shop.workers:manager
     """
     most = jobs_per_tick(number(max_jobs))
     logging_options = Logging.from_flags(log_format, log_level)

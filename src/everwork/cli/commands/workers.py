@@ -75,7 +75,8 @@ app = listing_app()
 def workers() -> None:
     """List running workers and worker classes, and switch classes on and off.
 
-    [bold]Example:[/bold] everwork workers off mailer
+    Example:
+        everwork workers off mailer
     """
 
 
@@ -83,7 +84,8 @@ def workers() -> None:
 def list_workers(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """List running workers, and the worker classes that managers have declared.
 
-    [bold]Example:[/bold] everwork workers list
+    Example:
+        everwork workers list
     """
     found = use_admin(engine, _read_fleet)
     classes = found.classes
@@ -110,7 +112,8 @@ def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     KIND is manager (a process of a ProcessManager), application (job functions: everwork worker, app.run()), stream
     (Client.work, the worker stream) or poller (REST, gRPC).
 
-    [bold]Example:[/bold] everwork workers processes
+    Example:
+        everwork workers processes
     """
     found = use_admin(engine, _read_fleet)
     if as_json:
@@ -126,7 +129,8 @@ def processes(engine: EngineUrl = None, as_json: AsJson = False) -> None:
 def running(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """List running jobs with their workers, longest running first.
 
-    [bold]Example:[/bold] everwork workers running
+    Example:
+        everwork workers running
     """
     found = use_admin(engine, lambda admin: admin.running())
     if as_json:
@@ -146,7 +150,8 @@ def restart(
 ) -> None:
     """Let another process take the place of this one; what runs in it may finish.
 
-    [bold]Example:[/bold] everwork workers restart web1-0f3a5c7e91
+    Example:
+        everwork workers restart web1-0f3a5c7e91
     """
     entry = use_admin(engine, lambda admin: admin.restart_process(process))
     if as_json:
@@ -159,7 +164,8 @@ def restart(
 def on(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Let a worker class take jobs again.
 
-    [bold]Example:[/bold] everwork workers on mailer
+    Example:
+        everwork workers on mailer
     """
     _switch(worker, engine, is_on=True, as_json=as_json)
 
@@ -168,7 +174,8 @@ def on(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) ->
 def off(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """Let a worker class take no new jobs, wherever it runs; running jobs continue.
 
-    [bold]Example:[/bold] everwork workers off mailer
+    Example:
+        everwork workers off mailer
     """
     _switch(worker, engine, is_on=False, as_json=as_json)
 
@@ -179,7 +186,8 @@ def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False
 
     Jobs that wait in its own source, or in a group of its own, are cancelled.
 
-    [bold]Example:[/bold] everwork workers forget mailer
+    Example:
+        everwork workers forget mailer
     """
     entry, cancelled = use_admin(engine, lambda admin: admin.forget_worker(worker))
     if as_json:
