@@ -56,4 +56,4 @@ html_show_sourcelink = False
 html_show_sphinx = False
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": False, "top_of_page_buttons": []}
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")

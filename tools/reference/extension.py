@@ -21,12 +21,15 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
+from tools import cli_reference
 from tools.reference import errors, grpc, metrics, python, rest, settings
 from tools.reference.anchors import slug
+from tools.reference.markdown import for_site
 
 MARKER: Final = re.compile(r"^<!-- generated: (\w+)((?: [\w.]+)*) -->$", re.MULTILINE)
 GLOSSARY: Final = "reference/glossary"
 PARTS: Final[Mapping[str, Callable[..., str]]] = {
+    "commands": lambda: "\n".join(map(cli_reference.page_markdown, cli_reference.commands())),
     "errors": errors.table,
     "grpc": grpc.services,
     "metrics": metrics.families,
@@ -58,7 +61,7 @@ def with_generated(text: str, page: str) -> str:
 
 
 def _generate(_app: Sphinx, page: str, source: list[str]) -> None:
-    source[0] = with_generated(source[0], page)
+    source[0] = with_generated(for_site(source[0]), page)
 
 
 def _generated_pages(

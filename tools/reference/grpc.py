@@ -23,7 +23,7 @@ PROTOS: Final = Path(__file__).parents[2] / "proto"
 SOURCES: Final = {"jobs": "atom/jobs/v1/jobs.proto", "work": "everwork/v1/work.proto", "zeebe": "zeebe/gateway.proto"}
 
 # Numbers of fields in descriptor.proto: comments are found by paths of these.
-_MESSAGES, _ENUMS, _SERVICES, _MEMBERS, _NESTED = 4, 5, 6, 2, 3
+_MESSAGES, _ENUMS, _SERVICES, _MEMBERS, _NESTED, _NESTED_ENUMS = 4, 5, 6, 2, 3, 4
 _F = FieldDescriptorProto
 _SCALARS: Final = {
     number: name.removeprefix("TYPE_").lower()
@@ -51,7 +51,7 @@ def services(source: str) -> str:
     parts = [_service(described, at, one) for at, one in enumerate(file.service)]
     parts += ["## Messages\n\n"]
     parts += [_message(described, (_MESSAGES, at), one, one.name) for at, one in enumerate(file.message_type)]
-    parts += [_enum(described, (_ENUMS, at), one) for at, one in enumerate(file.enum_type)]
+    parts += [_enum(described, (_ENUMS, at), one, one.name) for at, one in enumerate(file.enum_type)]
     return "".join(parts)
 
 
@@ -70,7 +70,8 @@ def _described(source: str) -> Described:
 
 
 def _service(described: Described, at: int, service: ServiceDescriptorProto) -> str:
-    head = f"## {service.name}\n\n`{described.file.package}.{service.name}`. {described.comment(_SERVICES, at)}\n\n"
+    about = described.comment(_SERVICES, at)
+    head = f"## {service.name}\n\n`{described.file.package}.{service.name}`{f': {about}' if about else ''}\n\n"
     methods = [
         _method(one, described.comment(_SERVICES, at, _MEMBERS, number)) for number, one in enumerate(service.method)
     ]
@@ -94,7 +95,11 @@ def _message(described: Described, place: Place, message: DescriptorProto, name:
         for at, one in enumerate(message.nested_type)
         if not one.options.map_entry
     ]
-    return "".join([head, *table, *nested])
+    enums = [
+        _enum(described, (*place, _NESTED_ENUMS, at), one, f"{name}.{one.name}")
+        for at, one in enumerate(message.enum_type)
+    ]
+    return "".join([head, *table, *nested, *enums])
 
 
 def _fields(described: Described, place: Place, message: DescriptorProto) -> Iterator[str]:
@@ -132,10 +137,11 @@ def _short(type_name: str) -> str:
     return ".".join(part for part in parts if part[:1].isupper())
 
 
-def _enum(described: Described, place: Place, enum: EnumDescriptorProto) -> str:
+def _enum(described: Described, place: Place, enum: EnumDescriptorProto, name: str) -> str:
     rows = [
         f"| `{one.name}` | {one.number} | {described.comment(*place, _MEMBERS, at)} |\n"
         for at, one in enumerate(enum.value)
     ]
     comment = described.comment(*place)
-    return "".join([f"### {enum.name}\n\n", f"{comment}\n\n" if comment else "", "| value | number | description |\n|---|---|---|\n", *rows, "\n"])
+    head = f"### {name}\n\n" + (f"{comment}\n\n" if comment else "")
+    return "".join([head, "| value | number | description |\n|---|---|---|\n", *rows, "\n"])

@@ -45,7 +45,7 @@ def _entry(name: str) -> str:
     found = _object(name)
     directive, options = "autodata", ""
     if isclass(found):
-        directive, options = "autoclass", "   :members:\n   :inherited-members: Exception, str, int\n"
+        directive, options = "autoclass", "   :members:\n   :inherited-members: BaseModel, Enum, Exception, int, str, tuple\n"
     elif isroutine(found) or hasattr(found, "__wrapped__"):
         directive = "autofunction"
     short = name.rpartition(".")[2]
