@@ -20,8 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import pytest
-
 from tests.docs.pages import ROOT, Block, blocks_of
 from tests.docs.setups import SETUPS, SWAPS
 
@@ -95,6 +93,7 @@ def _run_tests(blocks: Iterable[Block]) -> int:
     files = [one.file for one in blocks if one.file is not None and Path(one.file).name.startswith("test_")]
     if not files:
         return 0
+    pytest = importlib.import_module("pytest")  # Few pages need it, and it takes a while to load.
     options = ["-q", "--rootdir=.", "-c=/dev/null", "-pno:cacheprovider", "-pno:schemathesis", "-pno:xdist"]
     return int(pytest.main([*options, "--import-mode=importlib", *files]))
 
