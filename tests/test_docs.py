@@ -21,7 +21,7 @@ from everwork.core.retry import DEFAULT_POLICY
 from everwork.core.states import State
 from everwork.testing import rehearse
 from tests.views import COLUMNS
-from tools import draw_rules, draw_states
+from tools import draw_rules, draw_states, state_picture
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
@@ -47,6 +47,10 @@ def test_the_picture_of_the_states_is_drawn_from_their_table() -> None:
     page = draw_states.PAGE.read_text("utf-8")
     assert "pending --> processing: activate" in page
     assert draw_states.drawn(page) == page
+
+
+def test_the_picture_of_the_states_as_a_file_is_drawn_from_their_table() -> None:
+    assert state_picture.PICTURE.read_text("utf-8") == state_picture.picture()
 
 
 def test_who_may_call_what_is_written_from_the_rules_of_the_verbs() -> None:
