@@ -1,4 +1,4 @@
-"""How the documentation site is built: `make docs`. The pages are Markdown; the reference is generated from the code."""
+"""How the documentation site is built (`make docs`): pages are Markdown, the reference is generated from the code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ project = "Everwork"
 author = "Everwork contributors"
 release = version = installed_version("everwork")
 html_title = "Everwork"
-copyright = "Everwork contributors"  # noqa: A001 - Sphinx's name
+copyright = "Everwork contributors"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "tools.reference.extension"]
 source_suffix = {".md": "markdown"}

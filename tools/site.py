@@ -30,7 +30,14 @@ _FOREIGN: Final = re.compile(r"(?:https?:)?//")
 def build(folder: Path) -> list[str]:
     """Build the site into a folder; returns what is wrong with it, one problem per line."""
     # Two processes: a page takes a while to write, and more do not fit into small machines.
-    options = ["--builder=html", "--fresh-env", "--jobs=2", "--fail-on-warning", "--quiet", f"--doctree-dir={folder.parent / 'doctrees'}"]
+    options = [
+        "--builder=html",
+        "--fresh-env",
+        "--jobs=2",
+        "--fail-on-warning",
+        "--quiet",
+        f"--doctree-dir={folder.parent / 'doctrees'}",
+    ]
     with redirect_stdout(StringIO()):
         code = build_main([*options, str(ROOT / "docs"), str(folder)])
     problems = ["the pages have the problems above"] if code else []

@@ -1,4 +1,4 @@
-"""What the examples of a page expect of their surroundings, and what stands in for servers that a test does not have."""
+"""What the examples of a page need around them, and what stands in for servers that a test does not have."""
 
 from __future__ import annotations
 

@@ -44,7 +44,11 @@ async def test_every_question_leads_to_its_page(site: Path, browser: Browser) ->
 
 
 async def test_every_answer_is_a_page(site: Path) -> None:
-    answers = [one for question in QUESTIONS for one in ([question["page"]] if isinstance(question["page"], str) else question["page"])]
+    answers = [
+        one
+        for question in QUESTIONS
+        for one in ([question["page"]] if isinstance(question["page"], str) else question["page"])
+    ]
     assert [one for one in answers if not (site / f"{one}.html").exists()] == []
 
 
@@ -72,7 +76,13 @@ async def test_the_pages_have_no_serious_barriers_and_load_nothing_from_another_
 async def test_no_page_is_wider_than_a_phone(site: Path, browser: Browser) -> None:
     page = await browser.new_page(viewport={"width": 390, "height": 844})
     wide = []
-    for name in ("index", "how-to/failures", "reference/rest-operations", "reference/api/application", "reference/metrics"):
+    for name in (
+        "index",
+        "how-to/failures",
+        "reference/rest-operations",
+        "reference/api/application",
+        "reference/metrics",
+    ):
         await page.goto((site / f"{name}.html").as_uri())
         if await page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)

@@ -9,11 +9,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-import everwork.server.http
+import everwork.server
 from everwork.server.errors import TABLE
 
-_SOURCES: Final = Path(everwork.server.http.__file__).parent
-_STATUS_AND_CODE: Final = 2
+_SOURCES: Final = Path(everwork.server.__file__).parent
 
 
 def table() -> str:
@@ -49,8 +48,11 @@ def refusals() -> list[tuple[int, str]]:
 
 def _literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for call in ast.walk(tree):
-        is_refusal = isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Refusal", "problem")
-        if is_refusal and isinstance(call, ast.Call) and len(call.args) > _STATUS_AND_CODE:
-            match [one.value if isinstance(one, ast.Constant) else None for one in call.args[:2]]:
-                case [int(status), str(code)]:
-                    yield status, code
+        if not isinstance(call, ast.Call):
+            continue
+        values = [one.value if isinstance(one, ast.Constant) else None for one in call.args[:2]]
+        match getattr(call.func, "id", ""), values:
+            case (("Refusal" | "problem"), [int(status), str(code)]):
+                yield status, code
+            case "Unready", [str(code), *_]:
+                yield HTTPStatus.SERVICE_UNAVAILABLE.value, code

@@ -83,9 +83,7 @@ def _anchor_terms(app: Sphinx, doctree: nodes.document) -> None:
             anchors[anchor] = (term.line or 0, anchor, term.astext())
 
 
-def _public_name(
-    app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
-) -> nodes.Node | None:
+def _public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement) -> nodes.Node | None:
     """A type in a signature is known by the module that defines it; it is documented under its public name."""
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py" or not target.startswith("everwork."):
@@ -93,9 +91,7 @@ def _public_name(
     public = _public().get(target)
     if public is None:
         return shown  # Not public: shown by its name, without a page of its own.
-    return env.domains.python_domain.resolve_xref(
-        env, node["refdoc"], app.builder, "obj", public, node, shown
-    )
+    return env.domains.python_domain.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, shown)
 
 
 @cache

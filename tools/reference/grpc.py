@@ -89,7 +89,9 @@ def _message(described: Described, place: Place, message: DescriptorProto, name:
     comment = described.comment(*place)
     head = f"### {name}\n\n" + (f"{comment}\n\n" if comment else "")
     rows = list(_fields(described, place, message))
-    table = ["| field | type | number | description |\n|---|---|---|---|\n", *rows, "\n"] if rows else ["No fields.\n\n"]
+    table = (
+        ["| field | type | number | description |\n|---|---|---|---|\n", *rows, "\n"] if rows else ["No fields.\n\n"]
+    )
     nested = [
         _message(described, (*place, _NESTED, at), one, f"{name}.{one.name}")
         for at, one in enumerate(message.nested_type)

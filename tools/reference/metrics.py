@@ -61,9 +61,7 @@ def _parsed(text: str) -> Iterator[Family]:
 
 def _fleet() -> FleetState:
     """One job of one type, with one failure."""
-    sample = Sample(
-        1, 0, [Count("", _TYPE, "", State.PENDING, 1)], [TypeInfo(_TYPE)], [Oldest(_TYPE, "", 0)]
-    )
+    sample = Sample(1, 0, [Count("", _TYPE, "", State.PENDING, 1)], [TypeInfo(_TYPE)], [Oldest(_TYPE, "", 0)])
     return FleetState(sample, {_TYPE: {failure("permanent"): 1}})
 
 

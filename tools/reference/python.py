@@ -24,8 +24,8 @@ def names(*wanted: str) -> str:
 
 def defined_as(name: str) -> str:
     """The module that defines a public name, and its name there."""
-    found = _object(name)
-    return f"{found.__module__}.{found.__qualname__}" if hasattr(found, "__qualname__") else name
+    one = found(name)
+    return f"{one.__module__}.{one.__qualname__}" if hasattr(one, "__qualname__") else name
 
 
 def _exported(module: str) -> Iterator[str]:
@@ -36,17 +36,21 @@ def _exported(module: str) -> Iterator[str]:
     yield from (name for name, one in own if isclass(one) and one.__module__ == module)
 
 
-def _object(name: str) -> Any:
+def found(name: str) -> Any:
+    """The object with a public name."""
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(module), attribute)
 
 
 def _entry(name: str) -> str:
-    found = _object(name)
+    one = found(name)
     directive, options = "autodata", ""
-    if isclass(found):
-        directive, options = "autoclass", "   :members:\n   :inherited-members: BaseModel, Enum, Exception, int, str, tuple\n"
-    elif isroutine(found) or hasattr(found, "__wrapped__"):
+    if isclass(one):
+        directive, options = (
+            "autoclass",
+            "   :members:\n   :inherited-members: BaseModel, Enum, Exception, int, str, tuple\n",
+        )
+    elif isroutine(one) or hasattr(one, "__wrapped__"):
         directive = "autofunction"
     short = name.rpartition(".")[2]
     return f"## {short}\n\n```{{eval-rst}}\n.. {directive}:: {name}\n{options}```\n\n"

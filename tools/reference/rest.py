@@ -24,7 +24,7 @@ _EXAMPLES: Final = {
     "spool_id": "9f0c2a7d41b86e35-12",
 }
 """What stands in the paths of examples."""
-_OK: Final = 300
+_REFUSED: Final = 400
 
 
 def operations(tag: str) -> str:
@@ -58,7 +58,8 @@ def _example(method: str, path: str, described: Mapping[str, Any]) -> str:
     words = [f"curl {verb}{SERVER}{path}"]
     if "security" in described:
         words.append('-H "X-API-Key: $KEY"')
-    if (body := described.get("requestBody")) is not None:
+    body = described.get("requestBody")
+    if body is not None and _body_schema(body).get("properties"):
         sent = body["content"]["application/json"].get("example", {})
         words += ["-H 'Content-Type: application/json'", f"-d {shlex.quote(json.dumps(sent))}"]
     return "```sh\n{}\n```\n\n".format(" \\\n  ".join(words))
@@ -76,14 +77,19 @@ def _parameters(parameters: list[Mapping[str, Any]]) -> str:
 
 
 def _body(body: Mapping[str, Any] | None) -> str:
-    if body is None:
+    if body is None or not _body_schema(body).get("properties"):
         return ""
-    schema = body["content"]["application/json"]["schema"]
-    [name, *_] = list(_refs(schema))
-    is_list = "anyOf" in schema
+    is_list = "anyOf" in body["content"]["application/json"]["schema"]
     kind = "a JSON object, or a list of up to 10,000 of them" if is_list else "a JSON object"
     head = f"Request body: {kind}{'' if body['required'] else ', optional'}.\n\n"
-    return head + _fields(_SCHEMAS[name])
+    return head + _fields(_body_schema(body))
+
+
+def _body_schema(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a body; a list has them for each of its items."""
+    [name, *_] = _refs(body["content"]["application/json"]["schema"])
+    found: Mapping[str, Any] = _SCHEMAS[name]
+    return found
 
 
 def _fields(schema: Mapping[str, Any]) -> str:
@@ -98,8 +104,8 @@ def _fields(schema: Mapping[str, Any]) -> str:
 
 
 def _responses(responses: Mapping[str, Any]) -> str:
-    rows = [_response(status, one) for status, one in responses.items() if int(status) < 400]
-    failing = [status for status in responses if int(status) >= 400]
+    rows = [_response(status, one) for status, one in responses.items() if int(status) < _REFUSED]
+    failing = [status for status in responses if int(status) >= _REFUSED]
     refused = ", ".join(f"{status} {HTTPStatus(int(status)).phrase}" for status in failing)
     return "".join([
         "| status | response |\n|---|---|\n",
@@ -127,7 +133,9 @@ def _schema(schema: Mapping[str, Any]) -> str:
 
 
 def _bodies() -> set[str]:
-    bodies = [one["requestBody"] for path in DOCUMENT["paths"].values() for one in path.values() if "requestBody" in one]
+    bodies = [
+        one["requestBody"] for path in DOCUMENT["paths"].values() for one in path.values() if "requestBody" in one
+    ]
     return {name for body in bodies for name in _refs(body["content"]["application/json"]["schema"])}
 
 

@@ -44,9 +44,7 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "tls_client_ca": SettingText(
         "CA that must have signed client certificates. If set, clients without one are refused.", _PATH
     ),
-    "long_poll_seconds": SettingText(
-        "Maximum time a poll for jobs waits when none is due, in seconds.", "0 to 300"
-    ),
+    "long_poll_seconds": SettingText("Maximum time a poll for jobs waits when none is due, in seconds.", "0 to 300"),
     "pollers_per_type": SettingText(
         "Maximum concurrent polls of one API key for one type; further polls are refused with `too many workers`. "
         "A server holds at most 100,000 waiting polls; when that limit is reached, each key gets an equal share.",
