@@ -29,7 +29,9 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         python = installed(wheel, Path(scratch))
         answer = served(python, Path(scratch))
-    sys.stdout.write(f"{wheel.name} and {source.name} are in {folder}; `everwork up` from the wheel answers: {answer}\n")
+    sys.stdout.write(
+        f"{wheel.name} and {source.name} are in {folder}; `everwork up` from the wheel answers: {answer}\n"
+    )
 
 
 def built(folder: Path) -> tuple[Path, Path]:
@@ -54,10 +56,9 @@ def served(python: Path, scratch: Path) -> str:
     command = [python.with_name("everwork"), "up", "--json", "--grpc-port", "0", "--http-port", "0"]
     with subprocess.Popen(command, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program
         try:
-            assert process.stdout is not None
-            port = json.loads(process.stdout.readline())["http_port"]
+            port = json.loads(next(iter(process.stdout or ())))["http_port"]
             url = f"http://127.0.0.1:{port}/healthz"
-            with urllib.request.urlopen(url, timeout=SECONDS_MAX) as answer:  # noqa: S310 - a fixed scheme
+            with urllib.request.urlopen(url, timeout=SECONDS_MAX) as answer:
                 return str(answer.read().decode())
         finally:
             process.terminate()

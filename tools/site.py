@@ -1,6 +1,6 @@
 """Builds the documentation site strictly: any warning, broken link or page outside of the contents is an error.
 
-    python -m tools.site [FOLDER]
+    python -m tools.site [FOLDER [PAGES]]
 
 Needs no network, and neither does the site: a page that would load something from another host is an error, too.
 """
@@ -19,6 +19,7 @@ from sphinx.cmd.build import build_main
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "build" / "docs" / "html"
+PAGES: Final = ROOT / "docs"
 _LOADED: Final = re.compile(
     r"""<(?:script|img|source|iframe|embed|object|video|audio)\b[^>]*?\b(?:src|srcset|data)=["'](?P<src>[^"']+)"""
     r"""|<link\b(?![^>]*\brel=["'](?:canonical|next|prev|search|index|author|help)["'])[^>]*?\bhref=["'](?P<href>[^"']+)"""
@@ -27,7 +28,7 @@ _LOADED: Final = re.compile(
 _FOREIGN: Final = re.compile(r"(?:https?:)?//")
 
 
-def build(folder: Path) -> list[str]:
+def build(folder: Path, pages: Path = PAGES) -> list[str]:
     """Build the site into a folder; returns what is wrong with it, one problem per line."""
     # Two processes: a page takes a while to write, and more do not fit into small machines.
     options = [
@@ -39,7 +40,7 @@ def build(folder: Path) -> list[str]:
         f"--doctree-dir={folder.parent / 'doctrees'}",
     ]
     with redirect_stdout(StringIO()):
-        code = build_main([*options, str(ROOT / "docs"), str(folder)])
+        code = build_main([*options, str(pages), str(folder)])
     problems = ["the pages have the problems above"] if code else []
     return problems + [f"{file.relative_to(folder)} loads {url}" for file, url in foreign_loads(folder)]
 
@@ -53,13 +54,13 @@ def foreign_loads(folder: Path) -> Iterator[tuple[Path, str]]:
                 yield file, url
 
 
-def main(folder: Path) -> None:
+def main(folder: Path = FOLDER, pages: Path = PAGES) -> None:
     """Build, and report where the site is."""
-    problems = build(folder)
+    problems = build(folder, pages)
     if problems:
         raise SystemExit("\n".join(problems))
     sys.stdout.write(f"{folder / 'index.html'}\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else FOLDER)
+    main(*(Path(one).resolve() for one in sys.argv[1:]))

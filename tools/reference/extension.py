@@ -45,6 +45,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-get-outdated", _generated_pages)
     app.connect("doctree-read", _anchor_terms)
     app.connect("missing-reference", _public_name)
+    app.connect("html-page-context", _for_everyone)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -92,6 +93,22 @@ def _public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: 
     if public is None:
         return shown  # Not public: shown by its name, without a page of its own.
     return env.domains.python_domain.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, shown)
+
+
+def _for_everyone(_app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
+    """Code that scrolls can be reached by keyboard, and the lines of a signature are no definitions."""
+    if "body" in context:
+        lines = _SIGNATURE.sub(lambda found: _as_lines(found[0]), context["body"])
+        context["body"] = lines.replace("<pre>", '<pre tabindex="0">')
+
+
+_SIGNATURE: Final = re.compile(r'<dt class="sig .*?</dt>', re.DOTALL)
+
+
+def _as_lines(signature: str) -> str:
+    for tag, name in (("dl", "sig-lines"), ("dd", "sig-line")):
+        signature = signature.replace(f"<{tag}>", f'<span class="{name}">').replace(f"</{tag}>", "</span>")
+    return signature
 
 
 @cache
