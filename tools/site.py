@@ -23,7 +23,7 @@ PAGES: Final = ROOT / "docs"
 _LOADED: Final = re.compile(
     r"""<(?:script|img|source|iframe|embed|object|video|audio)\b[^>]*?\b(?:src|srcset|data)=["'](?P<src>[^"']+)"""
     r"""|<link\b(?![^>]*\brel=["'](?:canonical|next|prev|search|index|author|help)["'])[^>]*?\bhref=["'](?P<href>[^"']+)"""
-    r"""|(?:@import\s+["']?|\burl\(\s*["']?)(?P<url>[^"')\s]+)"""
+    r"""|(?:@import\s+["']|\burl\(\s*["']?)(?P<url>[^"')\s]+)"""
 )
 _FOREIGN: Final = re.compile(r"(?:https?:)?//")
 
