@@ -35,6 +35,8 @@ suppress_warnings = ["myst.xref_ambiguous"]
 
 # The Python reference. Docstrings have code in single backticks.
 default_role = "code"
+# `--engine` has two hyphens, wherever it is written.
+smartquotes = False
 autodoc_class_signature = "mixed"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

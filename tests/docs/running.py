@@ -53,7 +53,8 @@ def swapped(text: str) -> str:
         text = pattern.sub(other, text)
     for name, value in os.environ.items():
         if name.startswith(SWAP):
-            text = text.replace(*value.split(" ", 1))
+            here, _, there = value.partition(" ")
+            text = text.replace(here, there)
     return text
 
 

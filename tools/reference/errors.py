@@ -56,3 +56,5 @@ def _literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield status, code
             case "Unready", [str(code), *_]:
                 yield HTTPStatus.SERVICE_UNAVAILABLE.value, code
+            case _:
+                pass

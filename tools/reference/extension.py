@@ -76,7 +76,7 @@ def _anchor_terms(app: Sphinx, doctree: nodes.document) -> None:
     """Every term of the glossary can be linked to: `glossary.md#dead-letter`."""
     if app.env.docname != GLOSSARY:
         return
-    anchors = app.env.metadata[GLOSSARY].setdefault("myst_slugs", {})  # type: ignore[typeddict-item]
+    anchors = app.env.metadata[GLOSSARY].setdefault("myst_slugs", {})
     for term in doctree.findall(nodes.strong):
         anchor = slug(term.astext())
         if anchor not in anchors:

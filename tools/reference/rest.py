@@ -148,6 +148,8 @@ def _refs(schema: Any) -> Iterator[str]:
             yield from (name for one in schema.values() for name in _refs(one))
         case list():
             yield from (name for one in schema for name in _refs(one))
+        case _:
+            pass
 
 
 def _type(schema: Mapping[str, Any]) -> str:
