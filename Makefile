@@ -16,7 +16,7 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test test-all prepared figures lint proto bench torture docs screenshots image clean
+.PHONY: help up test test-all prepared figures lint proto bench torture docs dist screenshots image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,8 +57,12 @@ bench: $(DEV) ## measure speed
 torture: $(DEV) ## kill processes at random for a while and count lost jobs
 	$(BIN)/python -m tests.torture $(ARGS)
 
-docs: $(DEV) ## check links, examples and commands in the documentation
-	$(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+docs: $(DEV) ## build the documentation site strictly, in build/docs/html, and run its examples
+	$(BIN)/python -m tools.site
+	$(BIN)/python -m pytest -n $(JOBS) tests/docs tests/test_docs.py $(ARGS)
+
+dist: $(DEV) ## build wheel and sdist, check them, and run the wheel in an empty environment
+	$(BIN)/python -m tools.dist
 
 screenshots: $(DEV) ## take screenshots of every dashboard page into build/screenshots
 	$(BIN)/python -m tools.browser --install

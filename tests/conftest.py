@@ -30,6 +30,7 @@ MEMORY: Final = "/dev/shm"
 MEMORY_BYTES_MIN: Final = 4 * 2**30
 LONG: Final = (
     "tests/browser/",
+    "tests/docs/test_questions",
     "tests/torture/",
     "tests/server/http/test_fuzz",
     "tests/server/grpc/test_storm",

@@ -214,8 +214,6 @@ def commands() -> Lines:
 
 
 def settings() -> Lines:
-    page = (ROOT / "docs" / "reference" / "configuration.md").read_text("utf-8")
-    rows = {row[0]: row for row in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)}
     found = (
         one
         for path, command in _commands(typer.main.get_command(_app()))
@@ -228,7 +226,8 @@ def settings() -> Lines:
         yield f"{field.name}: {_bare(field.type)} = {default}"
         yield f"    EVERWORK_{field.name.upper()}"
         yield f"    {flags.get(field.name, 'no flag')}"
-        yield from (f"    {told}" for told in rows[field.name][2:])
+        text = defined("REFERENCE")[field.name]
+        yield from (f"    {one}" for one in (text.allowed, text.meaning))
     yield "# All variables that the program names"
     yield from sorted({name for text in constant_texts() for name in re.findall(r"\bEVERWORK_[A-Z_]*[A-Z]\b", text)})
 

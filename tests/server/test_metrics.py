@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -21,11 +19,11 @@ from everwork.server.readiness import UPKEEP_SECONDS
 from everwork.service.monitor.sampler import Sample
 from tests.app.waiting import until
 from tests.server.whole import KEY, TYPE
+from tools.reference.metrics import exported
 
 if TYPE_CHECKING:
     from tests.server.whole import Whole
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "observability.md"
 AT_MS: Final = 1_700_000_000_000
 HOSTILE: Final = 'a"b\\c{}%d%s \u2066<script>,le="1"'
 
@@ -157,8 +155,8 @@ async def test_every_figure_is_in_the_documentation_and_the_other_way_round(sqli
          tuple(sorted({label for one in family.samples for label in one.labels} - {"le"})))
         for family in text_string_to_metric_families(text)
     }  # fmt: skip
-    rows = re.findall(r"^\| `(everwork_\w+)` \| (\w+) \| (.*?) \|", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert told == {(name, kind, tuple(sorted(re.findall(r"`(\w+)`", labels)))) for name, kind, labels in rows}
+    documented = [one for scope in ("fleet", "server") for one in exported()[scope]]
+    assert told == {(one.name, one.kind, one.labels) for one in documented}
     found = parsed(text)
     assert (found["everwork_attempts_total", "completed", TYPE], found["everwork_engine_up",]) == (1, 1)
     assert found["everwork_commit_items_count", "settle"] == 2

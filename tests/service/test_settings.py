@@ -21,7 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from everwork.exceptions import BadConfiguration
 from everwork.server.settings import Settings, declared_settings, engine_url, load, suspicious_variables
+from everwork.server.settings_reference import REFERENCE
 from everwork.service.policies import with_defaults
+from tools.reference.settings import entries
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -478,8 +480,14 @@ def test_settings_are_read_without_the_server_s_libraries() -> None:
 
 
 def test_the_documentation_lists_every_setting_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", PAGE.read_text(), re.MULTILINE))
-    assert list(rows) == [one.name for one in fields(Settings)]
+    assert list(REFERENCE) == [one.name for one in fields(Settings)]
+    sections = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^### |\Z)", entries(), re.DOTALL | re.MULTILINE))
+    assert list(sections) == list(REFERENCE)
     for name, default in Settings().shown().items():
-        told = [f"`{one}`" for one in (default if isinstance(default, list) else [default])]
-        assert rows[name] == ("" if default in (None, [], {}) else ", ".join(told)), name
+        shown = [f"`{one}`" for one in (default if isinstance(default, list) else [default])]
+        expected = "not set" if default in (None, [], {}) else ", ".join(shown)
+        assert f"- Default: {expected}\n" in sections[name], name
+
+
+def test_the_page_about_settings_shows_them() -> None:
+    assert "<!-- generated: settings -->" in PAGE.read_text("utf-8")

@@ -1,0 +1,99 @@
+"""What each setting is: the texts of the reference, beside the code that reads them.
+
+Markdown; links are relative to docs/reference/configuration.md, which shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class SettingText(NamedTuple):
+    """What a setting does, and which values are allowed."""
+
+    meaning: str
+    allowed: str
+
+
+_PATH: Final = "path of a PEM file"
+
+REFERENCE: Final[Mapping[str, SettingText]] = {
+    "engine": SettingText(
+        "URL of the store that holds the jobs: [SQLite](sqlite.md), [PostgreSQL](postgres.md) or [Redis](redis.md).",
+        "a URL: `sqlite:///`, `postgresql://`, `redis://`, `rediss://`, `redis+cluster://`",
+    ),
+    "host": SettingText(
+        "Address that the server listens on. `0.0.0.0` and `::` mean all interfaces.", "an address or a host name"
+    ),
+    "grpc_port": SettingText(
+        "Port for gRPC: jobs API, Zeebe gateway and worker stream.", "0 to 65535; 0 picks a free port"
+    ),
+    "http_port": SettingText("Port for REST and the dashboard.", "0 to 65535; 0 picks a free port"),
+    "auth": SettingText(
+        "Whether callers need an [API key](../how-to/keys.md).", "`on`, `off`; `off` only on a loopback address"
+    ),
+    "api_key": SettingText(
+        "An API key with the permission `*`, kept in memory and never stored.",
+        "12 to 512 printable ASCII characters without spaces; environment variable only",
+    ),
+    "tls_certificate": SettingText(
+        "Server certificate: turns TLS on for both ports. Needs `tls_key`.", f"{_PATH}, together with `tls_key`"
+    ),
+    "tls_key": SettingText("Private key of the certificate.", f"{_PATH} without a password"),
+    "tls_client_ca": SettingText(
+        "CA that must have signed client certificates. If set, clients without one are refused.", _PATH
+    ),
+    "long_poll_seconds": SettingText("Maximum time a poll for jobs waits when none is due, in seconds.", "0 to 300"),
+    "pollers_per_type": SettingText(
+        "Maximum concurrent polls of one API key for one type; further polls are refused with `too many workers`. "
+        "A server holds at most 100,000 waiting polls; when that limit is reached, each key gets an equal share.",
+        "1 to 100000",
+    ),
+    "rate_limit": SettingText(
+        "Requests per second for each API key without a rate limit of its own.", "0 to 1000000; 0 means no limit"
+    ),
+    "trusted_proxies": SettingText(
+        "Proxies whose forwarded headers name the caller's address in the audit log.",
+        "a list of addresses and networks",
+    ),
+    "masked_variables": SettingText(
+        "Names whose values the dashboard hides in variables, headers, results and errors: "
+        "[masked values](#masked-values).",
+        "a list of names; an empty list masks nothing",
+    ),
+    "shutdown_seconds": SettingText(
+        "Maximum time a stopping server waits for calls in progress, in seconds.", "0 to 600"
+    ),
+    "offline": SettingText(
+        "Spool file of [offline mode](#offline-mode): new jobs are kept there while the engine is unavailable.",
+        "path of a file, created if it does not exist",
+    ),
+    "offline_max_bytes": SettingText(
+        "Maximum size of the spool in bytes. When it is full, new jobs are refused.", "1048576 to 1099511627776"
+    ),
+    "offline_max_age": SettingText("Seconds after which an undelivered job is set aside.", "1 to 1296000"),
+    "log_level": SettingText("Lowest level that is logged.", "`debug`, `info`, `warning`, `error`"),
+    "log_format": SettingText(
+        "Log lines for people, or one JSON object per line ([logs](../how-to/observability.md#logs)).",
+        "`console`, `json`",
+    ),
+    "failed_job_retry_hours": SettingText(
+        "Hours after which dead letters are requeued automatically: [defaults for all types](#defaults-for-all-types).",
+        "0.001 to 8760, or `off`",
+    ),
+    "failed_job_retry_rounds": SettingText(
+        "Maximum number of automatic requeues per job; 1 if unset.", "1 to 100, or `off`"
+    ),
+    "breaker_failures": SettingText(
+        "Consecutive failures that open the [circuit breaker](../how-to/failures.md#policies) of a type: "
+        "[defaults for all types](#defaults-for-all-types).",
+        "1 to 1000, or `off`",
+    ),
+    "breaker_seconds": SettingText(
+        "How long the circuit breaker stays open, in seconds; 60 if only `breaker_failures` is set.",
+        "1 to 86400, or `off`",
+    ),
+    "types": SettingText("[Policies of types](#types).", "tables, in the file only"),
+}
+"""Every setting, in the order of `Settings`."""
