@@ -15,7 +15,7 @@ release = version = installed_version("everwork")
 html_title = "Everwork"
 copyright = "Everwork contributors"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "tools.reference.extension"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tools.reference.extension"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_templates", "images"]
 templates_path = ["_templates"]
@@ -33,7 +33,9 @@ myst_links_external_new_tab = False
 # Anchors are ours; Pygments has no lexer for these.
 suppress_warnings = ["myst.xref_ambiguous"]
 
-# The Python reference. Docstrings have code in single backticks.
+# The Python reference. Docstrings have code in single backticks, and arguments in Google's style.
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
 default_role = "code"
 # `--engine` has two hyphens, wherever it is written.
 smartquotes = False

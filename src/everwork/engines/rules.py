@@ -225,7 +225,7 @@ def filters_by_job(query: JobFilter) -> bool:
 
 
 def job_conditions(query: JobFilter) -> tuple[str | None, str | None, int, int]:
-    """What `filters_by_job` finds in addition to tenants: correlation id, dedupe key, and the range of creation times."""
+    """What `filters_by_job` finds apart from tenants: correlation id, dedupe key, and the range of creation times."""
     before_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
     return query.correlation_id, query.dedupe_key, query.created_after_ms or 0, before_ms
 
