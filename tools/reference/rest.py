@@ -27,14 +27,19 @@ _EXAMPLES: Final = {
 _REFUSED: Final = 400
 
 
-def operations(tag: str) -> str:
-    """Every operation of a part of the API: parameters, body, responses and an example."""
-    return "".join(
+def operations(part: str) -> str:
+    """Every operation, by section: parameters, body, responses and an example; or the schemas."""
+    return _schemas() if part == "schemas" else "".join(map(_section, DOCUMENT["tags"]))
+
+
+def _section(tag: Mapping[str, str]) -> str:
+    listed = [
         _operation(method, path, described)
         for path, methods in DOCUMENT["paths"].items()
         for method, described in methods.items()
-        if tag in described["tags"]
-    ) + (_schemas() if tag == "schemas" else "")
+        if tag["name"] in described["tags"]
+    ]
+    return f"## {tag['name']}\n\n{tag['description']}\n\n{''.join(listed)}"
 
 
 def _operation(method: str, path: str, described: Mapping[str, Any]) -> str:
