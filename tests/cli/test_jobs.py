@@ -286,7 +286,7 @@ async def test_get_numbers_attempts_as_the_job_counts_them_and_shows_short_delay
     text = cli("jobs", "get", str(job.key)).out
     assert "1 of 5" in text
     rows = [row.split() for row in text.partition("OUTCOME")[2].splitlines()[1:]]
-    assert [row[:2] for row in rows] == [["1", "failed"], ["requeued", rows[1][1]], ["1", "handed"], ["1", "failed"]]
+    assert [row[:2] for row in rows] == [["1", "failed"], ["requeued", rows[1][1]], ["1", "released"], ["1", "failed"]]
     assert "no answer (retry in 0.5 s)" in text
 
 

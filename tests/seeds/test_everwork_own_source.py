@@ -48,7 +48,7 @@ async def test_an_unfinished_job_of_a_workers_own_source_is_handed_back_and_its_
             (2, "complete", "completed"),
         ]
         async with visiting(rest) as visitor:
-            assert "Attempt 1 was handed back; it does not count" in await visitor.page(f"/ui/jobs/{key}")
+            assert "Attempt 1 was released; it does not count" in await visitor.page(f"/ui/jobs/{key}")
 
 
 async def test_no_other_worker_takes_it(start: Start, outside: Outside, said: Said) -> None:

@@ -48,7 +48,7 @@ async def test_rejected_jobs_are_listed_only_when_they_are_asked_for(rest: Rest,
     assert (groups(found), found["rejected"]) == (["nonsense"], 0)
     told = cli("dead", "list")
     assert ("broken" in told.out, "nonsense" in told.out) == (True, False)
-    assert told.err == "everwork: 1 rejected job is left out; see --rejected\n"
+    assert told.err == "everwork: 1 rejected job is not included; use --rejected to see them\n"
     assert groups(cli("dead", "list", "--rejected", "--json").json) == ["nonsense"]
     # The counts tell of both, and the job itself says what it is.
     assert sum(count.jobs for count in await rest.service.count() if count.state is State.FAILED) == 2
@@ -60,8 +60,8 @@ async def test_the_dashboard_shows_rejected_jobs_apart(rest: Rest) -> None:
     async with visiting(rest) as visitor:
         page = await visitor.page("/ui/dead")
         assert ("broken" in page, "nonsense" in page) == (True, False)
-        assert "1 rejected job is left out" in page
-        [href] = re.findall(r'<a href="([^"]+)">show rejected jobs', page)
+        assert "1 rejected job is not included" in page
+        [href] = re.findall(r'<a href="([^"]+)">Show rejected jobs', page)
         page = await visitor.page(href)
         assert ("broken" in page, "nonsense" in page) == (False, True)
         assert "1 rejected job in 1 error group" in page
@@ -76,7 +76,7 @@ async def test_a_filter_meets_rejected_jobs_only_when_they_are_asked_for(rest: R
     assert (await rest.ok("POST", f"{DEAD}/{change}", {"all": True, "dry_run": True}))["matched"] == 1
     await rest.refused(404, "POST", f"{DEAD}/{change}", {"type": "rejects"})
     assert (await rest.ok("POST", f"{DEAD}/{change}", {"rejected": True, "dry_run": True}))["matched"] == 1
-    done = {"requeue": "requeued", "purge": "purged"}[change]
+    done = {"requeue": "requeued", "purge": "deleted"}[change]
     assert cli("dead", change, "--all", "--dry-run").out == f"1 dead letter would be {done}\n"
     assert (
         cli("dead", change, "--rejected", *(["--yes"] if change == "purge" else [])).out == f"1 rejected job {done}\n"
