@@ -62,8 +62,8 @@ async def test_a_call_that_hangs_in_a_process_that_is_being_replaced_is_found_as
     key = await outside.push("stuck", how="block")
     await manager.logged("replacing process")
     end = await outside.ends(key)  # It is interrupted, as by any stop; on a busy machine it may be killed first.
-    ends = ("until it was interrupted", "which was killed")
-    assert end.error in [f"timed out after 1 s and blocked its process, {one}" for one in ends]
+    ends = (" until it was interrupted", ", which was killed")
+    assert end.error in [f"timed out after 1 s and blocked its process{one}" for one in ends]
     assert "block_the_loop" in str(end.traceback)
 
 
