@@ -35,6 +35,7 @@ PARTS: Final[Mapping[str, Callable[..., str]]] = {
     "metrics": metrics.families,
     "python": python.names,
     "rest": rest.operations,
+    "schemas": rest.schemas,
     "settings": settings.entries,
 }
 

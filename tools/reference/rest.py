@@ -27,14 +27,18 @@ _EXAMPLES: Final = {
 _REFUSED: Final = 400
 
 
-def operations(tag: str) -> str:
-    """Every operation of a part of the API: parameters, body, responses and an example."""
+def operations() -> str:
+    """Every operation by section: parameters, body, responses and an example."""
+    return "".join(f"## {tag['name']}\n\n{tag['description']}\n\n{_section(tag['name'])}" for tag in DOCUMENT["tags"])
+
+
+def _section(name: str) -> str:
     return "".join(
         _operation(method, path, described)
         for path, methods in DOCUMENT["paths"].items()
         for method, described in methods.items()
-        if tag in described["tags"]
-    ) + (_schemas() if tag == "schemas" else "")
+        if name in described["tags"]
+    )
 
 
 def _operation(method: str, path: str, described: Mapping[str, Any]) -> str:
@@ -121,7 +125,7 @@ def _response(status: str, response: Mapping[str, Any]) -> str:
     return f"| {status} | {response['description']}{f' {links}' if links else ''} |\n"
 
 
-def _schemas() -> str:
+def schemas() -> str:
     """Every object that responses contain."""
     answered = [name for name in _SCHEMAS if name not in _bodies()]
     return "".join(f"## {name}\n\n{_schema(_SCHEMAS[name])}" for name in answered)

@@ -113,3 +113,9 @@ FIELDS: Final = (
     ),
 )  # fmt: skip
 """Every field, in the order in which files, commands and the API list them."""
+_BY_NAME: Final = {one.name: one for one in FIELDS}
+
+
+def check(name: str, value: object) -> object:
+    """The value of the field with this name, if it is allowed."""
+    return _BY_NAME[name].check(value)
