@@ -45,6 +45,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", _generate)
     app.connect("env-get-outdated", _generated_pages)
     app.connect("doctree-read", _anchor_terms)
+    app.connect("doctree-read", _punctuate)
     app.connect("missing-reference", _public_name)
     app.connect("html-page-context", _for_everyone)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
@@ -83,6 +84,12 @@ def _anchor_terms(app: Sphinx, doctree: nodes.document) -> None:
         if anchor not in anchors:
             term["ids"].append(anchor)
             anchors[anchor] = (term.line or 0, anchor, term.astext())
+
+
+def _punctuate(_app: Sphinx, doctree: nodes.document) -> None:
+    """Arguments are listed as `url: The store`; Sphinx puts two hyphens between them."""
+    for text in [one for one in doctree.findall(nodes.Text) if one == " -- "]:
+        text.parent.replace(text, nodes.Text(": "))
 
 
 def _public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement) -> nodes.Node | None:

@@ -75,7 +75,8 @@ def policy_card(type: str, stored: str | None) -> dict[str, Any]:
     """What the card of a stored policy shows."""
     given = stored_fields(stored)
     typed = {one.name: _text(one, given.get(one.name)) for one in FIELDS}
-    rules = [_rule_row(rule) for rule in given.get(RULES) or ()]
+    listed = given.get(RULES)
+    rules = [_rule_row(rule) for rule in listed if isinstance(rule, Mapping)] if isinstance(listed, list) else []
     return {**_card(type, stored), **_form(typed, rules, {}), "typed": pretty(given), "error": None}
 
 
@@ -129,17 +130,17 @@ def _allowed(field: PolicyField) -> str:
 
 
 def _text(field: PolicyField, value: Any) -> str:
-    """A value as it is typed."""
+    """A value as it is typed. A policy that was edited by hand can hold anything."""
     if value is None or field.kind == "rules":
         return ""
-    if field.kind == "flag":
+    if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(int(value)) if value == int(value) else repr(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _rule_row(rule: Mapping[str, str]) -> Rule:
     match = "exception" if rule.get("exception") is not None else "text"
-    return Rule(match, str(rule.get(match, "")), rule["strategy"])
+    return Rule(match, str(rule.get(match, "")), str(rule.get("strategy", "")))
 
 
 def _with_unit(name: str, value: Any) -> str:
