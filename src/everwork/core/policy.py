@@ -235,3 +235,10 @@ def _take(given: dict[str, Any], prefix: str, names: tuple[str, ...]) -> dict[st
 
 
 DEFAULT_TYPE_POLICY: Final = TypePolicy()
+_DEFAULTS: Final = fields_of(DEFAULT_TYPE_POLICY)
+
+
+def default_text(field: policy_fields.PolicyField) -> str:
+    """What applies if a field is not set."""
+    value = _DEFAULTS[field.name]
+    return field.unset or (str(value).lower() if isinstance(value, bool) else f"{value:g}")

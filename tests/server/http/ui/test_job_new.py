@@ -145,6 +145,6 @@ async def test_what_was_typed_is_kept_while_the_engine_does_not_answer(
     monkeypatch.setattr(type(visitor.rest.service), "create", unavailable)
     answer = await visitor.post(PATH, type="report", variables='{"a": 1}')
     assert answer.status_code == 503
-    assert "The engine did not answer" in answer.text
+    assert "The engine did not respond" in answer.text
     assert "db.internal" not in answer.text
     assert '{"a": 1}' in html.unescape(answer.text)

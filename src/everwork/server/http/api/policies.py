@@ -10,7 +10,7 @@ from everwork.core import policy_fields
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.classify import Strategy
 from everwork.core.limits import BREAKER_SECONDS_MAX, ERROR_RULE_CHARS_MAX, ERROR_RULES_MAX
-from everwork.core.policy import DEFAULT_TYPE_POLICY, fields_of, rules_from
+from everwork.core.policy import default_text, rules_from
 from everwork.core.policy_fields import PolicyField
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.admin import ok, operation
@@ -84,7 +84,6 @@ async def reset_breaker(call: Call) -> Response:
 
 
 _ERROR_RULES: Final = ErrorRules()
-_DEFAULTS: Final = fields_of(DEFAULT_TYPE_POLICY)
 
 
 def _type(field: PolicyField) -> FieldType:
@@ -101,9 +100,7 @@ def _type(field: PolicyField) -> FieldType:
 
 def _described(field: PolicyField) -> str:
     unit = f", in {field.unit}" if field.unit else ""
-    value = _DEFAULTS[field.name]
-    default = field.unset or (str(value).lower() if isinstance(value, bool) else f"{value:g}")
-    return f"{field.label}{unit}. {field.hint} Default: {default}."
+    return f"{field.label}{unit}. {field.hint} Default: {default_text(field)}."
 
 
 _FIELDS: Final = tuple(Field(one.name, _type(one), _described(one)) for one in policy_fields.FIELDS)
