@@ -29,7 +29,7 @@ from tools.reference.markdown import for_site
 MARKER: Final = re.compile(r"^<!-- generated: (\w+)((?: [\w.]+)*) -->$", re.MULTILINE)
 GLOSSARY: Final = "reference/glossary"
 PARTS: Final[Mapping[str, Callable[..., str]]] = {
-    "commands": lambda: "\n".join(map(cli_reference.page_markdown, cli_reference.commands())),
+    "commands": cli_reference.reference,
     "errors": errors.table,
     "grpc": grpc.services,
     "metrics": metrics.families,
