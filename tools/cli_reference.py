@@ -1,26 +1,17 @@
-"""The command line's reference in Markdown, read from the program: every command, argument, option and example.
-
-python -m tools.cli_reference
-"""
+"""The command line's reference in Markdown, read from the program: every command, argument, option and example."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import typer
 
 from everwork.cli.help import HelpText
-from everwork.cli.main import PANELS, app
-
-TITLE: Final = "Command reference"
-INTRODUCTION: Final = (
-    "Every command with its arguments and options, as `everwork COMMAND --help` prints them. "
-    "How commands find the store, their JSON output and exit codes: [Command line](cli.md)."
-)
+from everwork.cli.main import app
+from tools.reference.anchors import slug
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +37,6 @@ class CommandPage:
 
     name: str
     """As it is typed: `everwork jobs list`."""
-    section: str
-    """The heading that lists the command in `everwork --help`; empty for `everwork` itself."""
     summary: str
     description: tuple[str, ...]
     """Paragraphs after the summary."""
@@ -64,12 +53,12 @@ def commands() -> list[CommandPage]:
     return list(_walk(typer.main.get_command(app), "everwork"))
 
 
-def page_markdown(page: CommandPage, level: int = 2) -> str:
-    """One command as Markdown, below a heading of this level."""
-    parts = [f"{'#' * level} {page.name}", _text(page.summary), *map(_text, page.description)]
+def page_markdown(page: CommandPage) -> str:
+    """One command as Markdown."""
+    parts = [f"## {page.name}", _text(page.summary), *map(_text, page.description)]
     parts.append(f"```text\n{page.usage}\n```")
     if page.commands:
-        parts.append("\n".join(f"- [`{name}`](#{anchor(name)})" for name in page.commands))
+        parts.append("\n".join(f"- [`{name}`](#{slug(name)})" for name in page.commands))
     if page.arguments:
         parts.append(_table("Argument", page.arguments))
     groups = list(dict.fromkeys(option.group for option in page.options))
@@ -83,15 +72,8 @@ def page_markdown(page: CommandPage, level: int = 2) -> str:
 
 
 def reference() -> str:
-    """The whole reference as one Markdown page."""
-    root, *rest = commands()
-    sections = [page_markdown(page, 2 if page.name.count(" ") == 1 else 3) for page in rest]
-    return "\n".join([f"# {TITLE}\n", f"{INTRODUCTION}\n", _contents(rest), *sections, page_markdown(root)])
-
-
-def anchor(name: str) -> str:
-    """The anchor of a heading, as Markdown generators build it."""
-    return re.sub(r"[^a-z0-9-]+", "-", name.lower())
+    """Every command, one after the other."""
+    return "\n".join(map(page_markdown, commands()))
 
 
 def missing_help(pages: list[CommandPage]) -> list[str]:
@@ -103,25 +85,20 @@ def missing_help(pages: list[CommandPage]) -> list[str]:
     return found
 
 
-def _walk(command: Any, name: str, section: str = "") -> Iterator[CommandPage]:
+def _walk(command: Any, name: str) -> Iterator[CommandPage]:
     inner = {one: command.get_command(None, one) for one in getattr(command, "list_commands", lambda _: ())(None)}
     inner = {one: found for one, found in inner.items() if not found.hidden}
-    yield _page(command, name, section, tuple(f"{name} {one}" for one in inner))
+    yield _page(command, name, tuple(f"{name} {one}" for one in inner))
     for one, found in inner.items():
-        yield from _walk(found, f"{name} {one}", section or _section(one))
+        yield from _walk(found, f"{name} {one}")
 
 
-def _section(command: str) -> str:
-    return next(title for title, names in PANELS.items() if command in names)
-
-
-def _page(command: Any, name: str, section: str, inner: tuple[str, ...]) -> CommandPage:
+def _page(command: Any, name: str, inner: tuple[str, ...]) -> CommandPage:
     text = HelpText.parse(command.help)
     context = typer.Context(command)
     shown = [one for one in command.get_params(context) if not one.hidden]
     return CommandPage(
         name=name,
-        section=section,
         summary=text.summary,
         description=text.paragraphs + ((command.epilog,) if command.epilog else ()),
         usage=" ".join([name, *command.collect_usage_pieces(context)]),
@@ -154,17 +131,6 @@ def _default(one: Any) -> str | None:
     return str(one.default) if is_shown else None
 
 
-def _contents(pages: list[CommandPage]) -> str:
-    """The commands under the headings of `everwork --help`."""
-    lines = []
-    for title in PANELS:
-        lines += [f"**{title}**", "", "| Command | |", "|---|---|"]
-        own = [page for page in pages if page.section == title and page.name.count(" ") == 1]
-        lines += [f"| [`{page.name}`](#{anchor(page.name)}) | {_cell(page.summary)} |" for page in own]
-        lines.append("")
-    return "\n".join(lines)
-
-
 def _table(title: str, parameters: tuple[Parameter, ...] | list[Parameter]) -> str:
     return "\n".join([f"| {title} | Description |", "|---|---|", *map(_row, parameters)])
 
@@ -190,7 +156,3 @@ def _text(text: str) -> str:
 
 def _cell(text: str) -> str:
     return _text(text).replace("|", r"\|")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

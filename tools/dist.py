@@ -53,7 +53,7 @@ def installed(wheel: Path, scratch: Path) -> Path:
 def served(python: Path, scratch: Path) -> str:
     """What `everwork up` answers to `/healthz`; it is stopped then."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("EVERWORK_", "PYTHON"))}
-    command = [python.with_name("everwork"), "up", "--json", "--grpc-port", "0", "--http-port", "0"]
+    command = [str(python.with_name("everwork")), "up", "--json", "--grpc-port", "0", "--http-port", "0"]
     with subprocess.Popen(command, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program
         try:
             port = json.loads(next(iter(process.stdout or ())))["http_port"]

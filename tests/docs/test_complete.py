@@ -13,7 +13,7 @@ from everwork.server.http.app import OPERATIONS
 from tests.docs.pages import DOCS, ROOT
 from tests.source_texts import constant_texts
 from tools import cli_reference
-from tools.reference import errors, metrics, python, rest
+from tools.reference import errors, metrics, python
 from tools.reference.extension import MARKER, with_generated
 
 REFERENCE: Final = DOCS / "reference"
@@ -49,8 +49,8 @@ def test_every_command_and_option_is_documented() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.id)
 def test_every_rest_operation_is_documented(operation: Any) -> None:
-    page = rest.operations("operations")
-    section = page.partition(f"`{operation.method} {operation.path}` (`{operation.id}`)")[2].partition("\n### ")[0]
+    heading = f"`{operation.method} {operation.path}` (`{operation.id}`)"
+    section = built("rest-operations.md").partition(heading)[2].partition("\n### ")[0]
     assert "```sh\ncurl " in section
     fields = [*operation.query, *(operation.body.fields if operation.body else ())]
     assert [field.name for field in fields if f"| `{field.name}` |" not in section or not field.description] == []

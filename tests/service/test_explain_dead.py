@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from everwork.core.job import HistoryEntry
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Failed, Outcome, Reject
 from everwork.engines.contract import Engine
+from everwork.engines.rules import rounds_in
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.factories import TYPE, a_policy, a_processing_job
@@ -46,3 +48,8 @@ async def test_a_dead_letter_that_does_not_come_back_says_so(
     key = await _dead(engine, outcome)
     why = await in_process(service).explain(key)
     assert (why.text, why.until_ms) == ("it is failed and will not be retried; requeue it to run it again", None)
+
+
+def test_the_rounds_of_an_older_store_are_counted_too() -> None:
+    notes = ["automatic", "by itself", "arguments changed", None]
+    assert rounds_in([HistoryEntry(1, "requeue", 0, error=note) for note in notes]) == 2

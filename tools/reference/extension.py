@@ -29,12 +29,13 @@ from tools.reference.markdown import for_site
 MARKER: Final = re.compile(r"^<!-- generated: (\w+)((?: [\w.]+)*) -->$", re.MULTILINE)
 GLOSSARY: Final = "reference/glossary"
 PARTS: Final[Mapping[str, Callable[..., str]]] = {
-    "commands": lambda: "\n".join(map(cli_reference.page_markdown, cli_reference.commands())),
+    "commands": cli_reference.reference,
     "errors": errors.table,
     "grpc": grpc.services,
     "metrics": metrics.families,
     "python": python.names,
     "rest": rest.operations,
+    "schemas": rest.schemas,
     "settings": settings.entries,
 }
 
@@ -44,6 +45,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", _generate)
     app.connect("env-get-outdated", _generated_pages)
     app.connect("doctree-read", _anchor_terms)
+    app.connect("doctree-read", _punctuate)
     app.connect("missing-reference", _public_name)
     app.connect("html-page-context", _for_everyone)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
@@ -82,6 +84,12 @@ def _anchor_terms(app: Sphinx, doctree: nodes.document) -> None:
         if anchor not in anchors:
             term["ids"].append(anchor)
             anchors[anchor] = (term.line or 0, anchor, term.astext())
+
+
+def _punctuate(_app: Sphinx, doctree: nodes.document) -> None:
+    """Arguments are listed as `url: The store`; Sphinx puts two hyphens between them."""
+    for text in [one for one in doctree.findall(nodes.Text) if one == " -- "]:
+        text.parent.replace(text, nodes.Text(": "))
 
 
 def _public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement) -> nodes.Node | None:

@@ -48,7 +48,7 @@ def _entry(name: str) -> str:
     if isclass(one):
         directive, options = (
             "autoclass",
-            "   :members:\n   :inherited-members: BaseModel, Enum, Exception, int, str, tuple\n",
+            "   :members:\n   :inherited-members: BaseException, BaseModel, Enum, Exception, int, str, tuple\n",
         )
     elif isroutine(one) or hasattr(one, "__wrapped__"):
         directive = "autofunction"

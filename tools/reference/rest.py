@@ -27,19 +27,18 @@ _EXAMPLES: Final = {
 _REFUSED: Final = 400
 
 
-def operations(part: str) -> str:
-    """Every operation, by section: parameters, body, responses and an example; or the schemas."""
-    return _schemas() if part == "schemas" else "".join(map(_section, DOCUMENT["tags"]))
+def operations() -> str:
+    """Every operation by section: parameters, body, responses and an example."""
+    return "".join(f"## {tag['name']}\n\n{tag['description']}\n\n{_section(tag['name'])}" for tag in DOCUMENT["tags"])
 
 
-def _section(tag: Mapping[str, str]) -> str:
-    listed = [
+def _section(name: str) -> str:
+    return "".join(
         _operation(method, path, described)
         for path, methods in DOCUMENT["paths"].items()
         for method, described in methods.items()
-        if tag["name"] in described["tags"]
-    ]
-    return f"## {tag['name']}\n\n{tag['description']}\n\n{''.join(listed)}"
+        if name in described["tags"]
+    )
 
 
 def _operation(method: str, path: str, described: Mapping[str, Any]) -> str:
@@ -126,7 +125,7 @@ def _response(status: str, response: Mapping[str, Any]) -> str:
     return f"| {status} | {response['description']}{f' {links}' if links else ''} |\n"
 
 
-def _schemas() -> str:
+def schemas() -> str:
     """Every object that responses contain."""
     answered = [name for name in _SCHEMAS if name not in _bodies()]
     return "".join(f"## {name}\n\n{_schema(_SCHEMAS[name])}" for name in answered)

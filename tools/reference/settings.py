@@ -13,7 +13,6 @@ from everwork.server.settings import PREFIX, Settings
 from everwork.server.settings_reference import REFERENCE
 
 FILE_ONLY: Final = ("types",)
-ENVIRONMENT_ONLY: Final = ("api_key",)
 
 
 def entries() -> str:

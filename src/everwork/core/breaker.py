@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from everwork.core import checks
-from everwork.core.limits import BREAKER_FAILURES_MAX, BREAKER_SECONDS_MAX
+from everwork.core import policy_fields
 from everwork.exceptions import InvalidInput
 
 FAILURES_DEFAULT: Final = 3
@@ -51,8 +50,8 @@ class CircuitBreaker:
     ) -> None:
         count = _one_of("failures", failures, "failure_threshold", failure_threshold, FAILURES_DEFAULT)
         time = _one_of("seconds", seconds, "recovery_timeout", recovery_timeout, SECONDS_DEFAULT)
-        object.__setattr__(self, "failures", checks.whole_number("breaker_failures", count, 1, BREAKER_FAILURES_MAX))
-        object.__setattr__(self, "seconds", checks.number("breaker_seconds", time, 1.0, BREAKER_SECONDS_MAX))
+        object.__setattr__(self, "failures", policy_fields.check("breaker_failures", count))
+        object.__setattr__(self, "seconds", policy_fields.check("breaker_seconds", time))
 
     @property
     def open_ms(self) -> int:

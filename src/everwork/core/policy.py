@@ -9,20 +9,19 @@ from typing import Any, Final
 from everwork.core import checks, policy_fields
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.classify import ErrorRule
-from everwork.core.limits import (
-    ERROR_RULES_MAX,
-    FAILED_KEEP_MS,
-    FAILED_RETRY_HOURS_MAX,
-    FAILED_RETRY_ROUNDS_MAX,
-    HOUR_MS,
-    KEEP_HOURS_MAX,
-    RATE_JOBS_MAX,
-    RATE_SECONDS_MAX,
-    RUNNING_MAX,
-)
+from everwork.core.limits import ERROR_RULES_MAX, FAILED_KEEP_MS, HOUR_MS
 from everwork.core.retry import DEFAULT_POLICY, DefaultDelays, RetryPolicy
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
+
+_REQUIRED_FIELDS: Final = ("strict", "failed_job_retry_rounds")
+_OPTIONAL_FIELDS: Final = (
+    "failed_job_retry_hours",
+    "keep_completed_hours",
+    "keep_failed_hours",
+    "max_running",
+    "max_running_per_key",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,8 @@ class Rate:
     seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        checks.whole_number("rate_jobs", self.jobs, 1, RATE_JOBS_MAX)
-        checks.number("rate_seconds", self.seconds, 1.0, RATE_SECONDS_MAX)
+        policy_fields.check("rate_jobs", self.jobs)
+        policy_fields.check("rate_seconds", self.seconds)
 
     @property
     def window_ms(self) -> int:
@@ -79,18 +78,12 @@ class TypePolicy:
         require_breaker("breaker", self.breaker)
         if self.rate is not None:
             _require("rate", self.rate, Rate)
-        if not isinstance(self.strict, bool):
-            raise InvalidInput("strict", f"must be true or false, not {checks.shown(self.strict)}")
-        if self.failed_job_retry_hours is not None:
-            checks.number("failed_job_retry_hours", self.failed_job_retry_hours, 0.001, FAILED_RETRY_HOURS_MAX)
-        checks.whole_number("failed_job_retry_rounds", self.failed_job_retry_rounds, 1, FAILED_RETRY_ROUNDS_MAX)
-        for name in ("keep_completed_hours", "keep_failed_hours"):
+        for name in _REQUIRED_FIELDS:
+            policy_fields.check(name, getattr(self, name))
+        for name in _OPTIONAL_FIELDS:
             if getattr(self, name) is not None:
-                checks.number(name, getattr(self, name), 0.001, KEEP_HOURS_MAX)
+                policy_fields.check(name, getattr(self, name))
         self._require_return_before_removal()
-        for name in ("max_running", "max_running_per_key"):
-            if getattr(self, name) is not None:
-                checks.whole_number(name, getattr(self, name), 1, RUNNING_MAX)
 
     def _require_return_before_removal(self) -> None:
         kept_ms = self.keep_ms(State.FAILED) or FAILED_KEEP_MS
@@ -242,3 +235,10 @@ def _take(given: dict[str, Any], prefix: str, names: tuple[str, ...]) -> dict[st
 
 
 DEFAULT_TYPE_POLICY: Final = TypePolicy()
+_DEFAULTS: Final = fields_of(DEFAULT_TYPE_POLICY)
+
+
+def default_text(field: policy_fields.PolicyField) -> str:
+    """What applies if a field is not set."""
+    value = _DEFAULTS[field.name]
+    return field.unset or (str(value).lower() if isinstance(value, bool) else f"{value:g}")

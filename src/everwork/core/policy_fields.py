@@ -23,6 +23,8 @@ from everwork.core.limits import (
 from everwork.exceptions import InvalidInput
 
 Kind = Literal["integer", "number", "flag", "rules"]
+UNBOUNDED: Final = 1_000_000
+"""Upper bounds from here on are not worth mentioning before they are exceeded."""
 
 
 class PolicyField(NamedTuple):
@@ -37,6 +39,13 @@ class PolicyField(NamedTuple):
     high: float = 0
     unit: str = ""
     unset: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The bounds in words; empty if it is not a number."""
+        if self.kind not in ("integer", "number"):
+            return ""
+        return f"At least {self.low:g}" if self.high >= UNBOUNDED else f"{self.low:g} to {self.high:,g}"
 
     def check(self, value: object) -> object:
         """The value, if this field allows it; a combination with other fields can still be refused."""
@@ -113,3 +122,14 @@ FIELDS: Final = (
     ),
 )  # fmt: skip
 """Every field, in the order in which files, commands and the API list them."""
+_BY_NAME: Final = {one.name: one for one in FIELDS}
+
+
+def named(name: str) -> PolicyField:
+    """The field with this name."""
+    return _BY_NAME[name]
+
+
+def check(name: str, value: object) -> object:
+    """The value of the field with this name, if it is allowed."""
+    return _BY_NAME[name].check(value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from everwork.core import checks
-from everwork.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX, DELAY_MS_MAX
+from everwork.core import checks, policy_fields
+from everwork.core.limits import ATTEMPTS_DEFAULT, ATTEMPTS_MAX
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 
@@ -32,11 +32,8 @@ class RetryPolicy:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.whole_number("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
-        checks.number("base", self.base, 0.0, DELAY_MS_MAX / 1000)
-        checks.number("factor", self.factor, 1.0, 100.0)
-        checks.number("cap", self.cap, 0.0, DELAY_MS_MAX / 1000)
-        checks.number("jitter", self.jitter, 0.0, 1.0)
+        for name in ("max_attempts", "base", "factor", "cap", "jitter"):
+            policy_fields.check(name, getattr(self, name))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RetryPolicy) and self._values == other._values

@@ -25,6 +25,8 @@ TOP_NAME: Final = "\U0010ffff"
 """Sorts after every name: it is not a printable character."""
 AUTOMATIC_REQUEUE: Final = "automatic"
 """The error that the history has for an automatic requeue."""
+AUTOMATIC_REQUEUES: Final = (AUTOMATIC_REQUEUE, "by itself")
+"""How the history of a store can name it; older stores have the second."""
 CHANGED_ARGUMENTS: Final = "arguments changed"
 """The error that the history has for a requeue with other variables."""
 AHEAD_MAX: Final = 10_000
@@ -103,7 +105,7 @@ def _finished_text(state: State) -> str:
 
 def rounds_in(history: Iterable[HistoryEntry]) -> int:
     """How often a job was requeued automatically, as far as its history goes back."""
-    return sum((entry.kind, entry.error) == (Cause.REQUEUE.value, AUTOMATIC_REQUEUE) for entry in history)
+    return sum(entry.kind == Cause.REQUEUE.value and entry.error in AUTOMATIC_REQUEUES for entry in history)
 
 
 def with_automatic_requeue(

@@ -12,10 +12,10 @@ from everwork.cli.options import AsJson, EngineUrl, TypeName, listing_app, numbe
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
 from everwork.codec.json import decode_policy
-from everwork.core import checks
+from everwork.core import checks, policy_fields
 from everwork.core.breaker import BreakerState
 from everwork.core.instants import utc_text
-from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS
+from everwork.core.policy import DEFAULT_TYPE_POLICY, RETRY_FIELDS, default_text
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput
 from everwork.service.admin import GroupView, PolicyView, TypeView
@@ -41,6 +41,14 @@ app = listing_app()
 groups_app = listing_app()
 
 
+def _option(name: str) -> Any:
+    """The option for a field that is a number."""
+    field = policy_fields.named(name)
+    about = f"{field.label}. {field.hint} {field.allowed}."
+    metavar = field.unit.upper() or "NUMBER"
+    return typer.Option(rich_help_panel=field.section, metavar=metavar, help=about, show_default=default_text(field))
+
+
 @app.callback()
 def types() -> None:
     """List, pause and resume job types; set their policies.
@@ -54,131 +62,40 @@ def types() -> None:
 def policy(  # noqa: PLR0913 - the fields of a policy
     type: TypeName,
     *,
-    max_attempts: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Retries", metavar="NUMBER", help="Attempts before a job fails, 1 to 100.", show_default="5"
-        ),
-    ] = None,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Retries", metavar="SECONDS", help="Delay before the first retry.", show_default="5"
-        ),
-    ] = None,
-    factor: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Retries",
-            metavar="NUMBER",
-            help="Factor by which the delay grows with each retry.",
-            show_default="2",
-        ),
-    ] = None,
-    cap: Annotated[
-        str | None,
-        typer.Option(rich_help_panel="Retries", metavar="SECONDS", help="Longest delay.", show_default="300"),
-    ] = None,
-    jitter: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Retries",
-            metavar="FRACTION",
-            help="Random share, 0 to 1, by which delays are shortened at most.",
-            show_default="0",
-        ),
-    ] = None,
-    breaker_failures: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Circuit breaker",
-            metavar="NUMBER",
-            help="Failures in a row that open the breaker, 1 to 1,000.",
-            show_default="no breaker",
-        ),
-    ] = None,
-    breaker_seconds: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Circuit breaker",
-            metavar="SECONDS",
-            help="Time the breaker stays open, 1 to 86,400.",
-            show_default="60",
-        ),
-    ] = None,
-    max_running: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Concurrency and rate",
-            metavar="NUMBER",
-            help="Jobs running concurrently in all workers.",
-            show_default="no limit",
-        ),
-    ] = None,
-    max_running_per_key: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Concurrency and rate",
-            metavar="NUMBER",
-            help="Jobs running concurrently per limit key.",
-            show_default="no limit",
-        ),
-    ] = None,
+    max_attempts: Annotated[str | None, _option("max_attempts")] = None,
+    base: Annotated[str | None, _option("base")] = None,
+    factor: Annotated[str | None, _option("factor")] = None,
+    cap: Annotated[str | None, _option("cap")] = None,
+    jitter: Annotated[str | None, _option("jitter")] = None,
+    breaker_failures: Annotated[str | None, _option("breaker_failures")] = None,
+    breaker_seconds: Annotated[str | None, _option("breaker_seconds")] = None,
+    max_running: Annotated[str | None, _option("max_running")] = None,
+    max_running_per_key: Annotated[str | None, _option("max_running_per_key")] = None,
     rate: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel="Concurrency and rate",
+            rich_help_panel=policy_fields.LIMITS,
             metavar="JOBS/SECONDS",
             help="Rate limit: 100/60 starts at most 100 jobs per 60 seconds.",
             show_default="no limit",
         ),
     ] = None,
-    failed_job_retry_hours: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Dead letters and retention",
-            metavar="HOURS",
-            help="Hours after which dead letters are requeued automatically.",
-            show_default="never",
-        ),
-    ] = None,
-    failed_job_retry_rounds: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Dead letters and retention",
-            metavar="NUMBER",
-            help="Number of automatic requeues per job, 1 to 100.",
-            show_default="1",
-        ),
-    ] = None,
-    keep_completed_hours: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Dead letters and retention",
-            metavar="HOURS",
-            help="Hours to keep completed and cancelled jobs.",
-            show_default="the store's",
-        ),
-    ] = None,
-    keep_failed_hours: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel="Dead letters and retention",
-            metavar="HOURS",
-            help="Hours to keep dead letters.",
-            show_default="the store's",
-        ),
-    ] = None,
+    failed_job_retry_hours: Annotated[str | None, _option("failed_job_retry_hours")] = None,
+    failed_job_retry_rounds: Annotated[str | None, _option("failed_job_retry_rounds")] = None,
+    keep_completed_hours: Annotated[str | None, _option("keep_completed_hours")] = None,
+    keep_failed_hours: Annotated[str | None, _option("keep_failed_hours")] = None,
     strict: Annotated[
         bool | None,
         typer.Option(
-            "--strict/--no-strict", rich_help_panel="Errors", help="Treat errors that match no rule as permanent."
+            "--strict/--no-strict",
+            rich_help_panel=policy_fields.ERRORS,
+            help=policy_fields.named("strict").hint,
         ),
     ] = None,
     error: Annotated[
         list[str] | None,
         typer.Option(
-            rich_help_panel="Errors",
+            rich_help_panel=policy_fields.ERRORS,
             metavar="RULE",
             help="Error rule: STRATEGY=text:PART or STRATEGY=exception:CLASS. STRATEGY is retryable, rate_limited, "
             "temporary or permanent. Repeatable; replaces all rules of the type.",

@@ -129,3 +129,14 @@ async def test_a_form_without_the_token_of_the_session_changes_no_policy(visitor
     answer = await visitor.client.post(PATH, data={"type": "email-send", "max_attempts": "1", "csrf": "x"})
     assert answer.status_code == 403
     assert await visitor.audit() == []
+
+
+@pytest.mark.parametrize(
+    "stored", ['{"max_attempts": "ten", "strict": 1}', '{"errors": 7}', '{"errors": ["x", {"text": "y"}]}', "no JSON"]
+)
+async def test_a_policy_that_was_edited_by_hand_is_shown_and_can_be_replaced(visitor: Visitor, stored: str) -> None:
+    await visitor.rest.job()
+    await visitor.rest.engine.set_policy("email-send", stored)
+    assert "Save policy" in await visitor.page("/ui/type?name=email-send")
+    await visitor.done(PATH, type="email-send", max_attempts="7")
+    assert values_in(await visitor.page("/ui/type?name=email-send"))["max_attempts"] == "7"

@@ -3,7 +3,7 @@
 -- Inputs: now; holder; turn_ms; for how long completed and cancelled jobs, and failed jobs, are kept (ms); hours of
 --   statistics kept.
 -- Returns: if there are expired leases, a list with id, state, own policy or '' and number of the type's policy of
---   each, and a list of these policies; nothing else was done, and the script is called again once they are ended. Otherwise
+--   each, and a list of these policies; nothing else was done; the script is called again when they end. Otherwise
 --   an empty list, how many jobs expired, were requeued, were deleted, and '1' if there is more to do.
 -- Parts: records traits running effects queues endings removal entries policies recount upkeep
 local lapsed = lapsed_leases()

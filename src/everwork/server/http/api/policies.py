@@ -6,27 +6,16 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from everwork.core import policy_fields
 from everwork.core.breaker import CircuitBreaker
 from everwork.core.classify import Strategy
-from everwork.core.limits import (
-    ATTEMPTS_MAX,
-    BREAKER_FAILURES_MAX,
-    BREAKER_SECONDS_MAX,
-    DELAY_MS_MAX,
-    ERROR_RULE_CHARS_MAX,
-    ERROR_RULES_MAX,
-    FAILED_RETRY_HOURS_MAX,
-    FAILED_RETRY_ROUNDS_MAX,
-    KEEP_HOURS_MAX,
-    RATE_JOBS_MAX,
-    RATE_SECONDS_MAX,
-    RUNNING_MAX,
-)
-from everwork.core.policy import rules_from
+from everwork.core.limits import BREAKER_SECONDS_MAX, ERROR_RULE_CHARS_MAX, ERROR_RULES_MAX
+from everwork.core.policy import default_text, rules_from
+from everwork.core.policy_fields import PolicyField
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.admin import ok, operation
 from everwork.server.http.api.changes import NOTHING
-from everwork.server.http.framework.fields import FLAG, Integer, Number, Schema
+from everwork.server.http.framework.fields import FLAG, FieldType, Integer, Number, Schema
 from everwork.server.http.framework.operations import Call, Field, ResponseSpec, Shape, json_response
 from everwork.service.admin import Admin
 from everwork.service.reports import policy_report
@@ -94,40 +83,27 @@ async def reset_breaker(call: Call) -> Response:
     return json_response({"type": call.path_param("type"), "was_open": was_open})
 
 
-_DELAY: Final = Number(0, DELAY_MS_MAX / 1000)
-_HOURS: Final = Number(0.001, KEEP_HOURS_MAX)
-_RUNNING: Final = Integer(1, RUNNING_MAX)
-_FIELDS: Final = (
-    Field("max_attempts", Integer(1, ATTEMPTS_MAX), "Maximum number of attempts. Default: 5."),
-    Field("base", _DELAY, "Delay before the second attempt, in seconds. Default: 5."),
-    Field("factor", Number(1, 100), "Factor by which each further delay grows. Default: 2."),
-    Field("cap", _DELAY, "Longest delay, in seconds. Default: 300."),
-    Field("jitter", Number(0, 1), "Share of a delay, 0 to 1, that is randomly subtracted. Default: 0."),
-    Field(
-        "breaker_failures",
-        Integer(1, BREAKER_FAILURES_MAX),
-        "Consecutive failures that open the circuit breaker. Default: no breaker.",
-    ),
-    Field("breaker_seconds", Number(1, BREAKER_SECONDS_MAX), "How long the breaker stays open, in seconds."),
-    Field("errors", ErrorRules(), "Error rules: each maps an exception class or a text to a strategy."),
-    Field("strict", FLAG, "Errors that match no rule are permanent."),
-    Field(
-        "failed_job_retry_hours",
-        Number(0.001, FAILED_RETRY_HOURS_MAX),
-        "Requeue dead letters automatically after this many hours. Default: never.",
-    ),
-    Field(
-        "failed_job_retry_rounds",
-        Integer(1, FAILED_RETRY_ROUNDS_MAX),
-        "How often a job is requeued automatically. Default: 1.",
-    ),
-    Field("keep_completed_hours", _HOURS, "Retention of completed and cancelled jobs, in hours."),
-    Field("keep_failed_hours", _HOURS, "Retention of dead letters, in hours."),
-    Field("max_running", _RUNNING, "Maximum number of running jobs, over all workers."),
-    Field("max_running_per_key", _RUNNING, "Maximum number of running jobs per limit key."),
-    Field("rate_jobs", Integer(1, RATE_JOBS_MAX), "Maximum number of jobs that start per window (rate limit)."),
-    Field("rate_seconds", Number(1, RATE_SECONDS_MAX), "Length of the rate limit's window, in seconds. Default: 60."),
-)
+_ERROR_RULES: Final = ErrorRules()
+
+
+def _type(field: PolicyField) -> FieldType:
+    match field.kind:
+        case "integer":
+            return Integer(int(field.low), int(field.high))
+        case "number":
+            return Number(field.low, field.high)
+        case "flag":
+            return FLAG
+        case "rules":
+            return _ERROR_RULES
+
+
+def _described(field: PolicyField) -> str:
+    unit = f", in {field.unit}" if field.unit else ""
+    return f"{field.label}{unit}. {field.hint} Default: {default_text(field)}."
+
+
+_FIELDS: Final = tuple(Field(one.name, _type(one), _described(one)) for one in policy_fields.FIELDS)
 _POLICY: Final = Shape(
     "PolicyChange",
     _FIELDS,

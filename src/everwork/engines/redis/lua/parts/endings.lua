@@ -22,7 +22,7 @@ local function lapse_of(id, attempt) -- The entry of the history that says so, i
   end
 end
 
--- An expired lease is recorded with what reclaim.lua needs to undo it, behind its error: since when the job had been due,
+-- An expired lease is noted with what reclaim.lua needs to undo it, behind its error: since when the job had been due,
 -- and its attempts. Entries that another store or version has written end with their error. Of other ends it is the
 -- traceback that follows the error, if there is one.
 local function lapse_text(error, due, attempts) return error .. '\0' .. fmt('%.0f', due) .. ' ' .. attempts end

@@ -73,7 +73,13 @@ def _object(bytes_max: int) -> Callable[[str, str], dict[str, Any]]:
 _NAME: Final = f"up to {NAME_CHARS_MAX} characters"
 MAIN: Final = (
     JobField("type", "Type", f"The job type that workers take, such as email-send; {_NAME}.", checks.name),
-    JobField("variables", "Variables", "A JSON object, at most 1 MiB.", _object(PAYLOAD_BYTES_MAX), JSON),
+    JobField(
+        "variables",
+        "Variables",
+        f"A JSON object, at most {PAYLOAD_BYTES_MAX // 1_048_576} MiB.",
+        _object(PAYLOAD_BYTES_MAX),
+        JSON,
+    ),
 )
 MORE: Final = (
     JobField("delay", "Delay", "Seconds until the job is due. Default: due now.",
@@ -91,7 +97,8 @@ MORE: Final = (
     JobField("timeout", "Timeout", f"For each attempt; up to {LEASE_MS_MAX // 1000:,}. Default: the worker's timeout.",
              _seconds(0.001, LEASE_MS_MAX), unit="seconds", api_name="timeout_ms"),
     JobField("expires_at", "Expires at", "If the job has not started by then, it is cancelled.", _moment, MOMENT),
-    JobField("headers", "Headers", "A JSON object, at most 64 KiB. Passed to the handler unchanged.",
+    JobField("headers", "Headers",
+             f"A JSON object, at most {HEADERS_BYTES_MAX // 1_024} KiB. Passed to the handler unchanged.",
              _object(HEADERS_BYTES_MAX), JSON),
 )  # fmt: skip
 FIELDS: Final = (*MAIN, *MORE)

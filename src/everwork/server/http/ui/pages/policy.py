@@ -12,14 +12,14 @@ from everwork.codec.json import decode_policy
 from everwork.core import checks
 from everwork.core.classify import Strategy
 from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS
-from everwork.core.policy import DEFAULT_TYPE_POLICY, TypePolicy, fields_of, policy_from
+from everwork.core.policy import TypePolicy, default_text, fields_of, policy_from
 from everwork.core.policy_fields import FIELDS, PolicyField
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.address import type_url
 from everwork.server.http.ui.page import Action, Done, View
 from everwork.server.http.ui.pages.types import limits_of
 from everwork.server.http.ui.redaction import pretty
-from everwork.server.http.ui.render import duration, number
+from everwork.server.http.ui.render import duration
 from everwork.server.http.ui.visit import Visit
 from everwork.service.admin import Admin
 from everwork.service.policies import stored_fields
@@ -35,10 +35,7 @@ STRATEGIES: Final = {
     Strategy.PERMANENT.value: "Do not retry",
 }
 NOT_SAVED: Final = "The policy was not saved. Correct the marked fields and try again."
-UNBOUNDED: Final = 1_000_000
-"""Bounds from here on are not worth mentioning before they are exceeded."""
 FLAGS: Final = {"": "Default", "yes": "Yes", "no": "No"}
-_DEFAULTS: Final = fields_of(DEFAULT_TYPE_POLICY)
 _KEPT_MS: Final = {"keep_completed_hours": COMPLETED_KEEP_MS, "keep_failed_hours": FAILED_KEEP_MS}
 
 
@@ -75,7 +72,8 @@ def policy_card(type: str, stored: str | None) -> dict[str, Any]:
     """What the card of a stored policy shows."""
     given = stored_fields(stored)
     typed = {one.name: _text(one, given.get(one.name)) for one in FIELDS}
-    rules = [_rule_row(rule) for rule in given.get(RULES) or ()]
+    listed = given.get(RULES)
+    rules = [_rule_row(rule) for rule in listed if isinstance(rule, Mapping)] if isinstance(listed, list) else []
     return {**_card(type, stored), **_form(typed, rules, {}), "typed": pretty(given), "error": None}
 
 
@@ -93,7 +91,7 @@ def _card(type: str, stored: str | None) -> dict[str, Any]:
 def _form(typed: Mapping[str, str], rules: Sequence[Rule], problems: Mapping[str, str]) -> dict[str, Any]:
     """The fields of the form by section, and the rows of error rules."""
     shown = [
-        FormField(one, typed.get(one.name, ""), problems.get(one.name, ""), default_text(one), _allowed(one))
+        FormField(one, typed.get(one.name, ""), problems.get(one.name, ""), _default(one), one.allowed)
         for one in FIELDS
     ]
     return {
@@ -112,34 +110,22 @@ def fields_shown(policy: TypePolicy, given: Mapping[str, Any]) -> list[Shown]:
     return sorted(shown, key=lambda one: not one.is_set)
 
 
-def default_text(field: PolicyField) -> str:
-    """What applies if the field is empty, in the unit of the field."""
-    default = _DEFAULTS[field.name]
-    if field.unset or default is None:
-        return field.unset
-    return _text(field, default)
-
-
-def _allowed(field: PolicyField) -> str:
-    if field.kind not in ("integer", "number"):
-        return ""
-    if field.high >= UNBOUNDED:
-        return f"At least {field.low:g}"
-    return f"{field.low:g} to {number(field.high)}"
+def _default(field: PolicyField) -> str:
+    return FLAGS["no"].lower() if field.kind == "flag" else default_text(field)
 
 
 def _text(field: PolicyField, value: Any) -> str:
-    """A value as it is typed."""
+    """A value as it is typed. A policy that was edited by hand can hold anything."""
     if value is None or field.kind == "rules":
         return ""
-    if field.kind == "flag":
+    if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(int(value)) if value == int(value) else repr(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _rule_row(rule: Mapping[str, str]) -> Rule:
     match = "exception" if rule.get("exception") is not None else "text"
-    return Rule(match, str(rule.get(match, "")), rule["strategy"])
+    return Rule(match, str(rule.get(match, "")), str(rule.get("strategy", "")))
 
 
 def _with_unit(name: str, value: Any) -> str:
