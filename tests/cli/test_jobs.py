@@ -327,7 +327,7 @@ async def test_requeue_gives_one_job_other_variables(cli: Cli, engine: Engine) -
     refused = {
         ("1", "2", "--var", "to=ada"): "variables: replace those of one job: give one key, not 2",
         ("1", "--variables", "[]"): "variables: must be a JSON object, not []",
-        ("1", "--variables", "{}", "--var", "a=1"): "variables: must not be given together with var; give one of them",
+        ("1", "--variables", "{}", "--var", "a=1"): "variables: cannot be combined with var",
     }
     for options, problem in refused.items():
         answer = cli("jobs", "requeue", *options)

@@ -174,7 +174,7 @@ async def test_a_manager_with_a_worker_that_does_not_start_is_not_ready(cli: Cli
         (["--address", "http://user@host"], "address: must look like http://host:27555"),
         (["--address", "http://host/readyz"], "address: must look like http://host:27555"),
         (["--timeout", "0"], "timeout: must be a number from 0.1 to 60"),
-        (["--manager", "shop", "--live"], "manager: must not be given together with"),
+        (["--manager", "shop", "--live"], "manager: cannot be combined with"),
         (["--address", "https://localhost:1", "--tls-ca", "nowhere.pem"], "tls_ca, tls_certificate, tls_key: cannot"),
     ],
 )

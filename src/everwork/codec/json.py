@@ -48,7 +48,7 @@ def encode(field: str, value: object, bytes_max: int) -> str:
     try:
         raw = orjson.dumps(value, _json_form)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(field, f"must be made of JSON values{_not_made(error)}") from None
+        raise InvalidInput(field, f"must consist of JSON values{_not_made(error)}") from None
     if len(raw) > bytes_max:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(raw):,}")
     if b"null" in raw:

@@ -187,7 +187,7 @@ class WorkerName:
 
     @property
     def process(self) -> str:
-        """Unique per process, also where host names and process ids repeat."""
+        """Unique per process, even where host names and process ids repeat."""
         pid = os.getpid()
         return self._of_process.get(pid) or self._of_process.setdefault(pid, _new_name(pid))
 

@@ -239,9 +239,7 @@ def _unknown(name: str, file: str) -> BadConfiguration:
     allowed = [one for one in _READERS if one != "api_key"]
     similar = get_close_matches(name.lower(), allowed, 1, SIMILARITY_MIN)
     hint = f"did you mean {similar[0]}? " if similar else ""
-    return BadConfiguration(
-        f"{checks.shown(name)} (file {file}): is not a setting; {hint}allowed are {', '.join(allowed)}"
-    )
+    return BadConfiguration(f"{checks.shown(name)} (file {file}): unknown setting; {hint}allowed: {', '.join(allowed)}")
 
 
 def _from_text(name: str, text: str) -> object:

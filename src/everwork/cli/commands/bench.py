@@ -160,7 +160,7 @@ async def _delays(engine: Engine, service: JobService, seconds: float) -> list[f
 
 
 async def _clean(engine: Engine, service: JobService) -> None:
-    """Delete all jobs of the benchmark, also those of one that was interrupted."""
+    """Delete all jobs of the benchmark, including those of an interrupted run."""
     while True:
         page = await service.find(JobFilter(type=TYPE), CLEAN_STEP)
         keys = sorted(job.key for job in page.jobs)

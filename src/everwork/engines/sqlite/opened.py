@@ -1,4 +1,4 @@
-"""What exists while the engine is open: threads, wake-ups, and polling for what other processes wrote."""
+"""What exists while the engine is open: threads, wake-ups, and polling for writes of other processes."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class OpenStore:
             if self._probe is not None:
                 self._probe = connect(self._url, read_only=True)
         except (sqlite3.Error, EngineError):
-            self._probe = None  # The file was removed: writers get an error, others must not suffer for it.
+            self._probe = None  # The file was removed: writers get an error, other callers must not be affected.
         finally:
             self._probing.release()
 

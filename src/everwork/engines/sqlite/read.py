@@ -156,7 +156,7 @@ def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None],
 
 
 def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) -> Sequence[int]:
-    """Those of the keys whose jobs may match, without reading their payloads."""
+    """The keys whose jobs may match, without reading their payloads."""
     if filters_by_job(query):
         tenants = json.dumps(query.tenants) if query.tenants else None
         parameters = (json.dumps(list(keys)), tenants, *job_conditions(query), DEFAULT_TENANT)
@@ -174,7 +174,7 @@ def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) 
 def _containing(
     cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter, search: VariablesSearch
 ) -> Sequence[int]:
-    """Those of the keys whose variables contain the text of the query; all if there is none."""
+    """The keys whose variables contain the query's text; all if there is none."""
     if query.variables_text is None:
         return keys
     return search.matching(cursor.execute(FIND["of_variables"], (json.dumps(list(keys)), query.variables_text)))
@@ -200,7 +200,7 @@ def measures(hours: Hours, type: str | None, cursor: sqlite3.Cursor, _now_ms: in
 
 
 def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:
-    """Read what a claim checks; the explanation is made by the rules that every engine shares."""
+    """Read what a claim checks; the rules shared by all engines create the explanation."""
     row = cursor.execute(GET["where"], (key,)).fetchone()
     if row is None:
         return None
@@ -287,7 +287,7 @@ AFTER_EVERY_INSTANT_MS: Final = 2**63 - 1
 
 
 def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
-    """Since when work waits, for each type and group with waiting work."""
+    """When the oldest due job became due, for each type and group that has one."""
     queues = cursor.execute(OLDEST["queues"]).fetchall()
     since = [(type, group, _since_ms(cursor, queue, now_ms)) for queue, type, group in queues]
     return [Oldest(type, group, since_ms) for type, group, since_ms in since if since_ms is not None]

@@ -93,7 +93,7 @@ async def test_a_problem_is_told_at_its_field_and_nothing_typed_is_lost(
 async def test_fields_that_contradict_each_other_are_told_at_the_one_to_change(visitor: Visitor) -> None:
     await visitor.rest.job()
     answer = await visitor.post(PATH, type="email-send", rate_seconds="60")
-    assert "must be given with rate_seconds" in problem_at(answer, "rate_jobs")
+    assert "is required with rate_seconds" in problem_at(answer, "rate_jobs")
     answer = await visitor.post(PATH, type="email-send", failed_job_retry_hours="48", keep_failed_hours="24")
     assert "must be less than keep_failed_hours" in problem_at(answer, "failed_job_retry_hours")
     rules: dict[str, Any] = {

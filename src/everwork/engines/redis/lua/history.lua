@@ -1,4 +1,4 @@
--- Purpose: how the attempts of a job ended.
+-- Purpose: read how the attempts of a job ended.
 -- Inputs: now; id. Returns: state (false: no such job), last error or false, stored entries.
 -- Parts: records
 local id = ARGV[2]

@@ -107,9 +107,9 @@ def read_job(item: object, principal: Principal) -> NewJob:
 
 def _full_job(item: dict[str, Any], principal: Principal) -> NewJob:
     if "delay_ms" in item and "run_at" in item:
-        raise InvalidInput("delay_ms", "must not be given together with run_at; give one of them")
+        raise InvalidInput("delay_ms", "cannot be combined with run_at")
     if "type" not in item:
-        raise InvalidInput("type", "must be given")
+        raise InvalidInput("type", "is required")
     tenant = item.get("tenant")
     return wire_job(
         item["type"],

@@ -36,7 +36,7 @@ STRATEGIES: Final = {
 }
 NOT_SAVED: Final = "The policy was not saved. Correct the marked fields and try again."
 UNBOUNDED: Final = 1_000_000
-"""Bounds from here on are not worth mentioning before they are exceeded."""
+"""Bounds above this are mentioned only when they are exceeded."""
 FLAGS: Final = {"": "Default", "yes": "Yes", "no": "No"}
 _DEFAULTS: Final = fields_of(DEFAULT_TYPE_POLICY)
 _KEPT_MS: Final = {"keep_completed_hours": COMPLETED_KEEP_MS, "keep_failed_hours": FAILED_KEEP_MS}

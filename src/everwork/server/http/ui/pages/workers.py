@@ -207,7 +207,7 @@ def _class(view: WorkerView, running: int) -> HandlerRow:
 
 
 def _functions(processes: Sequence[ProcessView], jobs: Sequence[RunningJob]) -> list[HandlerRow]:
-    """What takes jobs without a worker class, by kind and type."""
+    """Functions, streams and pollers that take jobs without a worker class, by kind and type."""
     serving: Counter[tuple[str, str]] = Counter()
     for one in processes:
         serving.update({(one.entry.kind, type) for type in one.entry.types})
