@@ -91,7 +91,7 @@ def _public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: 
         return None
     public = _public().get(target)
     if public is None:
-        return shown  # Not public: shown by its name, without a page of its own.
+        return shown  # Not public: shown by name, without its own page.
     return env.domains.python_domain.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, shown)
 
 

@@ -37,7 +37,7 @@ def encode_object(field: str, value: object, bytes_max: int) -> str:
 
 
 def require_object(field: str, value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else refuse it."""
+    """Return the value if it is a mapping; refuse anything else."""
     if not isinstance(value, Mapping):
         raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
     return value

@@ -95,7 +95,7 @@ class PageBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the page takes no further job."""
+        """Whether the page is full."""
         return len(self.jobs) >= self._limit or self._size >= PAGE_BYTES_MAX
 
     @property

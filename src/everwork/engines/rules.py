@@ -175,7 +175,7 @@ def with_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live
 
 
 def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
-    """The instant if it is in the future, else None."""
+    """The instant if it is in the future, otherwise None."""
     return instant_ms if instant_ms is not None and instant_ms > now_ms else None
 
 

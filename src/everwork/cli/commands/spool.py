@@ -228,7 +228,7 @@ def _confirm(entries: int, *, yes: bool) -> None:
 
 
 class _Flushed(NamedTuple):
-    """What was delivered, and what is left."""
+    """The delivered and the remaining entries."""
 
     file: SpoolFile
     delivered: int

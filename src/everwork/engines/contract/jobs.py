@@ -11,7 +11,7 @@ from everwork.core.outcome import Complete, Outcome
 
 
 class JobFlow(ABC):
-    """What producers and workers call; the hot path."""
+    """The calls of producers and workers: the hot path."""
 
     @abstractmethod
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:

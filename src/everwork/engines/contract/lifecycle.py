@@ -53,7 +53,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def schema(self) -> Schema:
-        """The version of the store's schema, read without changing anything; the engine need not be open."""
+        """The version of the store's schema, read without changing anything; the engine does not have to be open."""
 
     @abstractmethod
     async def now(self) -> int:

@@ -174,7 +174,7 @@ async def connect(url: StoreUrl) -> asyncpg.Connection:
 
 
 async def close(connection: asyncpg.Connection) -> None:
-    """Close gracefully, but do not wait long for it."""
+    """Close gracefully, but do not wait long."""
     try:
         await connection.close(timeout=CLOSE_SECONDS)
     except DRIVER_ERRORS:

@@ -25,7 +25,7 @@ WAITER_MS: Final = 30_000
 
 
 class PostgresJobs(PostgresBase, JobFlow):
-    """What producers and workers call."""
+    """The calls of producers and workers."""
 
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         if not jobs:

@@ -55,7 +55,7 @@ class StoreUrl:
 def _schema(value: str) -> str:
     if not _SCHEMA.fullmatch(value) or value.startswith("pg_") or value == "information_schema":
         raise BadConfiguration(
-            f"engine URL: schema must be 1 to 50 of a-z, 0-9 and _, not begin with a digit or pg_, not {value!r}"
+            f"engine URL: schema must be 1 to 50 of a-z, 0-9 and _, without a leading digit or pg_, not {value!r}"
         )
     return value
 

@@ -182,7 +182,9 @@ def breaker_of(fields: Fields) -> Breaker:
 
 
 def rate_full_until_ms(fields: Fields, group: str | None = None) -> int | None:
-    """The end of the rate window of a group that has used up its rate, else None; without a group: the latest end."""
+    """The end of the rate window of a group that has used up its rate, otherwise None; without a group, the latest
+    end.
+    """
     rate = decode_policy(fields.get("policy")).rate
     if rate is None:
         return None

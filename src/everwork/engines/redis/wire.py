@@ -55,7 +55,7 @@ class Wire(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def request(self, *args: Arg) -> asyncio.Future[Any]:
-        """Send one command; returns its reply, where an error of the server is a value."""
+        """Send one command and return its reply; server errors are returned, not raised."""
         return self.send(pack(args))
 
     def send(self, packed: bytes) -> asyncio.Future[Any]:

@@ -55,7 +55,7 @@ def _apply(connection: sqlite3.Connection, path: str) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
-        raise EngineBusy(f"cannot bring {path} up to date: {error}; another program is writing to it") from None
+        raise EngineBusy(f"cannot migrate {path}: {error}; another program is writing to it") from None
     connection.execute("CREATE TABLE IF NOT EXISTS ew_schema (version INTEGER PRIMARY KEY)")
     version, newest = _version(connection), max(migrations())
     if version > newest:

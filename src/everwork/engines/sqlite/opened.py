@@ -22,7 +22,7 @@ from everwork.engines.sqlite.writer import Writer
 from everwork.exceptions import EngineError, EngineUnavailable
 
 POLL_SECONDS = 0.1
-"""How often a waiting process checks whether another one has written: the fallback behind the sockets."""
+"""How often a waiting process checks whether another one has written: the fallback if sockets fail."""
 START = (0, 0, 0)
 FULL_SCAN_EVERY_MS = 3_600_000
 Position = tuple[int, int, int]

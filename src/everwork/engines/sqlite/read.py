@@ -271,7 +271,7 @@ def _due(cursor: sqlite3.Cursor, window: tuple[int, int, int], pending: tuple[in
     place = cursor_parts(last)
     rows = cursor.execute(FIND["scheduled"], (queue, *place, limit, *pending)).fetchall()
     ranges = list(islice(_ready(cursor, queue), READY_RANGES_MAX + 1))
-    if len(ranges) > READY_RANGES_MAX:  # A walk over all of them costs less.
+    if len(ranges) > READY_RANGES_MAX:  # Scanning all of them is cheaper.
         rows += cursor.execute(FIND["ready"], (queue, *place, limit, pending[1])).fetchall()
     else:
         for lane, sort_priority, _ in ranges:

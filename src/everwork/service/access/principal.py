@@ -65,7 +65,7 @@ class Principal:
             )
 
     def tenant_for_create(self, requested: str | None) -> str:
-        """The tenant of a new job: the requested one, else the default, else the key's only tenant."""
+        """The tenant of a new job: the requested one, or the default, or the key's only tenant."""
         if requested:
             self.require_tenant(requested)
             return requested

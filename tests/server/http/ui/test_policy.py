@@ -46,7 +46,7 @@ async def test_the_form_sets_the_policy_that_the_json_shows_and_an_empty_field_r
         "rule_strategy": ["temporary", "permanent", "retryable"],
     }
     said = await visitor.done(PATH, **filled, **rules)
-    assert said["text"] == "The policy of email-send was saved. It applies from the next attempt on."
+    assert said["text"] == "The policy of email-send was saved. It applies to the next attempt."
     assert said["to"] == "/ui/type?name=email-send"
     page = await visitor.page("/ui/type?name=email-send")
     set_to = {"max_attempts": "9", "base": "2.5", "rate_jobs": "100", "cap": ""}

@@ -160,7 +160,7 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
         try:
             found = await _read(call, jobs[some], created[some])
         except EngineError:
-            break  # The jobs exist nevertheless.
+            break  # The jobs exist anyway.
         for job, one in zip(found, created[some], strict=True):
             is_full = chars >= RESPONSE_CHARS_MAX
             reports.append(created_key(one) if is_full else _created_job(job, one))

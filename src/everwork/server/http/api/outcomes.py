@@ -105,7 +105,7 @@ OPERATIONS: Final = (
                 Field(
                     "backoff_ms",
                     Integer(0, DELAY_MS_MAX),
-                    "Delay before the next attempt, in milliseconds. Default: 0 with `retries`, else by the policy.",
+                    "Delay before the next attempt, in milliseconds. Default: 0 with `retries`, or by policy.",
                 ),
                 Field(
                     "by_policy",

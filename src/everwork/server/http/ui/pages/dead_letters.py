@@ -42,7 +42,7 @@ CAUSES: Final[Mapping[str, str]] = {
 }
 """Why attempts failed (`core.measures`), in words."""
 NO_CLASS: Final = "Other errors"
-"""The heading of errors that begin with no exception class."""
+"""The heading of errors that do not start with an exception class."""
 SCAN_MAX: Final = 1_000
 """How many of the newest dead letters the page scans, unless more are requested."""
 SCAN_FURTHER_MAX: Final = 20_000
