@@ -138,7 +138,7 @@ async def test_a_paused_type_is_a_note(store: Engine, clock: VirtualClock) -> No
 async def test_dead_letters_are_a_note(store: Engine, clock: VirtualClock) -> None:
     await a_dead_letter(store)
     [finding] = await found(store, clock)
-    assert (finding.is_problem, finding.text) == (False, "1 failed job: dead letters and rejected jobs")
+    assert (finding.is_problem, finding.text) == (False, "1 failed job (dead letters and rejected jobs)")
 
 
 async def test_a_clock_that_is_off_is_a_problem(store: Engine) -> None:

@@ -55,7 +55,7 @@ def with_generated(text: str, page: str) -> str:
     def part(found: re.Match[str]) -> str:
         name, arguments = found[1], found[2].split()
         if name not in PARTS:
-            raise ExtensionError(f"{page}: nothing generates {name!r}; known are {', '.join(PARTS)}")
+            raise ExtensionError(f"{page}: nothing generates {name!r}; known parts: {', '.join(PARTS)}")
         return PARTS[name](*arguments)
 
     return MARKER.sub(part, text)

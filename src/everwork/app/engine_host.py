@@ -84,7 +84,7 @@ class EngineHost:
         return self._is_borrowed
 
     async def open_in_loop(self) -> None:
-        """Open the engine for an application that will be closed in the running loop, too."""
+        """Open the engine for an application that will also be closed in the running loop."""
         await self.open()
         if self._loop_engines is not None:
             self._loop_engines.allow_this_loop()

@@ -50,7 +50,7 @@ class Address:
 
 
 def is_remote(url: object) -> bool:
-    """Whether a URL is that of a server and not of a store."""
+    """Whether a URL names a server rather than a store."""
     return isinstance(url, str) and url.partition("://")[0].lower() in SCHEMES
 
 

@@ -105,7 +105,7 @@ class PageBuilder:
         return max(1, min(fitting, STEP_MAX, self._limit - len(self.jobs)))
 
     def keys(self, cursors: Sequence[int]) -> Sequence[int]:
-        """The keys of the candidates at these places."""
+        """The keys of the candidates at these positions."""
         if self._query.order is Order.NEWEST:
             return cursors
         self._places = {cursor_parts(cursor)[1]: cursor for cursor in cursors}
@@ -190,7 +190,7 @@ def dedupe_owners(query: JobFilter, counts: Iterable[Count]) -> list[tuple[str, 
 
 
 def is_by_dedupe_key(query: JobFilter) -> bool:
-    """Whether candidates are found by the dedupe key; in other orders they are found as without it."""
+    """Whether candidates are found by the dedupe key; in other orders they are found as if there were no dedupe key."""
     return query.dedupe_key is not None and query.order is Order.NEWEST
 
 

@@ -98,7 +98,7 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
 
 def _finished_text(state: State) -> str:
     will_not = "will not be retried; requeue it to run it again" if state is State.FAILED else "will not run again"
-    return f"it is {state.label} and {will_not}"
+    return f"{state.label} and {will_not}"
 
 
 def rounds_in(history: Iterable[HistoryEntry]) -> int:
@@ -118,7 +118,7 @@ def with_automatic_requeue(
     if job.expires_at_ms is not None and job.expires_at_ms <= finished_ms + wait_ms:
         return explanation
     which = f"round {rounds + 1} of {policy.failed_job_retry_rounds}"
-    text = f"it is failed and will be requeued automatically at {utc_text(finished_ms + wait_ms)} ({which})"
+    text = f"failed and will be requeued automatically at {utc_text(finished_ms + wait_ms)} ({which})"
     return replace(explanation, text=text, until_ms=finished_ms + wait_ms)
 
 

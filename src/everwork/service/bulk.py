@@ -270,7 +270,7 @@ async def change_selected(
 
 
 def changed_by_this_call(judged: Judged) -> bool:
-    """Whether this call made the change: changes made meanwhile by other callers are not counted again."""
+    """Whether this call made the change: concurrent changes by other callers are not counted again."""
     return judged.verdict is Verdict.ACCEPTED
 
 

@@ -318,7 +318,7 @@ def checked_jobs(path: str) -> Iterator[CheckedJobs]:
     except (OSError, ValueError) as error:
         raise InvalidInput("file", f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     with source, tempfile.TemporaryFile() as copy:
-        # Read from a copy, so that what was checked is what is created; a pipe can be read only once, too.
+        # Read from a copy, so that what was checked is what is created; also, a pipe can be read only once.
         try:
             shutil.copyfileobj(source, copy)
         except OSError as error:

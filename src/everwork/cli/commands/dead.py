@@ -376,9 +376,7 @@ def _show_change(
     elif change.changed == change.matched:
         write(f"{_jobs_text(change.changed, query)} {DONE[action]}\n")
     else:
-        write(
-            f"{change.changed:,} of {_jobs_text(change.matched, query)} {DONE[action]}; others were changed meanwhile\n"
-        )
+        write(f"{change.changed:,} of {_jobs_text(change.matched, query)} {DONE[action]}; the others have changed\n")
 
 
 def _jobs_text(jobs: int, query: BulkFilter) -> str:

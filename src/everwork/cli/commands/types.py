@@ -84,7 +84,7 @@ def policy(  # noqa: PLR0913 - the fields of a policy
         typer.Option(
             rich_help_panel="Retries",
             metavar="FRACTION",
-            help="Random share, 0 to 1, by which delays are shortened at most.",
+            help="Maximum random share, 0 to 1, by which delays are shortened.",
             show_default="0",
         ),
     ] = None,

@@ -72,7 +72,7 @@ WhatToTick = Annotated[
 MaxJobs = Annotated[
     str | None,
     typer.Option(
-        metavar="NUMBER", help="Number of jobs to run at most.", show_default=f"{VARIABLE}, or {TICK_JOBS_DEFAULT}"
+        metavar="NUMBER", help="Maximum number of jobs to run.", show_default=f"{VARIABLE}, or {TICK_JOBS_DEFAULT}"
     ),
 ]
 

@@ -210,7 +210,7 @@ class Inbox:
             await self._repeat(source, partial(self._connection.run, "create", create_args(batch)))
 
     async def _repeat(self, source: str, action: Callable[[], Awaitable[Any]]) -> None:
-        """Repeat an idempotent action until it succeeds: the entries stay here meanwhile."""
+        """Repeat an idempotent action until it succeeds; until then, the entries are kept here."""
         while True:
             try:
                 await action()

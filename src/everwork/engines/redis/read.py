@@ -47,7 +47,7 @@ WORK_SUMS: Final = ("completed", "failed", "retried", "execution", "wait")
 """The sums per worker, in the order of `WorkerHour`."""
 GET_STEP: Final = 500
 LIST_STEP_MAX: Final = 2_000
-"""How many states one script reads: the server serves no other client meanwhile."""
+"""How many states one script reads: during a script, the server serves no other client."""
 PAYLOADS_MAX: Final = 2_000
 """How many payloads `find` reads in one call when states do not suffice to decide whether a job matches."""
 

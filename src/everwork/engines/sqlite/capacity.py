@@ -160,7 +160,7 @@ def count_successes(tx: Transaction, queues: Iterable[int], completed: set[int])
 
 
 def count_failures(tx: Transaction, counted: Sequence[Attempt]) -> None:
-    """Report failed attempts to the breakers of their types, all those of a type together."""
+    """Report failed attempts to the breakers of their types, grouped by type."""
     by_type: dict[str, list[Attempt]] = {}
     for attempt in counted:
         queue, _, _ = attempt

@@ -29,7 +29,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 class Call(NamedTuple):
-    """An action and the future of its caller. A peek that returns a value makes the action unnecessary."""
+    """An action and the future of its caller. If `peek` returns a value, the action is not needed."""
 
     future: asyncio.Future[Any]
     action: Action[Any] | None
@@ -89,7 +89,9 @@ def reconnected(
 def try_peek(
     call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str, *, in_snapshot: bool = False
 ) -> Answer | None:
-    """Answer a call by its peek, if possible. A query's result is wrapped in a tuple, so that None can be a result."""
+    """Answer a call with its `peek` function, if possible. A query's result is wrapped in a tuple, so that None can
+    be a result.
+    """
     if call.peek is None:
         return None
     try:

@@ -139,7 +139,7 @@ class OpenStore:
             return int(version)
 
     def pause(self) -> list[Pause]:
-        """Close every connection before a fork; calls that arrive meanwhile wait."""
+        """Close every connection before a fork; calls that arrive during the fork wait."""
         self._probing.acquire()
         if self._probe is not None:
             self._probe.close()

@@ -221,7 +221,9 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
 
 
 def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
-    """The next places after the cursor whose jobs may match: of all jobs, or merged from matching queues and states."""
+    """The next positions after the cursor whose jobs may match: among all jobs, or merged from matching queues and
+    states.
+    """
     last, limit = window
     if is_by_dedupe_key(query):
         owners = json.dumps(dedupe_owners(query, count(cursor)))
@@ -260,13 +262,13 @@ def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State,
 
 
 def _latest(cursor: sqlite3.Cursor, window: tuple[int, int, int]) -> list[int]:
-    """The places of dead letters of a queue, the latest failure first."""
+    """The positions of a queue's dead letters, latest failure first."""
     queue, last, limit = window
     return [cursor_at(*row) for row in cursor.execute(FIND["latest"], (queue, *cursor_parts(last), limit)).fetchall()]
 
 
 def _due(cursor: sqlite3.Cursor, window: tuple[int, int, int], pending: tuple[int, int]) -> Iterator[int]:
-    """The places of pending jobs of a queue, as they become due: scheduled ones, then those of each ready range."""
+    """The positions of a queue's pending jobs as they become due: scheduled jobs, then each ready range."""
     queue, last, limit = window
     place = cursor_parts(last)
     rows = cursor.execute(FIND["scheduled"], (queue, *place, limit, *pending)).fetchall()

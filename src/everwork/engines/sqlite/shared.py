@@ -79,7 +79,7 @@ def find_job(tx: Transaction, key: int) -> FoundJob | None:
 
 
 def enter_pending(tx: Transaction, rows: Sequence[Pending], *, rearm: bool = True) -> None:
-    """Insert jobs as ready or scheduled, and record run_at and priority, by which lookups find the row."""
+    """Insert jobs as ready or scheduled, and record run_at and priority, which lookups use to find the row."""
     if not rows:
         return
     cursor = tx.cursor

@@ -64,7 +64,7 @@ class Writer(ABC):
         """Called in the event loop, once the callers have their answers."""
 
     def submit(self, action: Action[T], peek: Peek[T] | None = None) -> asyncio.Future[T]:
-        """Run an action inside a transaction, unless its peek already has the answer."""
+        """Run an action inside a transaction, unless its `peek` function already has the answer."""
         return self._enqueue(action, peek)
 
     def query(self, query: Query[T]) -> asyncio.Future[T]:
@@ -96,7 +96,7 @@ class Writer(ABC):
         return answers + done, woken, finished
 
     def _peek_first(self, calls: Sequence[Call]) -> tuple[list[Answer], list[Call]]:
-        """Answer what a peek without transaction can answer; the other calls are left."""
+        """Answer the calls that a read without a transaction can answer; return the others."""
         answers: list[Answer] = []
         left: list[Call] = []
         for call in calls:

@@ -76,7 +76,7 @@ class GrpcServer:
         self.gateway.stopping.set()
         self._health.stop()
         self.gateway.service.end_polls()
-        await server.stop(grace_seconds)  # It can be called again meanwhile, with less grace.
+        await server.stop(grace_seconds)  # It can be called again in the meantime, with a shorter grace period.
         self._server = None
 
     def _methods(self) -> Methods:

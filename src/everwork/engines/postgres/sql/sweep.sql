@@ -38,7 +38,7 @@ CROSS JOIN LATERAL (SELECT b.rounds FROM {schema}.job b WHERE b.key = f.key LIMI
 
 -- name: move_back_marks
 -- Inputs: queues, and for each the time and key after which its dead letters were read, and those where the read
---   ended. A mark that was reset meanwhile is kept.
+--   ended. A mark that was reset in the meantime is kept.
 UPDATE {schema}.queue q SET back_at_ms = s.end_ms, back_key = s.end_key
 FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s(id, at_ms, key, end_ms, end_key)
 WHERE q.id = s.id AND (q.back_at_ms, q.back_key) = (s.at_ms, s.key);

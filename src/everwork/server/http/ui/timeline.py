@@ -190,7 +190,7 @@ def _failure(entry: TimelineEntry) -> Failure:
 
 def _sentence(job: StoredJob, text: str) -> list[Piece]:
     """The explanation as a sentence, without the state, which the page already shows."""
-    known = f"it is {job.state.label} and "
+    known = f"{job.state.label} and "
     sentence = f"it {text.removeprefix(known)}" if text.startswith(known) else text
     return pieces(f"{sentence[:1].upper()}{sentence[1:]}.")
 

@@ -160,7 +160,7 @@ async def restart(visit: Visit) -> Done:
 def _by_holder(
     jobs: Iterable[RunningJob],
 ) -> tuple[Mapping[str, Sequence[RunningJob]], Mapping[str, Sequence[RunningJob]]]:
-    """Leased jobs by process, and those of workers that are not registered by name."""
+    """Leased jobs by process; those of unregistered workers by worker name."""
     held: defaultdict[str, list[RunningJob]] = defaultdict(list)
     others: defaultdict[str, list[RunningJob]] = defaultdict(list)
     for job in jobs:
