@@ -82,5 +82,5 @@ def is_allowed(state: State, cause: Cause) -> bool:
 
 
 def after(state: State, cause: Cause) -> State:
-    """The state that follows; the pair must be in the table."""
+    """The next state; the pair must be in the table."""
     return TRANSITIONS[state, cause]

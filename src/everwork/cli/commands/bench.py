@@ -28,7 +28,7 @@ from everwork.service.service import JobService
 
 TYPE: Final = "everwork-bench"
 KIND: Final = "bench"
-"""The kind of the registry entry that holds the latest end of a benchmark."""
+"""The kind of the registry entry that says when a running benchmark ends at the latest."""
 JOBS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 600.0
 CREATE_STEP: Final = 500

@@ -193,7 +193,7 @@ async def server_now_ms(store: OpenStore) -> int:
 
 
 async def _candidates(store: OpenStore, query: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
-    """The next positions after the cursor whose jobs may match: among all jobs, or in the relevant queues and states."""
+    """The next positions after the cursor whose jobs may match: among all jobs, or in relevant queues and states."""
     last, step = window
     sql = store.sql("find")
     if query.correlation_id is not None and query.order is Order.NEWEST:
