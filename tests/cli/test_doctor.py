@@ -84,7 +84,7 @@ async def test_the_command_ends_with_1_if_something_is_wrong(cli: Cli, engine: E
 
 def test_a_store_that_is_not_there_is_told_and_not_created(cli: Cli) -> None:
     answer = cli("doctor")
-    assert (answer.code, "there is no file" in answer.complaint) == (2, True)
+    assert (answer.code, "does not exist" in answer.complaint) == (2, True)
     assert list(cli.folder.iterdir()) == []
 
 

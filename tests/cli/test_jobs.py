@@ -73,7 +73,7 @@ def test_create_takes_everything_that_can_be_said_of_a_job(cli: Cli) -> None:
 def test_the_same_dedupe_key_creates_nothing_and_says_so(cli: Cli) -> None:
     cli("jobs", "create", "x", "--dedupe-key", "once")
     answer = cli("jobs", "create", "x", "--dedupe-key", "once")
-    assert answer.out == "job 1 has this dedupe key already and is pending; nothing was created\n"
+    assert answer.out == "job 1 already has this dedupe key and is pending; nothing was created\n"
 
 
 def test_count_creates_many_alike(cli: Cli) -> None:
@@ -286,7 +286,7 @@ async def test_get_numbers_attempts_as_the_job_counts_them_and_shows_short_delay
     text = cli("jobs", "get", str(job.key)).out
     assert "1 of 5" in text
     rows = [row.split() for row in text.partition("OUTCOME")[2].splitlines()[1:]]
-    assert [row[:2] for row in rows] == [["1", "failed"], ["requeued", rows[1][1]], ["1", "handed"], ["1", "failed"]]
+    assert [row[:2] for row in rows] == [["1", "failed"], ["requeued", rows[1][1]], ["1", "released"], ["1", "failed"]]
     assert "no answer (retry in 0.5 s)" in text
 
 
@@ -325,7 +325,7 @@ async def test_requeue_brings_a_dead_letter_back(cli: Cli, engine: Engine) -> No
 async def test_requeue_gives_one_job_other_variables(cli: Cli, engine: Engine) -> None:
     dead = await a_dead_letter(engine, variables='{"to":"ann"}')
     refused = {
-        ("1", "2", "--var", "to=ada"): "variables: replace those of one job: give one key, not 2",
+        ("1", "2", "--var", "to=ada"): "variables: can be replaced for only one job: pass one key, not 2",
         ("1", "--variables", "[]"): "variables: must be a JSON object, not []",
         ("1", "--variables", "{}", "--var", "a=1"): "variables: cannot be combined with var",
     }

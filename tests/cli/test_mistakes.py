@@ -65,7 +65,7 @@ BAD_JOBS = {
         ["x", "--file", "nope"],
         "file: cannot be combined with type: the file sets the fields of each job",
     ),
-    "an empty file": (["--file", os.devnull], "file: /dev/null holds no jobs"),
+    "an empty file": (["--file", os.devnull], "file: /dev/null contains no jobs"),
     "an unknown option": (["x", "--bogus"], "no such option: --bogus (see everwork jobs create --help)"),
 }
 BAD_QUESTIONS = {
@@ -152,7 +152,7 @@ def test_a_bad_line_is_named_and_nothing_of_its_file_is_created(cli: Cli, line: 
 @pytest.mark.parametrize("command", ["jobs list", "jobs get 1", "jobs cancel 1", "jobs requeue 1", "stats"])
 def test_a_command_that_creates_nothing_does_not_make_a_file(cli: Cli, command: str) -> None:
     answer = cli(*command.split(), "--json")
-    assert answer.complaint.startswith(f"there is no file {cli.file}: create a first job, or name another engine")
+    assert answer.complaint.startswith(f"file {cli.file} does not exist: create a first job, or use another engine")
     assert (answer.code, list(cli.folder.iterdir())) == (2, [])
 
 
@@ -177,7 +177,7 @@ def test_a_file_of_a_newer_version_is_refused(cli: Cli) -> None:
     with sqlite3.connect(cli.file) as connection:
         connection.execute("INSERT INTO ew_schema VALUES (9999)")
     answer = cli("jobs", "list")
-    assert answer.complaint.startswith(f"{cli.file} has schema version 9999, this program knows ")
+    assert answer.complaint.startswith(f"{cli.file} has schema version 9999, but this program supports up to ")
     assert answer.code == 2
 
 

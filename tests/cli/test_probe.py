@@ -143,7 +143,7 @@ async def test_a_manager_is_ready_when_its_workers_have_started(cli: Cli) -> Non
     (cli.folder / "shop.py").write_text(MANAGER)
     arguments = ["probe", "--manager", "shop"]
     here = f"manager shop on {socket.gethostname()}"
-    assert f"not ready: {here}: there is no file " in problem(cli(*arguments))
+    assert f"not ready: {here}: file {cli.file} does not exist" in problem(cli(*arguments))
     with cli.start("worker", "shop") as process:
         await until(lambda: cli(*arguments).code == 0, DEADLINE_SECONDS)
         assert cli(*arguments).out == f"ready: {here}\n"

@@ -63,9 +63,9 @@ def test_a_printable_name_is_taken(value: str) -> None:
         ("a\x00b", "printable"),
         ("a\u202eb", "printable"),
         ("\ud800", "printable"),
-        (None, "text"),
-        (3, "text"),
-        (b"a", "text"),
+        (None, "string"),
+        (3, "string"),
+        (b"a", "string"),
     ],
     ids=ascii,
 )

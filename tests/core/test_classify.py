@@ -142,8 +142,8 @@ def test_each_strategy_has_its_delays(strategy: Strategy, delays: list[int | Non
         ({"strategy": "permanent", "text": ["x"]}, "errors.text", "text"),
         ({"strategy": "permanent", "text": "x" * (ERROR_RULE_CHARS_MAX + 1)}, "errors.text", "500"),
         ({"strategy": "permanent", "exception": ""}, "errors.exception", "empty"),
-        ({"strategy": "permanent", "exception": int}, "errors.exception", "class of exceptions"),
-        ({"strategy": "permanent", "exception": 5}, "errors.exception", "text"),
+        ({"strategy": "permanent", "exception": int}, "errors.exception", "exception class"),
+        ({"strategy": "permanent", "exception": 5}, "errors.exception", "string"),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_by_its_field(rule: dict[str, Any], field: str, said: str) -> None:

@@ -79,7 +79,7 @@ WRONG = [
     ("timeout", "0", "must be a number from 0.001 to 86400, not 0"),
     ("max_attempts", "0", "must be a whole number from 1 to 100, not 0"),
     ("run_at", "tomorrow", "must be a time in UTC, like 2030-01-31T12:00Z"),
-    ("expires_at", "2030-02-31T00:00", "must be a moment from 1970 to 9999"),
+    ("expires_at", "2030-02-31T00:00", "must be a time from 1970 to 9999"),
     ("dedupe_key", "a\tb", "must consist of printable characters"),
 ]
 
