@@ -117,7 +117,7 @@ async def check_completed(engine: Engine, jobs: int) -> None:
 def drained(
     bench: Bench, jobs: int, drain: Drain, make: Make = a_job, *, own_loop: bool = False, policy: str | None = None
 ) -> Measure:
-    """Drain a load, to be measured in turn with others."""
+    """Drain a load; measured in turn with others."""
 
     async def measure() -> Timing:
         with bench.store() as url:

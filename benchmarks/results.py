@@ -9,7 +9,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def put(section: str, text: str, path: Path = RESULTS) -> None:
-    """Replace one section, or append it if there is none of that name."""
+    """Replace one section, or append it if none has that name."""
     begin, end = f"<!-- measured: {section} -->", f"<!-- end: {section} -->"
     block = f"{begin}\n\n{text.strip()}\n\n{end}"
     known = path.read_text("utf-8") if path.exists() else ""

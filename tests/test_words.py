@@ -64,6 +64,13 @@ INSTEAD: Final[dict[str, str]] = {
     r"all the same": "still",
     r"need be": "if needed",
     r"lest|whereof|thereof|whilst|amongst": "so that ... not; among",
+    r"nevertheless": "still",
+    r"also (?:if|when|where)": "even if, even when",
+    r"must (?:not )?be given(?: together)?": "is required, cannot be combined",
+    r"(?:allowed|known) are": "allowed:",
+    r"is no (?:field|setting|filter|option|version|database)": "unknown field, is not a",
+    r"meanwhile(?=[.:;])": "in the meantime, during that time",
+    r"take(?:s|n)? back(?: an?| the)? (?:expired )?leases?": "restore leases",
     # American spelling, except the state `cancelled` -----------------------------------------------
     r"(?:mis)?(?:behaviour|colour|favour|honour|neighbour|flavour)\w*": "-or",
     r"licen[c]e[sd]?|defence|offence": "license, defense",

@@ -22,7 +22,7 @@ ADVICE: Final = f"install Chromium (on Debian and Ubuntu: apt-get install {PACKA
 
 
 def find_browser(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The path of a Chromium: the one in the environment variable, else the system's; None if there is none."""
+    """The path of Chromium: from the environment variable, or the system's; None if there is none."""
     named = environ.get(VARIABLE)
     if named:
         return shutil.which(named)

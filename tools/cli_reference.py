@@ -77,7 +77,7 @@ def reference() -> str:
 
 
 def missing_help(pages: list[CommandPage]) -> list[str]:
-    """What has no help: commands, arguments and options by name, and commands without an example."""
+    """Commands, arguments and options without help, by name, and commands without an example."""
     found = [page.name for page in pages if not page.summary]
     found += [f"{page.name} (no example)" for page in pages if not page.examples]
     for page in pages:

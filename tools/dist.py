@@ -51,7 +51,7 @@ def installed(wheel: Path, scratch: Path) -> Path:
 
 
 def served(python: Path, scratch: Path) -> str:
-    """What `everwork up` answers to `/healthz`; it is stopped then."""
+    """The response of `everwork up` to `/healthz`; the server is stopped afterwards."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("EVERWORK_", "PYTHON"))}
     command = [str(python.with_name("everwork")), "up", "--json", "--grpc-port", "0", "--http-port", "0"]
     with subprocess.Popen(command, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own program

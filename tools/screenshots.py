@@ -99,7 +99,7 @@ async def _pictures(browser: Browser, place: World | Population, look: str, albu
 
 
 async def _broken(browser: Browser, scratch: Path, album: _Album) -> None:
-    """Pages that were open when the engine went away, and pages that were opened later."""
+    """Pages that were open when the engine became unavailable, and pages that were opened later."""
     async with a_population(BROKEN, scratch) as population:
         visitors = {look: await visiting(browser, population.url, **options) for look, options in LOOKS.items()}
         for visitor in visitors.values():

@@ -1,4 +1,5 @@
-"""Draws the states of a job as `docs/images/states.svg`, from the one table: run it after every change of that.
+"""Draws the states of a job as `docs/images/states.svg`, from the transition table: run it after every change to the
+table.
 
 python -m tools.state_picture
 """
@@ -28,7 +29,7 @@ PATHS: Final = {
     (State.PROCESSING, State.FAILED): ("M410 192 L328 274", (500, 252)),
     (State.FAILED, State.PENDING): ("M232 274 L150 192", (110, 252)),
 }
-"""The line of each arrow, and where its words are."""
+"""The line of each arrow, and the position of its label."""
 WORDS: Final = {Cause.LAPSE: "lease expired"}
 STYLE: Final = """
   .card { fill: #ffffff; stroke: #d8dee6 } .box { fill: #f4f6f9; stroke: #5b6b7f } .end { fill: #e9edf2 }

@@ -269,7 +269,7 @@ def _kept(text: str) -> str:
     return f"{text[:half]} [... about {max(left_out, 1):,} characters left out ...] {text[-half:]}"
 
 
-# Each of these examines a position a bounded number of times: error texts come from anywhere.
+# Each of these patterns examines a position a bounded number of times, because error messages are untrusted.
 _ADDRESS: Final = re.compile(r'://(?:\\.|[^\s"\\])+')
 _USER: Final = re.compile(r"://[^:/?#@]*:")
 _BLANKS: Final = re.compile(r'(://[^\s:/?#@"]*:)(?!\d*(?:[\s/?#]|$))[^\s"@]{0,100}(?: [^\s"@]{0,60}){1,3}@')

@@ -195,5 +195,5 @@ async def test_what_does_not_say_when_it_commits_is_refused(app: Everwork, own: 
         for wrong in (connection, connection.connection.driver_connection, 5):
             with pytest.raises(InvalidInput, match=r"^session: must be a SQLAlchemy session or a Django connection"):
                 app.after_commit(wrong)
-    with orm.Session(own) as session, pytest.raises(InvalidInput, match=r"^tx: must not be given together"):
+    with orm.Session(own) as session, pytest.raises(InvalidInput, match=r"^tx: cannot be combined"):
         app.within(session).after_commit(session)

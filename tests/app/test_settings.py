@@ -95,7 +95,7 @@ def test_settings_do_not_change() -> None:
         (lambda: some_settings(retries=3), "retries", "not permitted"),
         (lambda: EventSettings(max_events_in_memory=0), "max_events_in_memory", "greater than or equal to 1"),
         (lambda: EventSettings(max_batch_size=10_001), "max_batch_size", "less than or equal to 10000"),
-        (lambda: a_trigger(kwargs={"when": object()}), "kwargs", "must be made of JSON values"),
+        (lambda: a_trigger(kwargs={"when": object()}), "kwargs", "must consist of JSON values"),
         (lambda: a_trigger(kwargs={"share": float("inf")}), "kwargs", "JSON has no such number"),
         (lambda: a_trigger(lifetime=0), "lifetime", "greater than 0"),
         (lambda: a_trigger(schedule="0 9 * * 1"), "schedule", "Interval"),

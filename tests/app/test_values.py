@@ -209,7 +209,7 @@ async def test_a_value_that_does_not_fit_is_refused_with_the_name_of_its_part(ap
     advice = "use a Pydantic model, a dataclass or JSON types, or pass an id"
     for thing in (Socket(), [{"deep": Socket()}]):
         with pytest.raises(
-            InvalidInput, match=rf"^thing: must be made of JSON values, not tests\.app\.test_values\.Socket; {advice}$"
+            InvalidInput, match=rf"^thing: must consist of JSON values, not tests\.app\.test_values\.Socket; {advice}$"
         ):
             await app.enqueue("elsewhere", first=1, thing=thing)
 

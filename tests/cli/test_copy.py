@@ -205,7 +205,7 @@ async def test_who_is_logged_in_and_what_was_measured_stay_where_they_are(cli: C
 def test_a_source_that_is_not_there_leaves_no_target_behind(cli: Cli) -> None:
     answer = cli("copy", "sqlite:///nope.db", "sqlite:///copy.db")
     assert answer.code == 2
-    assert "there is no file" in answer.complaint
+    assert "does not exist" in answer.complaint
     assert list(cli.folder.iterdir()) == []
 
 

@@ -84,7 +84,7 @@ async def test_the_command_ends_with_1_if_something_is_wrong(cli: Cli, engine: E
 
 def test_a_store_that_is_not_there_is_told_and_not_created(cli: Cli) -> None:
     answer = cli("doctor")
-    assert (answer.code, "there is no file" in answer.complaint) == (2, True)
+    assert (answer.code, "does not exist" in answer.complaint) == (2, True)
     assert list(cli.folder.iterdir()) == []
 
 
@@ -138,7 +138,7 @@ async def test_a_paused_type_is_a_note(store: Engine, clock: VirtualClock) -> No
 async def test_dead_letters_are_a_note(store: Engine, clock: VirtualClock) -> None:
     await a_dead_letter(store)
     [finding] = await found(store, clock)
-    assert (finding.is_problem, finding.text) == (False, "1 failed job: dead letters and rejected jobs")
+    assert (finding.is_problem, finding.text) == (False, "1 failed job (dead letters and rejected jobs)")
 
 
 async def test_a_clock_that_is_off_is_a_problem(store: Engine) -> None:

@@ -56,5 +56,5 @@ def test_a_file_without_its_version_is_refused(cli: Cli, command: str) -> None:
 def test_a_version_that_is_a_text_is_told(cli: Cli, command: str) -> None:
     change(cli, "DROP TABLE ew_schema", "CREATE TABLE ew_schema (version)", "INSERT INTO ew_schema VALUES ('two')")
     answer = cli(*command.split(), "--engine", f"sqlite:///{cli.file}")
-    assert "ew_schema is damaged: 'two' is no version" in answer.complaint
+    assert "ew_schema is damaged: 'two' is not a version" in answer.complaint
     assert answer.code == 2

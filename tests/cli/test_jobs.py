@@ -73,7 +73,7 @@ def test_create_takes_everything_that_can_be_said_of_a_job(cli: Cli) -> None:
 def test_the_same_dedupe_key_creates_nothing_and_says_so(cli: Cli) -> None:
     cli("jobs", "create", "x", "--dedupe-key", "once")
     answer = cli("jobs", "create", "x", "--dedupe-key", "once")
-    assert answer.out == "job 1 has this dedupe key already and is pending; nothing was created\n"
+    assert answer.out == "job 1 already has this dedupe key and is pending; nothing was created\n"
 
 
 def test_count_creates_many_alike(cli: Cli) -> None:
@@ -272,7 +272,7 @@ async def test_get_shows_the_job_its_history_and_why_it_is_not_running(cli: Cli,
     job = await a_dead_letter(engine, error="no such address", variables='{"to":"ann"}')
     text = cli("jobs", "get", str(job.key)).out
     assert text.startswith("job 1  email-send  failed\n")
-    for part in ['{"to":"ann"}', "Why: it is failed", "everwork jobs requeue 1", "OUTCOME", "no such address"]:
+    for part in ['{"to":"ann"}', "Why: failed and will not", "everwork jobs requeue 1", "OUTCOME", "no such address"]:
         assert part in text
 
 
@@ -325,9 +325,9 @@ async def test_requeue_brings_a_dead_letter_back(cli: Cli, engine: Engine) -> No
 async def test_requeue_gives_one_job_other_variables(cli: Cli, engine: Engine) -> None:
     dead = await a_dead_letter(engine, variables='{"to":"ann"}')
     refused = {
-        ("1", "2", "--var", "to=ada"): "variables: replace those of one job: give one key, not 2",
+        ("1", "2", "--var", "to=ada"): "variables: can be replaced for only one job: pass one key, not 2",
         ("1", "--variables", "[]"): "variables: must be a JSON object, not []",
-        ("1", "--variables", "{}", "--var", "a=1"): "variables: must not be given together with var; give one of them",
+        ("1", "--variables", "{}", "--var", "a=1"): "variables: cannot be combined with var",
     }
     for options, problem in refused.items():
         answer = cli("jobs", "requeue", *options)

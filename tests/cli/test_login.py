@@ -66,7 +66,7 @@ def test_login_finds_the_server_by_the_settings_and_says_if_none_is_there(cli: C
 
 
 def test_a_login_that_cannot_be_is_told_in_one_line(cli: Cli) -> None:
-    assert "there is no file" in cli("login").complaint
+    assert "does not exist" in cli("login").complaint
     cli("keys", "create", "--name", "first", "--permission", "*")
     assert cli("login", "--url", "ftp://x").complaint.startswith("url: must start with http:// or https://")
     assert cli("login", EVERWORK_HTTP_PORT="0").complaint.endswith("name the server with --url")

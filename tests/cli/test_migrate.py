@@ -65,7 +65,7 @@ def test_a_store_of_a_newer_program_is_refused(cli: Cli) -> None:
     for arguments in (["migrate"], ["jobs", "list"]):
         answer = cli(*arguments)
         assert answer.code == 2
-        assert "has schema version 99, this program knows 5: upgrade everwork" in answer.complaint
+        assert "has schema version 99, but this program supports up to 5; upgrade Everwork" in answer.complaint
     answer = cli("migrate", "--check")
     assert answer.code == 1
     assert "schema version 99" in answer.complaint

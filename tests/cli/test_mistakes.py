@@ -25,11 +25,11 @@ BAD_JOBS = {
     "an empty type": ([""], "type: must have 1 to 255 characters, not 0"),
     "a type that is too long": (["x" * 256], "type: must have 1 to 255 characters, not 256"),
     "a type with a newline": (["a\nb"], "type: must consist of printable characters"),
-    "no type": ([], "type: must be given"),
+    "no type": ([], "type: is required"),
     "variables that are a list": (["x", "--variables", "[1]"], "variables: must be a JSON object, not [1]"),
     "variables that are no JSON": (["x", "--variables", "{a}"], "variables: must be a JSON object"),
     "NaN in variables": (["x", "--variables", '{"a": NaN}'], "variables: must be a JSON object"),
-    "variables twice": (["x", "--variables", "{}", "--var", "a=1"], "variables: must not be given together with var"),
+    "variables twice": (["x", "--variables", "{}", "--var", "a=1"], "variables: cannot be combined with var"),
     "a var without value": (["x", "--var", "a"], "var: must be NAME=VALUE, not 'a'"),
     "a var twice": (["x", "--var", "a=1", "--var", "a=2"], "var: must name 'a' only once"),
     "a number that would lose digits": (["x", "--var", "id=12345678901234567890123"], "var: id must be a number of"),
@@ -53,7 +53,7 @@ BAD_JOBS = {
     ),
     "delay and run_at": (
         ["x", "--delay", "1", "--run-at", "2090-01-01T00:00:00Z"],
-        "delay: must not be given together",
+        "delay: cannot be combined",
     ),
     "a time without zone": (["x", "--run-at", "2090-01-01T00:00:00"], "run_at: must be a time from 1970 to 9999"),
     "a time that is none": (["x", "--expires-at", "soon"], "expires_at: must be a time from 1970 to 9999"),
@@ -61,8 +61,11 @@ BAD_JOBS = {
     "no copies": (["x", "--count", "0"], "count: must be a whole number from 1 to 1000000, not 0"),
     "copies of one of a kind": (["x", "--count", "2", "--dedupe-key", "a"], "count: must be 1 with a dedupe_key"),
     "a file that is not there": (["--file", "nope"], "file: cannot read nope: No such file or directory"),
-    "a file and a type": (["x", "--file", "nope"], "file: brings its own fields; type cannot be given with it"),
-    "an empty file": (["--file", os.devnull], "file: /dev/null holds no jobs"),
+    "a file and a type": (
+        ["x", "--file", "nope"],
+        "file: cannot be combined with type: the file sets the fields of each job",
+    ),
+    "an empty file": (["--file", os.devnull], "file: /dev/null contains no jobs"),
     "an unknown option": (["x", "--bogus"], "no such option: --bogus (see everwork jobs create --help)"),
 }
 BAD_QUESTIONS = {
@@ -73,7 +76,7 @@ BAD_QUESTIONS = {
     "a cursor that is a word": (["list", "--cursor", "next"], "cursor: must be a whole number from 1 to"),
     "a time that is none": (["list", "--created-after", "noon"], "created_after: must be a time from 1970 to 9999"),
     "an empty error": (["list", "--error", ""], "error: must have 1 to 8,192 characters, at least"),
-    "an empty key": (["get", ""], "key: must be given"),
+    "an empty key": (["get", ""], "key: is required"),
     "an empty key of two": (["cancel", "1", ""], "key: must not be empty"),
     "no key": (["run-now"], "missing argument 'KEY...'"),
     "a reason that is too long": (
@@ -132,9 +135,9 @@ def test_variables_over_a_mebibyte_are_refused(cli: Cli, size: int) -> None:
     ("line", "complaint"),
     [
         ('{"type": "x", "priority": 512}', "line 2: priority: must be a whole number from -512 to 511, not 512"),
-        ('{"type": "x", "colour": "red"}', "line 2: colour: is no field of a job; allowed are type, variables,"),
+        ('{"type": "x", "colour": "red"}', "line 2: colour: unknown field; allowed: type, variables,"),
         ('{"type": "x", "run_at": 5}', "line 2: run_at: must be a time from 1970 to 9999"),
-        ('{"variables": {}}', "line 2: type: must be given"),
+        ('{"variables": {}}', "line 2: type: is required"),
         ('{"type": 5}', "line 2: type: must be a string, not 5"),
         ('["x"]', "line 2: job: must be a JSON object, not ['x']"),
         ("{", "line 2: job: must be a JSON object"),
@@ -149,7 +152,7 @@ def test_a_bad_line_is_named_and_nothing_of_its_file_is_created(cli: Cli, line: 
 @pytest.mark.parametrize("command", ["jobs list", "jobs get 1", "jobs cancel 1", "jobs requeue 1", "stats"])
 def test_a_command_that_creates_nothing_does_not_make_a_file(cli: Cli, command: str) -> None:
     answer = cli(*command.split(), "--json")
-    assert answer.complaint.startswith(f"there is no file {cli.file}: create a first job, or name another engine")
+    assert answer.complaint.startswith(f"file {cli.file} does not exist: create a first job, or use another engine")
     assert (answer.code, list(cli.folder.iterdir())) == (2, [])
 
 
@@ -158,7 +161,7 @@ def test_a_command_that_creates_nothing_leaves_another_program_s_database_alone(
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         answer = cli("jobs", "list")
         tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
-    assert answer.complaint == f"{cli.file} holds no jobs: create a first one in it, or name another engine"
+    assert answer.complaint == f"{cli.file} holds no jobs: create a first one in it, or use another engine"
     assert (answer.code, tables) == (2, [("orders",)])
 
 
@@ -174,7 +177,7 @@ def test_a_file_of_a_newer_version_is_refused(cli: Cli) -> None:
     with sqlite3.connect(cli.file) as connection:
         connection.execute("INSERT INTO ew_schema VALUES (9999)")
     answer = cli("jobs", "list")
-    assert answer.complaint.startswith(f"{cli.file} has schema version 9999, this program knows ")
+    assert answer.complaint.startswith(f"{cli.file} has schema version 9999, but this program supports up to ")
     assert answer.code == 2
 
 
@@ -255,7 +258,7 @@ def test_the_store_may_be_named_as_for_every_other_command(cli: Cli, command: st
 @pytest.mark.parametrize("command", ["doctor", "migrate"])
 def test_two_stores_for_one_command_are_refused(cli: Cli, command: str) -> None:
     answer = cli(command, "sqlite:///one.db", "--engine", "sqlite:///other.db")
-    assert (answer.code, answer.complaint) == (2, "engine: is named twice, as URL and by --engine; name one")
+    assert (answer.code, answer.complaint) == (2, "engine: is set twice, as URL and with --engine; use one of them")
     assert list(cli.folder.iterdir()) == []
 
 

@@ -143,7 +143,7 @@ async def test_a_manager_is_ready_when_its_workers_have_started(cli: Cli) -> Non
     (cli.folder / "shop.py").write_text(MANAGER)
     arguments = ["probe", "--manager", "shop"]
     here = f"manager shop on {socket.gethostname()}"
-    assert f"not ready: {here}: there is no file " in problem(cli(*arguments))
+    assert f"not ready: {here}: file {cli.file} does not exist" in problem(cli(*arguments))
     with cli.start("worker", "shop") as process:
         await until(lambda: cli(*arguments).code == 0, DEADLINE_SECONDS)
         assert cli(*arguments).out == f"ready: {here}\n"
@@ -174,7 +174,7 @@ async def test_a_manager_with_a_worker_that_does_not_start_is_not_ready(cli: Cli
         (["--address", "http://user@host"], "address: must look like http://host:27555"),
         (["--address", "http://host/readyz"], "address: must look like http://host:27555"),
         (["--timeout", "0"], "timeout: must be a number from 0.1 to 60"),
-        (["--manager", "shop", "--live"], "manager: must not be given together with"),
+        (["--manager", "shop", "--live"], "manager: cannot be combined with"),
         (["--address", "https://localhost:1", "--tls-ca", "nowhere.pem"], "tls_ca, tls_certificate, tls_key: cannot"),
     ],
 )

@@ -169,7 +169,7 @@ def test_flush_with_an_engine_that_is_away_is_one_clear_line(cli: Cli) -> None:
 async def test_flush_creates_the_store_of_the_spool_but_no_other(cli: Cli, spool: SpoolFile) -> None:
     spool.keep_jobs(numbered(2))
     answer = cli("spool", "flush", "spool.db", "--engine", f"sqlite:///{cli.folder}/typo.db", "--rebind")
-    assert (answer.code, "there is no file" in answer.complaint) == (2, True)
+    assert (answer.code, "does not exist" in answer.complaint) == (2, True)
     assert cli("spool", "flush", "spool.db").out == "2 jobs and 0 outcomes delivered\n"
     opened = open_engine(f"sqlite:///{cli.file}")
     await opened.open()

@@ -68,7 +68,7 @@ async def test_a_policy_is_changed_in_parts_and_cleared(cli: Cli, engine: Engine
         (["policy", "x", "--max-attempts", "0"], "max_attempts: must be a whole number from 1 to 100, not 0"),
         (["policy", "x", "--jitter", "2"], "jitter: must be a number from 0 to 1, not 2"),
         (["policy", "x", "--factor", "much"], "factor: must be a number from 1 to 100, not 'much'"),
-        (["policy", "x", "--clear", "--base", "1"], "clear: must not be given together with base"),
+        (["policy", "x", "--clear", "--base", "1"], "clear: cannot be combined with base"),
         (["policy", "x", "--rate", "0/5"], "rate_jobs: must be a whole number from 1 to 1000000, not 0"),
         (["policy", "x", "--breaker-failures", "0"], "breaker_failures: must be a whole number from 1 to 1000, not 0"),
         (["policy", "x", "--error", "never"], "error: must be STRATEGY=text:PART or STRATEGY=exception:CLASS"),

@@ -75,9 +75,9 @@ async def test_an_outcome_that_makes_no_sense_goes_nowhere(client: Client, outco
 async def test_a_failure_by_policy_is_classified_by_the_exception_and_else_by_its_text(client: Client) -> None:
     await client.create_many([("s", {})] * 3)
     by_class, by_text, unsaid = await client.activate("s", limit=3)
-    with pytest.raises(InvalidInput, match="by_policy: must not be given together with retries, backoff or final"):
+    with pytest.raises(InvalidInput, match="by_policy: cannot be combined with retries, backoff or final"):
         await client.fail(by_class, "boom", by_policy=True, retries=1)
-    with pytest.raises(InvalidInput, match="strict: must not be given together with retries, backoff or final"):
+    with pytest.raises(InvalidInput, match="strict: cannot be combined with retries, backoff or final"):
         await client.fail(by_class, "boom", strict=True, final=True)
     await client.fail(by_class, ConnectionResetError("odd"), by_policy=True)  # retryable: 2 s after the first attempt
     await client.fail(by_text, "Too Many Requests", by_policy=True)  # rate limited: 60 s

@@ -58,8 +58,8 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
     trustme.CA().issue_cert("other").private_key_pem.write_to_path(tmp_path / "other.pem")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     mistakes: list[tuple[dict[str, Any], str]] = [
-        ({"tls_certificate": certificate}, "tls_key: must be given with tls_certificate"),
-        ({"tls_key": key}, "tls_certificate: must be given with tls_key"),
+        ({"tls_certificate": certificate}, "tls_key: is required with tls_certificate"),
+        ({"tls_key": key}, "tls_certificate: is required with tls_key"),
         ({"tls_certificate": certificate, "tls_key": tmp_path / "other.pem"}, "tls_key: .* belongs to the PEM cert"),
         ({"tls_certificate": key, "tls_key": tmp_path / "none.pem"}, "tls_key: the file .*none.pem' cannot be read"),
         ({"tls_certificate": 7, "tls_key": key}, "tls_certificate: must be the path of a PEM file, not 7"),

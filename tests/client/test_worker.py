@@ -152,7 +152,7 @@ async def test_a_job_whose_result_is_no_json_is_completed_with_a_note(client: Cl
     created = await client.create("odd")
     async with working(client, {"odd": odd}):
         assert "everwork.result_not_stored" in (await finished(client, created.key)).result
-        with pytest.raises(ResultNotStored, match="its result could not be stored: result: must be made of JSON"):
+        with pytest.raises(ResultNotStored, match="its result could not be stored: result: must consist of JSON"):
             await client.result(created.key)
 
 

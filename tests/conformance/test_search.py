@@ -98,7 +98,7 @@ async def test_a_dedupe_key_in_too_many_types_and_tenants_is_refused_with_what_t
 ) -> None:
     keys = [(await a_pending_job(engine, tenant=f"t{number}", dedupe_key=KEY)).key for number in range(3)]
     monkeypatch.setattr("everwork.engines.portions.LIST_SCAN_MAX", 2)
-    with pytest.raises(InvalidInput, match="dedupe_key: would be looked up in 3 types and tenants, more than 2"):
+    with pytest.raises(InvalidInput, match="dedupe_key: would be searched in 3 types and tenants, more than 2"):
         await engine.find(JobFilter(dedupe_key=KEY), 10)
     assert await found(engine, JobFilter(dedupe_key=KEY, tenants=("t1",))) == keys[1:2]
 

@@ -136,7 +136,7 @@ def test_a_key_of_another_form_is_a_job_that_does_not_exist(text: str, message: 
 
 
 def test_a_key_that_was_not_sent_is_asked_for() -> None:
-    with pytest.raises(InvalidInput, match=r"^job_key: must be given$"):
+    with pytest.raises(InvalidInput, match=r"^job_key: is required$"):
         checks.known_key("", "job_key")
 
 

@@ -142,7 +142,7 @@ def test_each_strategy_has_its_delays(strategy: Strategy, delays: list[int | Non
         ({"strategy": "permanent", "text": ["x"]}, "errors.text", "string"),
         ({"strategy": "permanent", "text": "x" * (ERROR_RULE_CHARS_MAX + 1)}, "errors.text", "500"),
         ({"strategy": "permanent", "exception": ""}, "errors.exception", "empty"),
-        ({"strategy": "permanent", "exception": int}, "errors.exception", "class of exceptions"),
+        ({"strategy": "permanent", "exception": int}, "errors.exception", "exception class"),
         ({"strategy": "permanent", "exception": 5}, "errors.exception", "string"),
     ],
 )

@@ -81,7 +81,7 @@ async def test_many_events_are_published_together_or_not_at_all(broker: Abstract
     assert [(await the_job(engine, key)).type for key in keys] == ["email-send"] * 2
     bad: list[tuple[Any, str]] = [
         (Event(source=""), r"events\[1\]\.source: must have 1 to 255 characters"),
-        (Event(source="x", kwargs={"a": object()}), r"events\[1\]\.kwargs: must be made of JSON values"),
+        (Event(source="x", kwargs={"a": object()}), r"events\[1\]\.kwargs: must consist of JSON values"),
         ({"source": "x"}, r"events\[1\]: must be an Event, not \{'source': 'x'\}"),
     ]
     for event, told in bad:

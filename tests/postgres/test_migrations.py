@@ -200,7 +200,7 @@ async def test_a_migration_that_fails_leaves_the_store_as_it_was(
 async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str, own: psycopg.Connection) -> None:
     async with opened(url):
         own.execute(f"UPDATE {schema_of(url)}.store SET version = 99".encode())
-    with pytest.raises(SchemaMismatch, match=r"has version 99.*knows up to 5; upgrade Everwork") as caught:
+    with pytest.raises(SchemaMismatch, match=r"has version 99.*supports up to 5; upgrade Everwork") as caught:
         await PostgresEngine.from_url(url).open()
     assert "\n" not in str(caught.value)
     assert asked(own, f"SELECT version FROM {schema_of(url)}.store") == 99

@@ -254,7 +254,7 @@ async def test_a_store_that_becomes_read_only_in_the_middle_of_work_is_told(
         admin.execute("ALTER DATABASE freezing SET default_transaction_read_only = on")
         await engine._store.connections.close()
         engine._store.connections = Connections(engine._store.url)
-        with pytest.raises(EngineUnavailable, match="is read-only; name the primary server"):
+        with pytest.raises(EngineUnavailable, match="is read-only; use the primary server"):
             await engine.create([a_new_job()])
 
 
@@ -281,7 +281,7 @@ async def test_a_real_replica_is_refused(server: PostgresServer) -> None:
     with Standby(server) as replica:
         problem = await the_problem(replica.url)
     assert isinstance(problem, EngineUnavailable)
-    assert "read-only replica; name the primary server" in str(problem)
+    assert "read-only replica; use the primary server" in str(problem)
 
 
 @pytest.mark.parametrize(("number", "shown"), [(130_014, "13.14"), (90_624, "9.6.24")])

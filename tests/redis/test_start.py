@@ -142,7 +142,7 @@ async def test_a_user_with_rights_on_the_namespace_alone_can_work(server: RedisS
 async def test_a_user_without_rights_is_told_what_is_missing(server: RedisServer) -> None:
     server.ask("ACL", "SETUSER", "bob", "on", ">pw", "~other*", "+@all")
     problem = await the_problem(f"redis://bob:pw@127.0.0.1:{server.port}")
-    assert "does not let this user do that" in str(problem)
+    assert "denies this user a required command" in str(problem)
 
 
 # What the server says of itself -----------------------------------------------------------------------

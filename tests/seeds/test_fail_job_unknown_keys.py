@@ -67,7 +67,7 @@ async def test_failing_a_finished_job_says_the_same_with_success_false(server: R
 
 async def test_no_key_at_all_is_an_invalid_argument(server: RunningServer) -> None:
     for name, fields in CHANGES:
-        assert await refused(server.call(name, **fields)) == (StatusCode.INVALID_ARGUMENT, "job_key: must be given")
+        assert await refused(server.call(name, **fields)) == (StatusCode.INVALID_ARGUMENT, "job_key: is required")
 
 
 @pytest.mark.parametrize("key", HOSTILE, ids=lambda key: ascii(key[:20]))

@@ -405,7 +405,7 @@ async def test_a_stamp_is_bounded(server: ServerProcess) -> None:
 async def test_a_late_outcome_must_name_its_attempt(client: Client) -> None:
     request = pb.SettleRequest(outcomes=[pb.Outcome(key=1, complete=pb.Complete())])
     transport: Any = await client.open()
-    with pytest.raises(grpc.aio.AioRpcError, match=r"outcomes\[0\].attempt: must be given"):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"outcomes\[0\].attempt: is required"):
         await transport.calls.SettleLate(request, metadata=transport.metadata)
 
 

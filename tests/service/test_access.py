@@ -72,5 +72,5 @@ def test_a_new_job_belongs_to_whom_the_key_can_mean(tenants: tuple[str, ...], as
 
 
 def test_a_key_of_several_tenants_must_say_which_one_a_new_job_belongs_to() -> None:
-    with pytest.raises(InvalidInput, match="tenant: must be given: key 'ann' has 2 tenants"):
+    with pytest.raises(InvalidInput, match="tenant: is required: key 'ann' has 2 tenants"):
         holder(Permission.JOBS, tenants=("acme", "globex")).tenant_for_create(None)

@@ -238,7 +238,7 @@ async def test_a_breaker_that_was_opened_by_hand_without_a_rule_stays_open(admin
     [
         (
             {"attempts": 3},
-            "policy: 'attempts' is not a field of a policy; allowed are max_attempts, base, factor, cap, jitter",
+            "policy: 'attempts': unknown policy field; allowed: max_attempts, base, factor, cap, jitter",
         ),
         ({"max_attempts": 0}, "max_attempts: must be a whole number from 1 to 100, not 0"),
         ({"base": "soon"}, "base: must be a number from 0 to"),

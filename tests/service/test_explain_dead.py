@@ -30,7 +30,7 @@ async def test_a_dead_letter_says_when_it_comes_back_by_itself_and_in_which_roun
     key = await _dead(engine)
     why = await in_process(service).explain(key)
     assert why.until_ms == clock.now_ms + 24 * HOUR_MS
-    assert why.text == "it is failed and will be requeued automatically at 2023-11-15T22:00:00.000Z (round 1 of 2)"
+    assert why.text == "failed and will be requeued automatically at 2023-11-15T22:00:00.000Z (round 1 of 2)"
 
     clock.advance(ms=24 * HOUR_MS)
     await engine.sweep("holder")
@@ -47,7 +47,7 @@ async def test_a_dead_letter_that_does_not_come_back_says_so(
         await a_policy(engine, failed_job_retry_hours=24)
     key = await _dead(engine, outcome)
     why = await in_process(service).explain(key)
-    assert (why.text, why.until_ms) == ("it is failed and will not be retried; requeue it to run it again", None)
+    assert (why.text, why.until_ms) == ("failed and will not be retried; requeue it to run it again", None)
 
 
 def test_the_rounds_of_an_older_store_are_counted_too() -> None:

@@ -46,11 +46,11 @@ async def app(engine_name: str, tmp_path: Path) -> AsyncIterator[Everwork]:
     await made.close()
 
 
-async def refused(app: Everwork, type: Any, field: str, options: dict[str, Any]) -> None:
+async def refused(app: Everwork, type: Any, field: str, options: dict[str, Any], problem: str = "must ") -> None:
     """Nothing is created alone, nor together with a good one."""
     with pytest.raises(InvalidInput) as told:
         await app.using(**options).enqueue(type)
-    assert (told.value.field, str(told.value).startswith(f"{field}: must ")) == (field, True), told.value
+    assert (told.value.field, str(told.value).startswith(f"{field}: {problem}")) == (field, True), told.value
     await nothing_is_created(app)
 
 
@@ -118,7 +118,8 @@ async def test_a_wrong_moment_is_refused(app: Everwork, field: str, moment: Any)
 
 
 async def test_delay_and_run_at_together_are_refused(app: Everwork) -> None:
-    await refused(app, "email-send", "delay", {"delay": 0, "run_at": datetime(2030, 1, 2, tzinfo=UTC)})
+    options = {"delay": 0, "run_at": datetime(2030, 1, 2, tzinfo=UTC)}
+    await refused(app, "email-send", "delay", options, "cannot be combined with run_at")
 
 
 @pytest.mark.parametrize("retry", [3, {"max_attempts": 3}, "yes", True, RetryPolicy], ids=repr)

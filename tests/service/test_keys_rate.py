@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Seconds:
-    """A clock that stands still until a test moves it."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0

@@ -195,14 +195,14 @@ def test_a_bad_value_of_the_environment_or_of_a_flag_names_it(
 def test_an_unknown_key_is_named_with_its_file_and_what_is_allowed() -> None:
     file = write("colour = 'red'", "my.toml")
     told = complaint(file)
-    assert told.startswith("'colour' (file my.toml): is not a setting; allowed are engine, host, grpc_port, http_port,")
+    assert told.startswith("'colour' (file my.toml): unknown setting; allowed: engine, host, grpc_port, http_port,")
     assert "api_key" not in told
 
 
 @pytest.mark.parametrize("slip", ["grpc_prot", "grpc-port", "GRPC_PORT", "grpcport"])
 def test_a_slip_of_the_pen_is_answered_with_what_was_meant(slip: str) -> None:
     write(f"{slip} = 1")
-    assert f"'{slip}' (file everwork.toml): is not a setting; did you mean grpc_port? " in complaint()
+    assert f"'{slip}' (file everwork.toml): unknown setting; did you mean grpc_port? " in complaint()
 
 
 def test_a_file_says_the_policies_of_types_and_which_are_paused() -> None:
@@ -263,14 +263,14 @@ def test_programs_read_from_the_environment_what_holds_for_all_their_types(monke
         ("max_running = 0", "types.'x'.max_running (file everwork.toml): must be a whole number from 1 to 1000000"),
         (
             "max_runing = 1",
-            "types.'x'.max_runing (file everwork.toml): is not a policy field; did you mean max_running",
+            "types.'x'.max_runing (file everwork.toml): unknown policy field; did you mean max_running",
         ),
         ("paused = 1", "types.'x'.paused (file everwork.toml): must be true or false, not 1"),
         ("breaker_failures = 0", "types.'x'.breaker_failures (file everwork.toml): must be a whole number from 1"),
-        ("rate_seconds = 5", "types.'x'.rate_jobs (file everwork.toml): must be given with rate_seconds"),
+        ("rate_seconds = 5", "types.'x'.rate_jobs (file everwork.toml): is required with rate_seconds"),
         ("max_attempts = 101", "types.'x'.max_attempts (file everwork.toml): must be a whole number from 1 to 100"),
         ("base = -1", "types.'x'.base (file everwork.toml): must be a number from 0 to"),
-        ("errors = [{text = 'a'}]", "types.'x'.errors.strategy (file everwork.toml): must be given"),
+        ("errors = [{text = 'a'}]", "types.'x'.errors.strategy (file everwork.toml): is required"),
         ("errors = 'a'", "types.'x'.errors (file everwork.toml): must be a list of rules"),
     ],
 )
@@ -286,7 +286,7 @@ def test_types_are_said_of_in_the_file_only() -> None:
 
 def test_settings_are_flat() -> None:
     write("[server]\nhost = '127.0.0.1'")
-    assert complaint().startswith("'server' (file everwork.toml): is not a setting; allowed are ")
+    assert complaint().startswith("'server' (file everwork.toml): unknown setting; allowed: ")
 
 
 @pytest.mark.parametrize("variable", ["EVERWORK_GRPC_PROT", "EVERWORK_ENGIN", "EVERWORK_APIKEY", "EVERWORK_TLS_KEYS"])

@@ -283,7 +283,7 @@ class Absent(StoreAccess):
 
 async def test_a_declaration_that_the_store_refuses_does_not_keep_jobs_in_the_spool(offline: Offline) -> None:
     async def declare() -> None:
-        raise InvalidInput("breaker_seconds", "must be given with breaker_failures")
+        raise InvalidInput("breaker_seconds", "is required with breaker_failures")
 
     store = Absent(open_engine(offline.store), "absent")
     outbox = Outbox(offline, store)

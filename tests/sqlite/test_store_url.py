@@ -123,7 +123,9 @@ async def test_a_newer_schema_is_refused_and_left_alone(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("INSERT INTO ew_schema VALUES (999)")
     connection.close()
-    with pytest.raises(SchemaMismatch, match=r"has schema version 999, this program knows \d+: upgrade everwork"):
+    with pytest.raises(
+        SchemaMismatch, match=r"has schema version 999, but this program supports up to \d+; upgrade Everwork"
+    ):
         await SqliteEngine(StoreUrl(str(file))).open()
 
 

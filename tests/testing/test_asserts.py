@@ -37,7 +37,7 @@ async def test_arguments_are_found_as_they_were_given_whatever_json_makes_of_the
     [
         ("post", {"to": "x"}, r"a job of type 'post' with {'to': 'x'}; there are:\n  1 pending: {'to': 'a@b.c'}"),
         ("post", {"count": 2}, "expected 2 jobs of type 'post'; found 1; there are:"),
-        ("letter-send", {}, "found none; jobs were created of these types: post"),
+        ("letter-send", {}, "found none; jobs of these types were created: post"),
     ],
 )
 async def test_a_missing_job_is_told_with_what_is_there(

@@ -57,7 +57,7 @@ def with_generated(text: str, page: str) -> str:
     def part(found: re.Match[str]) -> str:
         name, arguments = found[1], found[2].split()
         if name not in PARTS:
-            raise ExtensionError(f"{page}: nothing generates {name!r}; known are {', '.join(PARTS)}")
+            raise ExtensionError(f"{page}: nothing generates {name!r}; known parts: {', '.join(PARTS)}")
         return PARTS[name](*arguments)
 
     return MARKER.sub(part, text)
@@ -99,7 +99,7 @@ def _public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: 
         return None
     public = _public().get(target)
     if public is None:
-        return shown  # Not public: shown by its name, without a page of its own.
+        return shown  # Not public: shown by name, without its own page.
     return env.domains.python_domain.resolve_xref(env, node["refdoc"], app.builder, "obj", public, node, shown)
 
 

@@ -1,4 +1,6 @@
-"""What code forges show and a site cannot: diagrams in Mermaid, and links to Markdown files outside of the pages."""
+"""Converts what code forges render and a site does not: Mermaid diagrams, and links to Markdown files outside the
+pages.
+"""
 
 from __future__ import annotations
 

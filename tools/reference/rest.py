@@ -23,7 +23,7 @@ _EXAMPLES: Final = {
     "id": "3",
     "spool_id": "9f0c2a7d41b86e35-12",
 }
-"""What stands in the paths of examples."""
+"""The placeholders in the paths of examples."""
 _REFUSED: Final = 400
 
 
@@ -55,7 +55,7 @@ def _operation(method: str, path: str, described: Mapping[str, Any]) -> str:
 
 
 def _example(method: str, path: str, described: Mapping[str, Any]) -> str:
-    """A request as one would type it."""
+    """A request as a user would type it."""
     for name, value in _EXAMPLES.items():
         path = path.replace(f"{{{name}}}", value)
     verb = "" if method == "get" else f"-X {method.upper()} "
@@ -175,7 +175,7 @@ def _named(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def _text(description: str | None, schema: Mapping[str, Any], is_required: bool) -> str:
-    """What a value is, what is allowed, and its default."""
+    """The meaning of a value, what is allowed, and its default."""
     allowed = schema.get("enum") or schema.get("items", {}).get("enum") or ()
     values = [one for one in allowed if not (isinstance(one, str) and one.isupper())]
     notes = [

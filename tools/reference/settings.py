@@ -22,7 +22,7 @@ def entries() -> str:
 
 
 def default_of(field: dataclasses.Field[Any]) -> str:
-    """The default as it would stand in the file; empty if there is none."""
+    """The default as it would be written in the file; empty if there is none."""
     default = Settings().shown()[field.name]
     if default in (None, [], {}):
         return ""

@@ -68,7 +68,7 @@ class Batcher(Generic[Item, Result]):
             self._is_called = True
             with suppress(RuntimeError):  # It was closed in the meantime.
                 loop.call_soon_threadsafe(self._take_in)
-        if self._loop is None:  # After the append: either `close` has seen it, or this sees that it is closed.
+        if self._loop is None:  # After the append: either `close` sees the item, or this sees the close.
             self._refuse()
 
     def close(self) -> None:

@@ -239,7 +239,7 @@ def warn_if_loop_runs(facade: str, instead: str) -> bool:
 
 
 def _caller() -> str:
-    """The file and line of the user's code that called."""
+    """The file and line of the calling user code."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - as the warnings of Python do
     while frame is not None and frame.f_globals.get("__name__", "").startswith("everwork."):
         frame = frame.f_back

@@ -33,7 +33,7 @@ class _AfterCommit(_Calls):
     def __init__(self, door: Door, options: Mapping[str, Any], wait: Wait) -> None:
         super().__init__(door, options)
         if self._tx is not None:
-            raise InvalidInput("tx", "must not be given together with after_commit")
+            raise InvalidInput("tx", "cannot be combined with after_commit")
         self._wait = wait
 
     def _enqueue(self, target: object, given: tuple[Any, ...], arguments: dict[str, Any]) -> None:

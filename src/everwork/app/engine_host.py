@@ -84,7 +84,7 @@ class EngineHost:
         return self._is_borrowed
 
     async def open_in_loop(self) -> None:
-        """Open the engine for an application that will be closed in the running loop, too."""
+        """Open the engine for an application that will also be closed in the running loop."""
         await self.open()
         if self._loop_engines is not None:
             self._loop_engines.allow_this_loop()
@@ -94,7 +94,7 @@ class EngineHost:
         if not self._is_open:
             # Cancelling one caller must not cancel the opening for the others.
             opening = asyncio.wrap_future(self._opening())
-            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # No caller may be left.
+            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # Callers may have left.
             await asyncio.shield(opening)
 
     def open_blocking(self) -> None:

@@ -164,7 +164,8 @@ class _Stateful(_Stateless):
             last_ms, self._kept_ms = self._kept_ms, self._next_ms(after_ms)
             if self._kept_ms <= last_ms:
                 break  # It cannot go from match to match, so calling it again would not help.
-        # Its clock can be slightly behind the engine's: a time in the past is not an error, the next call tries again.
+        # Its clock can be slightly behind the engine's: a time in the past is not an error, and the next call tries
+        # again.
         return self._kept_ms if self._kept_ms > after_ms else None
 
 

@@ -95,7 +95,7 @@ class TickRunner:
 
 
 def jobs_per_tick(given: object) -> int:
-    """The maximum number of jobs per tick: the argument, else the environment variable, else the default."""
+    """The maximum number of jobs per tick: the argument, then the environment variable, then the default."""
     if given is not None:
         return checks.whole_number("max_jobs", given, 1, TICK_JOBS_MAX)
     text = os.environ.get(VARIABLE, "").strip()

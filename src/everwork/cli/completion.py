@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from everwork.cli.options import ListByDefault
 
 STORE_SECONDS: Final = 1.0
-"""How long the store can take to list its types: a person waits at the prompt."""
+"""How long the store can take to list its types: a user is waiting at the prompt."""
 SHELLS: Final = ("bash", "zsh", "fish")
 
 _BASH: Final = r"""# Completion of everwork for bash. In ~/.bashrc:  eval "$(everwork completion bash)"
@@ -66,7 +66,7 @@ def script(shell: str) -> str:
 
 
 class Line(NamedTuple):
-    """What has been typed: the command that it leads to, and what it expects next."""
+    """The parsed words: the command they lead to, and what it expects next."""
 
     command: Any
     option: Any | None
@@ -87,7 +87,7 @@ def candidates(root: Any, words: list[str]) -> list[tuple[str, str]]:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """The words as they were typed: bash parts them at colons and equals signs. `--name=value` counts as two."""
+    """The words as they were typed: bash splits them at colons and equals signs. `--name=value` counts as two."""
     joined: list[str] = []
     for word in words:
         if word == "=" and joined and joined[-1].startswith("-"):
@@ -141,7 +141,7 @@ def _expected(line: Line, last: str) -> Iterator[tuple[str, str]]:
     elif hasattr(line.command, "list_commands"):
         loaded = getattr(line.command, "commands", {})
         for name in line.command.list_commands(None):
-            # The help of a command that is not loaded would cost more than it helps.
+            # Loading a command just to show its help would be too slow.
             yield name, loaded[name].get_short_help_str() if name in loaded else ""
     else:
         arguments = [one for one in line.command.params if one.param_type_name == "argument"]
@@ -163,7 +163,7 @@ def _states(_: Line) -> list[str]:
 
 
 def _types(line: Line) -> list[str]:
-    """The types of the store, if it answers soon; a store that does not exist is not created."""
+    """The types of the store, if it answers quickly; a missing store is not created."""
     from everwork.cli.session import open_store  # noqa: PLC0415 - only what is asked for is loaded
     from everwork.server.settings import engine_url  # noqa: PLC0415
 
@@ -185,7 +185,7 @@ def _types(line: Line) -> list[str]:
 
 
 def _targets(line: Line) -> list[str]:
-    """`module:name` for what looks like an application or a manager in the folder; nothing is imported."""
+    """`module:name` of everything in the folder that looks like an application or a manager; nothing is imported."""
     if all(one.name != "app_dir" for one in line.command.params):
         return []
     folder = Path(line.values.get("app_dir", "."))

@@ -1,4 +1,6 @@
-"""The demo: sample workers, steady traffic, and a view of both. Which calls fail is counted, never random."""
+"""The demo: sample workers, steady traffic, and a view of both. Which calls fail is determined by counting, never at
+random.
+"""
 
 from __future__ import annotations
 
@@ -344,7 +346,7 @@ def _figure(state: State, jobs: int) -> Text:
 
 
 def _recent(entries: Sequence[Entry], lines: int) -> list[Text]:
-    """The latest entries; successes do not push out failures, which are of more interest."""
+    """The latest entries; failures are more interesting, so successes do not push them out."""
     bad = _last([at for at, entry in enumerate(entries) if not entry.is_good], lines - lines // 3)
     good = _last([at for at, entry in enumerate(entries) if entry.is_good], lines - len(bad))
     shown = [_entry_line(entries[at]) for at in sorted(bad + good)]

@@ -1,4 +1,4 @@
-"""Watches the Python files of a program, by polling their sizes and times of change."""
+"""Watches the Python files of a program, by polling their sizes and modification times."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from typing import Final
 
 POLL_SECONDS: Final = 0.5
 SCAN_SHARE: Final = 10
-"""Polls are at least this many times as long apart as one takes: a large directory does not use up a core."""
+"""The pause between polls is at least this many times the duration of one, so that a large directory does not use up
+a core.
+"""
 SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 Files = Mapping[str, tuple[int, int]]
-"""Paths, each with its time of change and size."""
+"""Paths, each with its modification time and size."""
 
 
 class FileWatch:
-    """The Python files below some directories; not those of virtual environments, caches and hidden directories."""
+    """The Python files below some directories; except in virtual environments, caches and hidden directories."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.folders = tuple(dict.fromkeys(folders))
@@ -34,7 +36,7 @@ class FileWatch:
         self._known = self._scan()
 
     async def changed(self) -> list[str]:
-        """Wait for changes, until no more follow, and return the files, relative to the first directory."""
+        """Wait for changes until they settle, and return the changed files, relative to the first directory."""
         while True:
             await asyncio.sleep(self._pause)
             files = await asyncio.to_thread(self._scan)
@@ -68,8 +70,8 @@ def _python_files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
                 if entry.is_dir(follow_symlinks=False):
                     if _is_watched(entry):
                         below.append(entry.path)
-                elif entry.name.endswith(".py") and not entry.name.startswith("."):  # Hidden ones are editors' locks.
-                    with suppress(OSError):  # A link that leads nowhere must not hide the files after it.
+                elif entry.name.endswith(".py") and not entry.name.startswith("."):  # Hidden files are editors' locks.
+                    with suppress(OSError):  # A broken link must not hide the files after it.
                         facts = entry.stat()
                         yield entry.path, (facts.st_mtime_ns, facts.st_size)
 

@@ -33,7 +33,7 @@ PANELS: Final = {
     "Stores": ("doctor", "probe", "migrate", "copy", "bench"),
     "Installation": ("completion", "version"),
 }
-"""The commands as the help groups them."""
+"""The commands, grouped as in the help."""
 COMMANDS: Final = {name: f"{name}.app" for names in PANELS.values() for name in names} | {
     "tick": "worker.tick_app",
     "groups": "types.groups_app",
@@ -41,10 +41,10 @@ COMMANDS: Final = {name: f"{name}.app" for names in PANELS.values() for name in 
     "completion": "setup.completion_app",
     "version": "setup.version_app",
 }
-"""Command and its place in a module, which is loaded when the command is called: that keeps the start quick."""
+"""A command and its location in a module, which is loaded only when the command is called, to keep startup fast."""
 
 UsageError: Final[Any] = typer.BadParameter.__base__
-"""Taken from a class that typer exports: newer versions of typer carry a click of their own."""
+"""Taken from a class that typer exports: newer versions of typer bundle their own click."""
 
 _APPLICATION: Final = "name the application as an argument: everwork worker MODULE:NAME"
 _CONCURRENCY: Final = "set concurrency= of each function, or start more processes with --processes"
@@ -63,7 +63,7 @@ CELERY: Final = {
     "beat": _SCHEDULES,
     "flower": _DASHBOARD,
 }
-"""What Celery users type, and what it is here."""
+"""What Celery users type, and the equivalent here."""
 
 
 class Commands(TyperGroup):
@@ -134,7 +134,7 @@ def main() -> None:
     _fill_closed_streams()
     code = run(sys.argv[1:])
     if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # It is ending; a second one would only change its exit code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second signal would only change the exit code.
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="everwork", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -179,7 +179,7 @@ def _explained(error: Exception) -> tuple[int, str]:
 
 
 def _with_hint(message: str, context: Any) -> str:
-    """The message, with what Celery's option or command is here."""
+    """The message, with the equivalent of Celery's option or command."""
     unknown = re.match(r"No such (?:option|command):? '?([\w-]+)", message)
     is_worker = context is not None and context.command_path in ("everwork", "everwork worker")
     hint = CELERY.get(unknown[1]) if unknown and is_worker else None

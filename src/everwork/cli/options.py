@@ -100,7 +100,7 @@ def chosen_url(context: typer.Context, url: str | None, engine: str | None) -> s
     source = context.get_parameter_source("engine")
     is_typed = source is not None and source.name == "COMMANDLINE"
     if url is not None and is_typed and url != engine:
-        raise InvalidInput("engine", "is named twice, as URL and by --engine; name one")
+        raise InvalidInput("engine", "is set twice, as URL and with --engine; use one of them")
     return engine if url is None else url
 
 
@@ -153,7 +153,7 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 def parse_seconds(field: str, text: str | None) -> Any:
-    """Seconds, given as a number or as a duration; whether they are too many is up to the validation of the field."""
+    """Seconds, given as a number or as a duration; the validation of the field checks the upper bound."""
     if text is not None and (duration := parse_duration_ms(text)) is not None:
         return duration // 1000
     found = number(text)

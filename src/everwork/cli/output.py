@@ -25,7 +25,7 @@ class OutputClosed(Exception):
 
 
 class Column(NamedTuple):
-    """A column of a table: a `whole` one is never cut nor wrapped, others keep `width_min` characters."""
+    """A column of a table: a `whole` one is never truncated or wrapped, others keep at least `width_min` characters."""
 
     title: str
     whole: bool = False

@@ -12,14 +12,14 @@ NAMES: Final = ("jobs.py", "test_jobs.py", "everwork.toml", "compose.yaml", "REA
 
 
 class Choice(NamedTuple):
-    """What depends on the store in the files."""
+    """The parts of the files that depend on the store."""
 
     url: str
     store: str
     """The store in containers."""
     password: str
     local: str
-    """What the store needs on the developer's machine."""
+    """What the developer's machine needs for the store."""
 
 
 CHOICES: Final = {

@@ -26,7 +26,7 @@ SURVIVED: Final = {"power-loss": "power loss", "process-crash": "process crash, 
 
 
 class RunningServer(NamedTuple):
-    """A server that listens; the text of its first key, if it was just created.
+    """A listening server, and the text of its first key if that was just created.
 
     `durability` is None while the engine is unavailable, in offline mode.
     `login` is the token of a link that opens the dashboard once; None if this terminal must not show one.
@@ -45,7 +45,7 @@ class RunningServer(NamedTuple):
 
     @property
     def login_url(self) -> str | None:
-        """The URL that lets the user who started the server in without a key."""
+        """The URL with which the user who started the server logs in without a key."""
         site = site_url(self.server.settings, self.ports.http)
         return None if self.login is None else dashboard_url(site, self.login)
 
@@ -147,7 +147,7 @@ def lines(running: RunningServer) -> list[str]:
 
 
 def _hints(running: RunningServer) -> list[str]:
-    """How to get what is shown only once."""
+    """How to get another link or key, which are shown only once."""
     settings, hints = running.server.settings, []
     if running.login_url is not None:
         hints.append(f"The dashboard link works once. For another: {_command(settings, 'login')}")
@@ -158,7 +158,7 @@ def _hints(running: RunningServer) -> list[str]:
 
 
 def _command(settings: Settings, words: str) -> str:
-    """A command that works on the same engine when it is typed as it is shown; a password is not repeated."""
+    """A command that can be copied as shown and uses the same engine; passwords are left out."""
     with suppress(EverworkError):
         if engine_url(None, os.environ, None) == settings.engine:
             return f"{command_name()} {words}"

@@ -30,7 +30,7 @@ TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates: bool = False) -> T:
-    """Do work with an open service. Only a command that `creates` may create a store."""
+    """Do work with an open service. Only a command with `creates` may create a store."""
     return run(_use(resolved_url(url), work, creates=creates))
 
 
@@ -64,7 +64,7 @@ def local_principal() -> Principal:
 
 
 def resolved_url(url: str | None) -> str:
-    """The store's URL, from the argument, the environment or the settings file; one in memory is refused."""
+    """The store's URL, from the argument, the environment or the settings file; an in-memory store is refused."""
     url = engine_url(config_path(), os.environ, url)
     if url.partition("?")[0].endswith(":memory:"):
         raise BadConfiguration("engine URL: an in-memory store would end with this command; use a file")

@@ -1,4 +1,4 @@
-"""Jobs and figures as people see them in a terminal."""
+"""Jobs and statistics, formatted for the terminal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HISTORY_COLUMNS = (
 
 
 _WITHOUT_ATTEMPT = ("requeue", "cancel", "expire")
-"""Events of a job, which end no attempt unless one was running."""
+"""Events of a job that end an attempt only if one was running."""
 
 
 def job_table(jobs: Sequence[StoredJob], now_ms: int) -> Table:
@@ -66,7 +66,7 @@ def job_table(jobs: Sequence[StoredJob], now_ms: int) -> Table:
 
 
 def note(job: StoredJob, now_ms: int) -> str:
-    """The most important facts of a job in a few words."""
+    """The most important facts about a job in a few words."""
     parts = []
     if job.state is State.PENDING and job.run_at_ms > now_ms:
         parts.append(f"runs in {span(job.run_at_ms - now_ms + 999)}")
@@ -80,7 +80,7 @@ def note(job: StoredJob, now_ms: int) -> str:
 def job_page(
     job: StoredJob, history: Sequence[HistoryEntry], explanation: Explanation, *, now_ms: int, engine: str, every: bool
 ) -> list[RenderableType]:
-    """Everything about one job; of its tracebacks the last one, or every one."""
+    """Everything about one job, with its last traceback or all of them."""
     title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
     title.append_text(state_text(job.state.label))
     page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]

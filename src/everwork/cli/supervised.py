@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 VARIABLE: Final = "EVERWORK_SUPERVISED"
-"""Set by the parent: the descriptors of the two pipes, the number of the process, and how many were asked for."""
+"""Set by the parent: the descriptors of the two pipes, the number of the process, and how many were requested."""
 READY: Final = b"r"
 RELEASE: Final = b"x"
-"""Written by the parent: release what runs, without waiting for it, and exit."""
+"""Written by the parent: release running jobs without waiting for them, and exit."""
 RELEASE_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)
 class Supervised:
-    """What connects a process, numbered from 0, with its parent; `processes`: how many were asked for, if at all.
+    """The connection between a process, numbered from 0, and its parent; `processes`: the requested number, if any.
 
     `release` releases running jobs before the process exits; None while no job can run.
     """
@@ -61,5 +61,5 @@ class Supervised:
         while command := os.read(self.control, 1):
             if command == RELEASE and self.release is not None:
                 self.release(RELEASE_SECONDS)
-                os._exit(0)  # Also if a handler blocks the main thread.
+                os._exit(0)  # Even if a handler blocks the main thread.
         os.kill(os.getpid(), signal.SIGTERM)

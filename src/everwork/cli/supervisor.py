@@ -1,4 +1,4 @@
-"""Runs a program's workers in processes of their own, restarts those that die, and all of them when files change.
+"""Runs a program's workers in separate processes; restarts those that die, and all of them when files change.
 
 Each is a fresh interpreter that runs `everwork worker`; the parent never loads the user's code.
 """
@@ -24,7 +24,7 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 BAD_REQUEST: Final = 2
-"""The exit code of a program that cannot be loaded or run as asked: trying again does not help."""
+"""The exit code of a program that cannot be loaded or run as requested: a retry would not help."""
 RESTART_SECONDS: Final = 0.5
 RESTART_SECONDS_MAX: Final = 30.0
 STEADY_SECONDS: Final = 30.0
@@ -45,7 +45,7 @@ class Child:
         self.started_at = time.monotonic()
         self.is_ready = False
         self._signals = itertools.cycle((signal.SIGTERM, signal.SIGINT))
-        """Another one each time: two that are the same, sent quickly, arrive as one."""
+        """A different signal each time: two identical signals in quick succession arrive as one."""
 
     @property
     def pid(self) -> int:
@@ -58,7 +58,7 @@ class Child:
             self._process.send_signal(next(self._signals))
 
     def release(self) -> None:
-        """Release what runs, and exit without waiting for it."""
+        """Release running jobs, and exit without waiting for them."""
         with suppress(OSError):
             os.write(self._control, RELEASE)
 
@@ -112,7 +112,7 @@ class Supervisor:
                 return BAD_REQUEST
 
     async def _run_generation(self) -> bool:
-        """Run the processes until a stop, a change of files, or a mistake that keeps the program from being loaded."""
+        """Run the processes until a stop, a file change, or an error that prevents the program from loading."""
         self._ending.clear()
         self._loaded.clear()
         self._mistake.clear()
@@ -145,7 +145,7 @@ class Supervisor:
     # Processes ----------------------------------------------------------------------------------
 
     async def _keep(self, index: int) -> None:
-        """Keep one process running, from when the first has loaded the program."""
+        """Keep one process running, once the first has loaded the program."""
         delay = RESTART_SECONDS
         if index:
             await first_of(self._loaded, self._mistake, self._ending)
@@ -225,7 +225,7 @@ class Supervisor:
             getattr(child, stage)()
 
     async def _stop_for_reload(self, keeping: Sequence[asyncio.Future[None]]) -> None:
-        """Stop the processes quickly: what does not end in a short time is released, and runs with the new code."""
+        """Stop the processes quickly: jobs that do not finish soon are released, and run with the new code."""
         for seconds, stage in RELOAD_STAGES:
             if keeping:
                 await asyncio.wait(keeping, timeout=seconds)

@@ -1,4 +1,4 @@
-"""Loads what `everwork worker` or `everwork tick` is to run, by `module:name`; each error is one line."""
+"""Loads the program for `everwork worker` or `everwork tick`, by `module:name`; each error is one line."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Target(NamedTuple):
 
 
 class UserCode:
-    """The user's code: imported, searched and called; what it raises is reported with its location."""
+    """The user's code: imported, searched and called; its errors are reported with their location."""
 
     def __init__(self, target: Target, folder: Path) -> None:
         self._target = target
         self._folder = folder
         self._names = DEFAULT_NAMES if target.name is None else (target.name,)
         self.found = target
-        """What was found: the module, and the name in it."""
+        """The module that was found, and the name in it."""
         self._module: ModuleType | None = None
 
     def load(self) -> Loaded:
@@ -78,7 +78,7 @@ class UserCode:
         return found
 
     def program(self, loaded: Loaded, runner: asyncio.Runner) -> ProcessManager | Everwork:
-        """What was loaded; a function is called, a coroutine function in the loop that the manager will run in."""
+        """The loaded object; a function is called, a coroutine function in the loop that the manager will run in."""
         if isinstance(loaded, ProcessManager | Everwork):
             return loaded
         try:
@@ -140,7 +140,9 @@ class UserCode:
         return f"module '{module.__name__}' ({module.__file__}) has {tried}{hint or f'; name {EXPECTED}'}"
 
     def _raise_located(self, error: BaseException) -> NoReturn:
-        """Raise where and why the user's code has failed, in one line; the traceback is kept for EVERWORK_DEBUG."""
+        """Raise an error that says in one line where and why the user's code failed; the traceback is kept for
+        EVERWORK_DEBUG.
+        """
         location = self._location(error) or f"module '{self._target.module}'"
         if isinstance(error, SystemExit):
             raise BadConfiguration(f"{location}: the module exits here before there is anything to run") from error

@@ -50,7 +50,7 @@ class Address:
 
 
 def is_remote(url: object) -> bool:
-    """Whether a URL is that of a server and not of a store."""
+    """Whether a URL names a server rather than a store."""
     return isinstance(url, str) and url.partition("://")[0].lower() in SCHEMES
 
 
@@ -80,7 +80,7 @@ def _identity(tls: Tls) -> tuple[bytes, bytes] | None:
         return None
     if tls.certificate is None or tls.key is None:
         missing, given = ("tls_certificate", "tls_key") if tls.certificate is None else ("tls_key", "tls_certificate")
-        raise BadConfiguration(f"{missing}: must be given with {given}")
+        raise BadConfiguration(f"{missing}: is required with {given}")
     identity = _content("tls_key", tls.key), _content("tls_certificate", tls.certificate)
     _require_pair(tls.certificate, tls.key)
     return identity

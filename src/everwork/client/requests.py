@@ -128,7 +128,7 @@ def failed(
     key, number = lease_of(job, attempt)
     if (by_policy or strict) and (retries is not None or backoff is not None or final):
         rule = "by_policy" if by_policy else "strict"
-        raise InvalidInput(rule, "must not be given together with retries, backoff or final")
+        raise InvalidInput(rule, "cannot be combined with retries, backoff or final")
     left = None if retries is None else checks.whole_number("retries", retries, 0, ATTEMPTS_MAX)
     failed = o.Failed(
         key, number, error_text(error), left, _delay_ms("backoff", backoff), bool(final), _json(variables),

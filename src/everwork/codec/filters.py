@@ -38,7 +38,7 @@ def filter_of(wanted: Mapping[str, Any]) -> JobFilter:
     """Checked `JobFilters`; None means any value, and unknown filters are refused."""
     known = JobFilters.__annotations__
     for name in sorted(wanted.keys() - known.keys()):
-        raise InvalidInput(name, f"is not a filter; allowed are {', '.join(sorted(known))}")
+        raise InvalidInput(name, f"unknown filter; allowed: {', '.join(sorted(known))}")
     state, due = wanted.get("state"), wanted.get("due", False)
     states = [state] if isinstance(state, str | State) else several("state", state)
     if not isinstance(due, bool):

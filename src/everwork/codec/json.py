@@ -37,7 +37,7 @@ def encode_object(field: str, value: object, bytes_max: int) -> str:
 
 
 def require_object(field: str, value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, else refuse it."""
+    """Return the value if it is a mapping; refuse anything else."""
     if not isinstance(value, Mapping):
         raise InvalidInput(field, f"must be a JSON object, not {shown(value)}")
     return value
@@ -48,7 +48,7 @@ def encode(field: str, value: object, bytes_max: int) -> str:
     try:
         raw = orjson.dumps(value, _json_form)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(field, f"must be made of JSON values{_not_made(error)}") from None
+        raise InvalidInput(field, f"must consist of JSON values{_not_made(error)}") from None
     if len(raw) > bytes_max:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(raw):,}")
     if b"null" in raw:

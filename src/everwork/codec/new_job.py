@@ -68,7 +68,7 @@ def new_job(  # noqa: PLR0913 - every field of a job
     Raises `InvalidInput` that names the first invalid field.
     """
     if delay is not None and run_at is not None:
-        raise InvalidInput("delay", "must not be given together with run_at; give one of them")
+        raise InvalidInput("delay", "cannot be combined with run_at")
     return wire_job(
         type,
         variables,
@@ -108,7 +108,7 @@ def wire_job(  # noqa: PLR0913 - every field of a job
 ) -> NewJob:
     """A checked job from an API: times are whole milliseconds."""
     if delay_ms and run_at_ms is not None:
-        raise InvalidInput("delay_ms", "must not be given together with run_at; give one of them")
+        raise InvalidInput("delay_ms", "cannot be combined with run_at")
     if retry is not None and max_attempts is None:
         max_attempts = retry.max_attempts
     return NewJob(
@@ -141,7 +141,7 @@ def require_valid(job: NewJob) -> None:
 
 def _object(field: str, text: object, bytes_max: int) -> dict[str, Any]:
     if not isinstance(text, str):
-        raise InvalidInput(field, f"must be a JSON text, not {checks.shown(text)}")
+        raise InvalidInput(field, f"must be a JSON string, not {checks.shown(text)}")
     return decode_object(field, text, bytes_max)
 
 

@@ -13,7 +13,7 @@ from everwork.core.states import ACTIVATABLE, SYNONYMS, State
 from everwork.exceptions import InvalidInput, JobNotFound
 
 KEY_CHARS_SHOWN: Final = 60
-"""How much of a key that does not exist an error repeats."""
+"""How much of an unknown key an error message quotes."""
 
 
 def whole_number(field: str, value: object, low: int, high: int) -> int:
@@ -82,9 +82,9 @@ def job_key(value: object, field: str = "key") -> int:
 
 
 def known_key(text: str, field: str = "key") -> int:
-    """A job key that a caller sent: whatever does not have the form of a key is a job that does not exist."""
+    """A job key that a caller sent: a malformed key counts as a job that does not exist."""
     if not text:
-        raise InvalidInput(field, "must be given")
+        raise InvalidInput(field, "is required")
     if re.fullmatch(r"[1-9][0-9]{0,18}", text) and int(text) <= KEY_MAX:
         return int(text)
     cut = text if len(text) <= KEY_CHARS_SHOWN else f"{text[:KEY_CHARS_SHOWN]}..."

@@ -1,6 +1,6 @@
 """Classification of errors: by the type's own rules, then by the built-in ones; classes first, then texts.
 
-Built-in rules give a retry its delay only where none is declared; what a user declares is never overridden by them.
+Built-in rules set the delay of a retry only where none is declared; they never override what a user declares.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _class_name(value: object) -> str:
         is_bare = value.__module__ in ("builtins", *_MAINS)
         return value.__qualname__ if is_bare else f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, type):
-        raise InvalidInput("errors.exception", f"must be a class of exceptions or its name, not {checks.shown(value)}")
+        raise InvalidInput("errors.exception", f"must be an exception class or its name, not {checks.shown(value)}")
     name = _part("errors.exception", value)
     if not all(part.isidentifier() or part == "<locals>" for part in name.split(".")):
         raise InvalidInput("errors.exception", f"must be the name of a class, as in Python, not {checks.shown(name)}")

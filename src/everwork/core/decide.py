@@ -1,4 +1,4 @@
-"""Decides what follows a failed attempt: the only place that does."""
+"""Decides what happens after a failed attempt; no other module does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from everwork.core.texts import traceback_text
 
 
 class Known(NamedTuple):
-    """What the engine knows of a job whose attempt has just ended."""
+    """What the engine knows about a job whose attempt has just ended."""
 
     key: int
     attempt: int
@@ -36,7 +36,7 @@ class Known(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What becomes of the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history.
+    """What happens to the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history.
 
     `variables` None: the job's own stay.
     """
@@ -62,7 +62,7 @@ class Decision(NamedTuple):
 
 
 def decide(known: Known, outcome: DecidedOutcome, policy: TypePolicy) -> Decision:
-    """Decide what follows a failed attempt."""
+    """Decide what happens after a failed attempt."""
     match outcome:
         case Failed():
             return _failed(known, outcome, policy)
@@ -120,7 +120,7 @@ def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> De
 
 
 def _retried(known: Known, rest: Decision, delay_ms: int | None, policy: TypePolicy) -> Decision:
-    """Failed, and back to pending if attempts are left."""
+    """Failed: pending again if attempts are left."""
     if known.attempts >= rest.max_attempts:
         return rest
     if delay_ms is None:

@@ -15,7 +15,7 @@ from everwork.exceptions import EngineUnavailable, Fail, InvalidInput, Reject, R
 TIMEOUT_CLASSES: Final = class_names(TimeoutError())
 """A call that times out is classified as if it had raised this."""
 TIMED_OUT: Final = "timed out after"
-"""How the error of an attempt begins that exceeded its timeout."""
+"""The prefix of the error of an attempt that exceeded its timeout."""
 STACK_TITLE: Final = "Stack (most recent call last):"
 
 
@@ -79,7 +79,9 @@ def stack_text(stack: str | None) -> str | None:
 
 
 def unusable(key: int, attempt: int, why: object) -> o.Failed:
-    """Failed permanently, and not counted by the type's breaker: the failure says nothing about what it protects."""
+    """Failed permanently, and not counted by the type's breaker: the failure says nothing about the protected
+    service.
+    """
     return o.Failed(key, attempt, error_text(why) or "failed by the handler", final=True, is_counted=False)
 
 

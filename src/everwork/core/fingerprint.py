@@ -16,7 +16,7 @@ from everwork.core.outcome import LEASE_EXPIRED
 
 FINGERPRINT_CHARS: Final = 10
 _COMPARED_CHARS: Final = 1_000
-"""Beyond this, errors differ in the data they quote, not in kind."""
+"""Beyond this length, errors differ in the data they quote, not in their cause."""
 _VARYING: Final = (
     (re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "#"),
     # Not the apostrophes of "can't" and "isn't", but b'...' too.
@@ -31,7 +31,7 @@ _LETTERS: Final = str.maketrans("0123456789", "ghijklmnop")
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _CLASS_CHARS_MAX: Final = 100
 _NAME: Final = re.compile(r"(?P<path>(?:[A-Za-z_]\w*(?:\.|::))*)(?P<name>[A-Za-z_]\w*)(?::(?!:)|$)", re.ASCII)
-"""A name with its module, at the start of a line: all of the line, or what is before a colon."""
+"""A name with its module at the start of a line: the whole line, or the part before a colon."""
 _TWO_WORDS: Final = re.compile(r"[A-Z][a-z0-9]+[A-Z]|[A-Z]{2,}[a-z]")
 _ENDINGS: Final = ("Error", "Exception", "Warning", "Timeout", "Interrupt", "Exit", "Failure")
 _OLD_CLASSES: Final = frozenset({"error", "timeout", "gaierror", "herror", "sslerror"})
@@ -60,7 +60,7 @@ def exception_class(error: str) -> str:
 
 
 def category_of(job: StoredJob, rules: Sequence[ErrorRule] = ()) -> str:
-    """The category of a failed job's error, by its text: bases are known of Python's own exceptions only."""
+    """The category of a failed job's error, by its text: base classes are known only for Python's own exceptions."""
     error = job.last_error or ""
     if job.rejected or job.error_code is not None:
         return REJECTED if job.rejected else THROWN
@@ -86,9 +86,9 @@ def _is_class(name: str, has_module: bool) -> bool:
 
 
 def commonplace(error: str) -> str:
-    """An error without what differs from job to job: ids, numbers, quoted texts."""
+    """An error without the parts that differ between jobs: ids, numbers, quoted strings."""
     text = error[:_COMPARED_CHARS]
-    # Digits are equal here, except the 0 of 0x: errors that differ in digits only share one cache entry.
+    # All digits are replaced here, except the 0 of 0x, so errors that differ only in digits share one cache entry.
     return _without_varying(text if "0x" in text or "0X" in text else text.translate(_ONE_DIGIT))
 
 

@@ -27,18 +27,18 @@ def utc_text_or_none(instant_ms: int | None) -> str | None:
 
 
 def instant_ms(moment: datetime) -> int:
-    """A moment with a time zone as an instant."""
+    """A datetime with a time zone as an instant."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def moment_ms(field: str, text: object) -> int:
-    """Parse a moment in strict RFC 3339 as an instant."""
+    """Parse a strict RFC 3339 timestamp as an instant."""
     try:
         is_moment = isinstance(text, str) and _RFC_3339.fullmatch(text)
         instant = instant_ms(datetime.fromisoformat(str(text).upper())) if is_moment else -1
     except ValueError:  # No such day, or no such hour.
         instant = -1
     if not 0 <= instant <= INSTANT_MS_MAX:
-        allowed = "must be a moment from 1970 to 9999 in RFC 3339, like 2030-01-31T12:00:00Z"
+        allowed = "must be a time from 1970 to 9999 in RFC 3339 format, such as 2030-01-31T12:00:00Z"
         raise InvalidInput(field, f"{allowed}, not {shown(text)}")
     return instant

@@ -135,7 +135,7 @@ class HistoryEntry(NamedTuple):
 
 
 COUNTED_KINDS: Final = frozenset({"complete", "fail", "retry", "reject", "throw", "lapse"})
-"""Kinds of history entries that end an attempt which counts."""
+"""Kinds of history entries that end a counted attempt."""
 
 
 def attempt_numbers(job: StoredJob, history: Sequence[HistoryEntry]) -> list[int]:
@@ -152,6 +152,6 @@ def attempt_numbers(job: StoredJob, history: Sequence[HistoryEntry]) -> list[int
         numbers.append(ended if is_counted else ended + 1)
         if entry.kind == "requeue":
             ended, start = 0, len(numbers)
-    # Older entries may be gone, and not every requeue resets the count: the job knows how many there were.
+    # Older entries may have been deleted, and not every requeue resets the count, so the job's own number is used.
     missing = max(0, job.attempts - (job.state is State.PROCESSING) - ended)
     return [number + missing if at >= start else number for at, number in enumerate(numbers)]

@@ -59,7 +59,7 @@ class Demand(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """Leased jobs, in the order of G9 inside each lane.
+    """Leased jobs; within each lane in claim order (guarantee G9).
 
     `next_due_ms` is the instant at which the next call may find more, as far as the engine knows: now when it
     stopped early, else the first scheduled job, None when nothing is scheduled. `now_ms` is the engine's now, so
@@ -74,7 +74,7 @@ class Activation(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """An attempt that a worker believes to hold."""
+    """An attempt that a worker believes it holds."""
 
     key: int
     attempt: int
@@ -93,14 +93,14 @@ class Verdict(Enum):
 
     ACCEPTED = "accepted"
     REPEATED = "repeated"
-    """The same was accepted before; nothing changed."""
+    """The same item was accepted before; nothing changed."""
     NOT_FOUND = "not found"
     WRONG_STATE = "wrong state"
     LEASE_LOST = "lease lost"
 
 
 class Failure(NamedTuple):
-    """What followed a failed attempt, as it was stored. `retry_ms` None: none, the job has failed permanently."""
+    """What happened after a failed attempt, as stored. `retry_ms` None: no retry, the job has failed permanently."""
 
     attempts: int
     """How many attempts count, including this one."""

@@ -14,7 +14,7 @@ TRACEBACK_CHARS_MAX: Final = 8_192
 """How much of a traceback is kept with its attempt: the first line and the end."""
 KEY_MAX: Final = 2**63 - 1
 PRODUCER_CHARS_MAX: Final = 64
-"""How long the name may be that a remote producer gives itself."""
+"""The maximum length of a remote producer's name."""
 STAMP_NUMBER_MAX: Final = 2**53 - 1
 """The largest number that every store compares exactly."""
 

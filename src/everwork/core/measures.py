@@ -1,4 +1,4 @@
-"""What engines count of ended attempts by hour and type: how long they waited and ran, and why they failed."""
+"""What engines count by hour and type: queue waits, run times and failure causes of finished attempts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 BOUNDS_MS: Final = (
     5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 3_600_000,
 )  # fmt: skip
-"""The inclusive upper bounds of the buckets; one more bucket has what is longer. Stored: they never change."""
+"""The inclusive upper bounds of the buckets; one more bucket holds longer durations. Stored: they never change."""
 BUCKETS: Final = len(BOUNDS_MS) + 1
 LONGEST_MS: Final = 4 * BOUNDS_MS[-1]
-"""Stands for the durations in the last bucket, which has no upper bound."""
+"""Represents the durations in the last bucket, which has no upper bound."""
 
 EXECUTION: Final = "e"
 WAIT: Final = "w"
@@ -34,17 +34,17 @@ def bucket_of(duration_ms: int) -> int:
 
 
 def execution(bucket: int) -> str:
-    """The name under which attempts are counted whose run time is in a bucket."""
+    """The counter of attempts whose run time is in a bucket."""
     return f"{EXECUTION}{bucket:02d}"
 
 
 def wait(bucket: int) -> str:
-    """The name under which attempts are counted whose queue wait, from due to start, is in a bucket."""
+    """The counter of attempts whose queue wait, from due to start, is in a bucket."""
     return f"{WAIT}{bucket:02d}"
 
 
 def failure(category: str) -> str:
-    """The name under which failed attempts of a category are counted."""
+    """The counter of failed attempts of a category."""
     return f"{FAILURE}:{category}"
 
 
@@ -58,7 +58,7 @@ class Measured:
 
 
 def measured(counts: Iterable[tuple[str, int]]) -> Measured:
-    """Sum up named counts; names that another version has counted are left out."""
+    """Sum up named counts; names from other versions are left out."""
     sums: Counter[str] = Counter()
     for what, jobs in counts:
         sums[what] += jobs
@@ -88,7 +88,9 @@ def percentile_ms(counts: Sequence[int], share: float, total_ms: int | None = No
 
 
 def _longest_ms(counts: Sequence[int], lower: int, longer: float, total_ms: int) -> float:
-    """How long the shortest of the `longer` longest attempts of a bucket can be: all others are as short as can be."""
+    """The longest possible duration of the shortest of the `longer` longest attempts in a bucket, if all others are
+    as short as possible.
+    """
     least_ms = sum(jobs * bound for jobs, bound in zip(counts, (0, *BOUNDS_MS), strict=True))
     longest_ms = lower + max(total_ms - least_ms, 0) / max(longer, 1.0)
-    return max(longest_ms, 1.0)  # Durations are whole milliseconds: one of 0 has taken some time, too.
+    return max(longest_ms, 1.0)  # Durations are whole milliseconds, so a duration of 0 is not instantaneous.

@@ -45,7 +45,7 @@ class Failed(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """The job makes no sense: failed, marked rejected, never requeued automatically."""
+    """The job is invalid: failed, marked rejected, never requeued automatically."""
 
     key: int
     attempt: int
@@ -96,7 +96,7 @@ RETRY_REQUESTED: Final = "retry requested"
 REJECTED_TEXT: Final = "rejected by the worker"
 """The errors of attempts that ended like this without a reason."""
 LEASE_EXPIRED: Final = "lease expired:"
-"""How the error of an attempt begins whose worker did not report in time."""
+"""The prefix of the error of an attempt whose worker did not report in time."""
 
 
 def outcome_of(kind: object) -> type[Outcome] | None:

@@ -98,7 +98,7 @@ class TypePolicy:
         If so, no built-in error rule changes it.
         """
         retry = self.retry
-        # `replace` keeps the class, also if it changes a delay.
+        # `replace` keeps the class, even if it changes a delay.
         return not isinstance(retry, DefaultDelays) or retry != DefaultDelays(retry.max_attempts)
 
     @property
@@ -113,7 +113,7 @@ class TypePolicy:
         return (self.max_running, self.max_running_per_key, self.rate) != (None, None, None)
 
     def keep_ms(self, state: State) -> int | None:
-        """How long jobs are kept that finished in this state; None: the engine's default."""
+        """How long jobs that finished in this state are kept; None: the engine's default."""
         hours = self.keep_failed_hours if state is State.FAILED else self.keep_completed_hours
         return None if hours is None else round(hours * HOUR_MS)
 
@@ -129,7 +129,7 @@ def policy_from(values: Mapping[str, Any]) -> TypePolicy:
     for name in values:
         if name not in POLICY_FIELDS:
             raise InvalidInput(
-                "policy", f"{checks.shown(name)} is not a field of a policy; allowed are {', '.join(POLICY_FIELDS)}"
+                "policy", f"{checks.shown(name)}: unknown policy field; allowed: {', '.join(POLICY_FIELDS)}"
             )
     given = {name: value for name, value in values.items() if value is not None}
     is_delay_declared = not given.keys().isdisjoint(DELAY_FIELDS)
@@ -138,7 +138,7 @@ def policy_from(values: Mapping[str, Any]) -> TypePolicy:
     breaker = _take(given, "breaker_", ("failures", "seconds"))
     rate = _take(given, "rate_", ("jobs", "seconds"))
     if rate and "jobs" not in rate:
-        raise InvalidInput("rate_jobs", "must be given with rate_seconds: how many jobs may start in that time")
+        raise InvalidInput("rate_jobs", "is required with rate_seconds: how many jobs may start in that time")
     return TypePolicy(
         retry=retry,
         breaker=CircuitBreaker(**breaker) if breaker else None,
@@ -207,7 +207,7 @@ def _rule(value: object) -> ErrorRule:
     if not isinstance(value, Mapping) or not set(value) <= {"strategy", "exception", "text"}:
         raise InvalidInput("errors", f"each must have strategy and either exception or text, not {checks.shown(value)}")
     if "strategy" not in value:
-        raise InvalidInput("errors.strategy", "must be given")
+        raise InvalidInput("errors.strategy", "is required")
     return ErrorRule(value["strategy"], exception=value.get("exception"), text=value.get("text"))
 
 

@@ -55,7 +55,7 @@ class RetryPolicy:
 
 
 class DefaultDelays(RetryPolicy):
-    """A retry policy whose delays are not declared, but the defaults: built-in error rules may change them."""
+    """A retry policy with default rather than declared delays: built-in error rules may change them."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ def require_policy(field: str, value: object) -> RetryPolicy | None:
 
 
 def raised_attempts(attempts: int, retries: int) -> int:
-    """The max_attempts that leaves `retries` more: counted attempts never pass ATTEMPTS_MAX."""
+    """The max_attempts that leaves `retries` more: counted attempts never exceed ATTEMPTS_MAX."""
     return max(attempts, min(attempts + retries, ATTEMPTS_MAX))
 
 

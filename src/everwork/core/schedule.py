@@ -73,13 +73,13 @@ class Outlook(NamedTuple):
 
 
 def outlook(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Outlook:
-    """What a trigger has to fire now, and its next scheduled time."""
+    """The scheduled times that a trigger must fire now, and its next one."""
     due = due_points(plan, began_ms, last_ms, now_ms)
     return Outlook(due, next_point(plan, began_ms, last_ms, now_ms))
 
 
 def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
-    """What a trigger whose last scheduled time was `last_ms` has to fire now.
+    """The scheduled times that a trigger must fire now, after its last one at `last_ms`.
 
     Times after the end of the trigger's lifetime never fire; those before it are caught up like any other.
     """
@@ -139,7 +139,9 @@ def _latest_of_interval(interval_ms: int, began_ms: int, span: _Span, most: int)
 
 
 def _latest_of_calendar(next_after: Callable[[int], int | None], span: _Span, most: int) -> Due:
-    """Walk from ever earlier instants: only a walk finds the points, and one from the start could take forever."""
+    """Iterate from earlier and earlier times: points can be found only by iteration, and starting at the beginning
+    could take forever.
+    """
     too_early, too_late, is_too_many = span.after_ms - 1, span.end_ms, False
     for _ in range(WALKS_MAX if span.after_ms < span.end_ms else 0):
         back_ms = max(2 * (span.end_ms - too_late), 1_000 * most, GRACE_MS + 1)

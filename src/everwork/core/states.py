@@ -1,6 +1,6 @@
-"""The states of a job and the one table of what may change them.
+"""The states of a job, and the single table of transitions between them.
 
-Whatever is not in `TRANSITIONS` is refused and changes nothing.
+Any change that is not in `TRANSITIONS` is refused and has no effect.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ SYNONYMS: Final[Mapping[str, State]] = MappingProxyType(
 )
 
 ACTIVATABLE: Final = "ACTIVATABLE"
-"""What a filter calls pending jobs that are due: not a state, but a subset of one."""
+"""The filter name for pending jobs that are due: not a state, but a subset of one."""
 
 
 def is_allowed(state: State, cause: Cause) -> bool:
@@ -82,5 +82,5 @@ def is_allowed(state: State, cause: Cause) -> bool:
 
 
 def after(state: State, cause: Cause) -> State:
-    """The state that follows; the pair must be in the table."""
+    """The next state; the pair must be in the table."""
     return TRANSITIONS[state, cause]

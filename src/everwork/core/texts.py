@@ -1,4 +1,4 @@
-"""Texts from anywhere, made storable."""
+"""Makes arbitrary strings storable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTE_CHARS_MAX: Final = 60
 
 
 def error_text(value: object) -> str:
-    """Whatever a handler raised or returned, as a text that every store accepts; never fails."""
+    """The string of any raised or returned object, in a form that every store accepts; never fails."""
     try:
         text = str(value)
     except BaseException:  # noqa: BLE001 - user code: an object whose __str__ raises, whatever it is
@@ -20,7 +20,7 @@ def error_text(value: object) -> str:
 
 
 def traceback_text(text: str) -> str:
-    """A traceback as it is stored: of a long one the first line and the end, where the error was raised."""
+    """A traceback as stored; a long one is cut to its first line and its end, where the error was raised."""
     if len(text) <= TRACEBACK_CHARS_MAX:
         return _storable(text)
     head = text[:_HEAD_CHARS_MAX].partition("\n")[0]

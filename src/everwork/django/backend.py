@@ -93,7 +93,9 @@ class EverworkBackend(BaseTaskBackend):
         return options
 
     def _create(self, type: str, variables: dict[str, Any], options: dict[str, Any]) -> JobKey:
-        """Create the job in Django's transaction if there is one and the jobs are in its database, else immediately."""
+        """Create the job in Django's transaction if there is one and the jobs are in its database; otherwise create
+        it immediately.
+        """
         connection = self._transaction()
         if connection is not None:
             try:

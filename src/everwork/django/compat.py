@@ -37,7 +37,7 @@ DEFAULT_QUEUE: Final[str] = _base.DEFAULT_TASK_QUEUE_NAME
 DEFAULT_BACKEND: Final[str] = _base.DEFAULT_TASK_BACKEND_ALIAS
 task_backends: Any = _module(PACKAGE).task_backends
 
-# The backport's first releases gave it another ending.
+# The first releases of the backport used a different suffix.
 InvalidTask: Any = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
 TaskResultDoesNotExist: Any = _exceptions.TaskResultDoesNotExist
 

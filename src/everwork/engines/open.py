@@ -21,7 +21,7 @@ GROUP: Final = "everwork.engines"
 
 
 class MakeEngine(Protocol):
-    """Makes the engine of a URL, not yet open."""
+    """Creates the engine for a URL, not yet open."""
 
     def __call__(self, url: str, *, clock: Clock | None, own_loop: bool) -> Engine:
         """`clock` replaces the engine's own clock; `own_loop` as in `open_engine`."""
@@ -86,7 +86,7 @@ def _package(point: EntryPoint) -> str:
 
 @contextmanager
 def _blamed(scheme: str, point: EntryPoint) -> Iterator[None]:
-    """Name the package whose engine cannot be made."""
+    """Name the package whose engine cannot be created."""
     try:
         yield
     except EverworkError:

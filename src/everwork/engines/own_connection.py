@@ -1,4 +1,4 @@
-"""The caller's own connection, `tx`: finds the library and the driver under whatever was given."""
+"""The caller's own connection, `tx`: detects its library and driver."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CLASSES: Final = (
     (Library.ASYNC_SQLALCHEMY, {"sqlalchemy.AsyncConnection", "sqlalchemy.AsyncSession"}),
     (Library.SQLALCHEMY, {"sqlalchemy.Connection", "sqlalchemy.Session"}),
 )
-"""By name, so that no library is imported that the caller does not use."""
+"""By name, so that no library is imported unless the caller uses it."""
 _TRANSACTIONS: Final = {
     "sqlalchemy.SessionTransaction",
     "sqlalchemy.AsyncSessionTransaction",
@@ -54,7 +54,7 @@ _TRANSACTIONS: Final = {
     "sqlalchemy.AsyncTransaction",
     "psycopg.BaseTransaction",
 }
-"""What `with connection.begin() as tx` gives."""
+"""The object that `with connection.begin() as tx` returns."""
 _SCOPED_SESSIONS: Final = {"sqlalchemy.scoped_session", "sqlalchemy.async_scoped_session"}
 _ASYNCHRONOUS: Final = {Library.AIOSQLITE, Library.ASYNC_PSYCOPG, Library.ASYNCPG, Library.ASYNC_SQLALCHEMY}
 _POSTGRES: Final = {Library.PSYCOPG, Library.ASYNC_PSYCOPG, Library.PSYCOPG2, Library.ASYNCPG}
@@ -62,7 +62,7 @@ _POSTGRES: Final = {Library.PSYCOPG, Library.ASYNC_PSYCOPG, Library.PSYCOPG2, Li
 
 @dataclass(frozen=True, slots=True)
 class OwnConnection:
-    """A connection or session of the caller's; `django`: the connection of Django's that it was found under."""
+    """The caller's connection or session; `django`: the Django connection that wraps it, if any."""
 
     library: Library
     connection: Any
@@ -75,7 +75,7 @@ class OwnConnection:
 
     @property
     def is_sqlalchemy(self) -> bool:
-        """Whether it belongs to SQLAlchemy, whichever driver is below."""
+        """Whether it belongs to SQLAlchemy, with any driver."""
         return self.library in (Library.SQLALCHEMY, Library.ASYNC_SQLALCHEMY)
 
     @property
@@ -111,7 +111,7 @@ class OwnConnection:
 
 
 def own_connection(tx: object, accepted: str, field: str = "tx") -> OwnConnection:
-    """What was given as `tx`; anything else is refused with what is accepted."""
+    """The value of `tx`; unsupported objects are refused with a list of what is accepted."""
     given: Any = tx
     kinds = _kinds(given)
     if kinds & _SCOPED_SESSIONS:
@@ -131,7 +131,7 @@ def own_connection(tx: object, accepted: str, field: str = "tx") -> OwnConnectio
 
 
 def django_connection(given: Any) -> Any:
-    """A connection of Django's for this thread; None: it is something else."""
+    """A Django connection of this thread; None for anything else."""
     kinds = _kinds(given)
     if "django.ConnectionProxy" in kinds:
         from django.db import connections  # noqa: PLC0415 - its object is here, so it is installed
@@ -146,7 +146,7 @@ def is_scoped(given: object) -> bool:
 
 
 def is_session(given: Any) -> bool:
-    """Whether it is a session of SQLAlchemy's, not a connection."""
+    """Whether it is a SQLAlchemy session, not a connection."""
     return hasattr(given, "get_bind")
 
 

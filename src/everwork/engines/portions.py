@@ -14,7 +14,7 @@ from everwork.exceptions import InvalidInput
 
 
 class Claim(NamedTuple):
-    """Demands on one queue for the same tenants. Each gets up to its limit of the claimed jobs, in order."""
+    """Demands for the same queue and tenants. Each gets up to its limit of the claimed jobs, in order."""
 
     demands: list[Demand]
     positions: list[int]
@@ -95,7 +95,7 @@ class PageBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether the page takes no further job."""
+        """Whether the page is full."""
         return len(self.jobs) >= self._limit or self._size >= PAGE_BYTES_MAX
 
     @property
@@ -105,14 +105,14 @@ class PageBuilder:
         return max(1, min(fitting, STEP_MAX, self._limit - len(self.jobs)))
 
     def keys(self, cursors: Sequence[int]) -> Sequence[int]:
-        """The keys of the candidates at these places."""
+        """The keys of the candidates at these positions."""
         if self._query.order is Order.NEWEST:
             return cursors
         self._places = {cursor_parts(cursor)[1]: cursor for cursor in cursors}
         return list(self._places)
 
     def add(self, jobs: Sequence[StoredJob | None], now_ms: int) -> None:
-        """Add those of the jobs, now read completely, that match and are still where they were found."""
+        """Add the jobs, now read completely, that match and have not moved since they were found."""
         for job in jobs:
             size = 0 if job is None else len(job.variables) + len(job.result or "")
             self._read, self._read_size = self._read + 1, self._read_size + size
@@ -135,7 +135,7 @@ class PageBuilder:
         return self._read_size
 
     def page_up_to(self, key: int) -> Page:
-        """The page, with a cursor behind this candidate: the search has reached its limit there."""
+        """The page, with a cursor after this candidate, where the search reached its limit."""
         return Page(self.jobs, self._places.get(key, key))
 
     def _is_in_place(self, job: StoredJob) -> bool:
@@ -184,13 +184,13 @@ def dedupe_owners(query: JobFilter, counts: Iterable[Count]) -> list[tuple[str, 
         if query.type in (None, count.type) and (not query.tenants or count.tenant in query.tenants)
     }
     if len(owners) > LIST_SCAN_MAX:
-        problem = f"would be looked up in {len(owners):,} types and tenants, more than {LIST_SCAN_MAX:,}"
-        raise InvalidInput("dedupe_key", f"{problem}; give a type or a tenant")
+        problem = f"would be searched in {len(owners):,} types and tenants, more than {LIST_SCAN_MAX:,}"
+        raise InvalidInput("dedupe_key", f"{problem}; filter by type or tenant")
     return sorted(owners)
 
 
 def is_by_dedupe_key(query: JobFilter) -> bool:
-    """Whether candidates are found by the dedupe key; in other orders they are found as without it."""
+    """Whether candidates are found by the dedupe key; in other orders they are found as if there were no dedupe key."""
     return query.dedupe_key is not None and query.order is Order.NEWEST
 
 

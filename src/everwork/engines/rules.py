@@ -24,11 +24,11 @@ from everwork.exceptions import InvalidInput
 TOP_NAME: Final = "\U0010ffff"
 """Sorts after every name: it is not a printable character."""
 AUTOMATIC_REQUEUE: Final = "automatic"
-"""The error that the history has for an automatic requeue."""
+"""The error recorded in the history for an automatic requeue."""
 AUTOMATIC_REQUEUES: Final = (AUTOMATIC_REQUEUE, "by itself")
-"""How the history of a store can name it; older stores have the second."""
+"""How a store's history can name it; older stores have the second."""
 CHANGED_ARGUMENTS: Final = "arguments changed"
-"""The error that the history has for a requeue with other variables."""
+"""The error recorded in the history for a requeue with other variables."""
 AHEAD_MAX: Final = 10_000
 """At most this many jobs ahead are counted."""
 REQUESTED_RECENTLY_MS: Final = 60_000
@@ -56,7 +56,7 @@ def outdated(stamp: Stamp) -> InvalidInput:
 
 
 class Facts(NamedTuple):
-    """What an engine reads of a job to explain it."""
+    """What an engine reads about a job to explain it."""
 
     key: int
     state: State
@@ -100,7 +100,7 @@ def explained(facts: Facts, now_ms: int) -> Explanation:
 
 def _finished_text(state: State) -> str:
     will_not = "will not be retried; requeue it to run it again" if state is State.FAILED else "will not run again"
-    return f"it is {state.label} and {will_not}"
+    return f"{state.label} and {will_not}"
 
 
 def rounds_in(history: Iterable[HistoryEntry]) -> int:
@@ -111,7 +111,7 @@ def rounds_in(history: Iterable[HistoryEntry]) -> int:
 def with_automatic_requeue(
     explanation: Explanation, job: StoredJob, history: Sequence[HistoryEntry], policy: TypePolicy
 ) -> Explanation:
-    """Add to the explanation of a dead letter when it is requeued automatically, if it is."""
+    """Add to a dead letter's explanation when it will be requeued automatically, if at all."""
     rounds = rounds_in(history)
     is_rejected = any(entry.kind == "reject" for entry in history[-1:])
     wait_ms, finished_ms = policy.failed_job_retry_ms, job.finished_at_ms
@@ -120,7 +120,7 @@ def with_automatic_requeue(
     if job.expires_at_ms is not None and job.expires_at_ms <= finished_ms + wait_ms:
         return explanation
     which = f"round {rounds + 1} of {policy.failed_job_retry_rounds}"
-    text = f"it is failed and will be requeued automatically at {utc_text(finished_ms + wait_ms)} ({which})"
+    text = f"failed and will be requeued automatically at {utc_text(finished_ms + wait_ms)} ({which})"
     return replace(explanation, text=text, until_ms=finished_ms + wait_ms)
 
 
@@ -177,7 +177,7 @@ def with_breaker(info: TypeInfo, breaker: Breaker, now_ms: int, *, is_probe_live
 
 
 def if_ahead(instant_ms: int | None, now_ms: int) -> int | None:
-    """The instant if it is in the future, else None."""
+    """The instant if it is in the future, otherwise None."""
     return instant_ms if instant_ms is not None and instant_ms > now_ms else None
 
 
@@ -227,13 +227,15 @@ def filters_by_job(query: JobFilter) -> bool:
 
 
 def job_conditions(query: JobFilter) -> tuple[str | None, str | None, int, int]:
-    """What `filters_by_job` finds apart from tenants: correlation id, dedupe key, and the range of creation times."""
+    """The filters of `filters_by_job` apart from tenants: correlation id, dedupe key, and the range of creation
+    times.
+    """
     before_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
     return query.correlation_id, query.dedupe_key, query.created_after_ms or 0, before_ms
 
 
 def filters_by_attempt(query: JobFilter) -> bool:
-    """Whether a query filters by what attempts leave: worker, error."""
+    """Whether a query filters by values that attempts set: worker, error."""
     return query.worker is not None or query.error_text is not None
 
 
@@ -264,7 +266,7 @@ _MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")  # began_ms, last_ms
 
 
 class Passage(NamedTuple):
-    """Whether a scheduled time passes now, and the trigger's mark after it."""
+    """Whether a scheduled time is accepted now, and the trigger's mark after it."""
 
     passes: bool
     mark: TriggerMark
@@ -292,7 +294,7 @@ def before(point_ms: int) -> TriggerMark:
 
 
 def passages(fires: Sequence[Fire], marks: Mapping[str, TriggerMark]) -> list[Passage]:
-    """Judge scheduled times one after the other; each that passes is the mark for the following ones."""
+    """Judge scheduled times one after the other; each accepted one is the mark for the next."""
     latest = dict(marks)
     judged: list[Passage] = []
     for fire in fires:

@@ -13,7 +13,7 @@ from everwork.core.states import State
 
 
 class Durability(Enum):
-    """What an accepted job survives."""
+    """The failures that an accepted job survives."""
 
     POWER_LOSS = "power-loss"
     PROCESS_CRASH = "process-crash"
@@ -72,14 +72,14 @@ class TriggerMark(NamedTuple):
 
 
 class TriggerMarks(NamedTuple):
-    """The marks of triggers at the engine's now, in the order of the request."""
+    """The marks of triggers at the engine's current time, in the order of the request."""
 
     now_ms: int
     marks: list[TriggerMark]
 
 
 class Fire(NamedTuple):
-    """A scheduled time of a trigger and the job that it creates; None: it passes without a job."""
+    """A scheduled time of a trigger and the job that it creates; None: no job is created."""
 
     trigger: str
     point_ms: int
@@ -87,7 +87,7 @@ class Fire(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """The result of a scheduled time: the job that it created, None if it had passed before; and the trigger's mark."""
+    """The result of a scheduled time: the job that it created, None if it had already passed, and the mark."""
 
     created: Created | None
     mark: TriggerMark

@@ -46,9 +46,11 @@ log = get_logger("everwork")
 
 TURN_SECONDS: Final = 0.5
 BLOCKED_SECONDS: Final = 1.0
-"""A loop that has not turned for this long is blocked by a handler."""
+"""An event loop that has not run for this long is blocked by a handler."""
 READY_SECONDS: Final = RUNNING_SECONDS + 2.0
-"""By then a process has reported which workers fail to start, and can replace one in which the same ones fail."""
+"""After this time a process has reported which workers fail to start, and can replace one in which the same workers
+fail.
+"""
 SWALLOW_SECONDS: Final = 1.0
 UNGUARDED: Final = 78
 """Exit code of a process that would have run the manager again when it imported the program."""
@@ -123,7 +125,7 @@ class Child:
             try:
                 self._loop.run_until_complete(main_task)
             except Interrupted:
-                continue  # Raised in code outside of a call; the stop goes on.
+                continue  # Raised in code outside of a call; stopping continues.
             except (KeyboardInterrupt, asyncio.CancelledError, RuntimeError) as error:
                 self._log.error("user code stopped the event loop, exiting this process", exc_info=error)
                 return 1

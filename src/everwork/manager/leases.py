@@ -17,7 +17,7 @@ KEEP_SECONDS_MAX: Final = 0.9
 YOUNG_SECONDS: Final = 0.5
 """Younger attempts are not checked: most end before that."""
 VERDICT_SECONDS: Final = 2.0
-"""By then a call past its timeout has been ended: its lease must not expire before the reason is stored."""
+"""A call past its timeout has been ended by then: its lease must not expire before the reason is stored."""
 
 Held = tuple[ProcessHandle, Entry]
 

@@ -91,7 +91,7 @@ class Process(_Settings):
             if not (isinstance(one, type) and issubclass(one, AbstractWorker)):
                 raise ValueError(f"must be subclasses of AbstractWorker (classes, not instances), not {one!r}")
             if given.count(one) > 1:
-                raise ValueError(f"names {one.__name__} twice; use ProcessGroup(replicas=...) or concurrency instead")
+                raise ValueError(f"lists {one.__name__} twice; use ProcessGroup(replicas=...) or concurrency instead")
         return given
 
     @field_validator("middleware", mode="before")

@@ -222,7 +222,7 @@ class ProcessHandle:
                 os.kill(self._process.pid, number)
 
     def _send(self, message: bytes) -> None:
-        # It has died or does not read. In that case messages are already waiting, and its ledger has the details.
+        # It has died or is not reading. In that case messages are already waiting, and its ledger has the details.
         with suppress(OSError):
             self._control.send(message)
 

@@ -260,7 +260,7 @@ class ManagerRun:
             return
         before = dict(self._queues)
         await self._declare()
-        self._log.warning("the store had lost the workers of this manager, they were declared again")
+        self._log.warning("the store no longer had the workers of this manager; they were declared again")
         if before != self._queues:
             self._log.error("worker groups have changed, restart the manager to apply them")
 

@@ -22,7 +22,9 @@ MEMORY_SECONDS: Final = 5.0
 YOUNG_SECONDS: Final = 60.0
 """A younger process is not replaced for its memory use: its successor would use as much."""
 GAP_SECONDS: Final = 2.0
-"""A watchdog that has not run for this long was suspended or starved, and possibly the processes it watches, too."""
+"""A watchdog that has not run for this long was suspended or starved, and possibly the processes that it watches as
+well.
+"""
 AWAKE_SECONDS: Final = 3.0
 """After such a gap every process gets this long to recover."""
 GAPS_MAX: Final = 100

@@ -1,4 +1,4 @@
-"""Generated code in its own DescriptorPool, and the `.proto` files that it was made from, for other languages."""
+"""Generated code in its own DescriptorPool, and the `.proto` files that it was generated from, for other languages."""
 
 from __future__ import annotations
 

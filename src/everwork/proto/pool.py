@@ -1,4 +1,4 @@
-"""Our own pool of descriptors: a user's generated `jobs_pb2`, or pyzeebe's, may live in the same process."""
+"""Our own pool of descriptors: a user's generated `jobs_pb2`, or pyzeebe's, can be loaded in the same process."""
 
 from __future__ import annotations
 

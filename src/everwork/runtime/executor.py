@@ -218,7 +218,7 @@ class Executor:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
         task = attempt.task
         if attempt.stop is not None or (task is not None and task.cancelling() and not self._is_torn_down(pool)):
-            # Also if a handler has cancelled its own task: the next job must not be affected.
+            # Even if a handler has cancelled its own task: the next job must not be affected.
             await absorb_cancellation(task)
         if attempt.stop is not None and (outcome is None or attempt.stop is not Stop.SHUTDOWN):
             outcome = self._stopped(attempt, stack=stack)

@@ -91,7 +91,7 @@ class Arguments:
         elif (dependency := dependency_of(name, hint, parameter.default)) is not None:
             self.dependencies[name] = plan_for(name, dependency)
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                self._positional.append(name)  # Its position counts, although it takes no argument.
+                self._positional.append(name)  # It has a position, although callers pass no argument for it.
         elif parameter.kind is parameter.VAR_KEYWORD:
             self._rest = Values(name, hint)
             self._exact_rest = self._rest.exact

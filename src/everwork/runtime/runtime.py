@@ -101,7 +101,7 @@ class Runtime:
 
     @property
     def is_in_its_thread(self) -> bool:
-        """Whether the caller is in a thread of the handlers, which must not wait for itself."""
+        """Whether the caller runs in a handler's thread, which must not wait for itself."""
         return threading.get_ident() == self._thread or self._executor.is_handler_thread
 
     def is_runner(self, task: asyncio.Task[Any] | None) -> bool:
@@ -187,7 +187,7 @@ class WorkerName:
 
     @property
     def process(self) -> str:
-        """Unique per process, also where host names and process ids repeat."""
+        """Unique per process, even where host names and process ids repeat."""
         pid = os.getpid()
         return self._of_process.get(pid) or self._of_process.setdefault(pid, _new_name(pid))
 

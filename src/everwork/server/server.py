@@ -96,7 +96,7 @@ class Server:
     async def stop(self, grace_seconds: float | None = None) -> None:
         """End long polls, finish what is in flight, close the engine. Nothing that was accepted is lost.
 
-        It can be called again meanwhile, with less grace.
+        It can be called again in the meantime, with a shorter grace period.
         """
         grace = self.settings.shutdown_seconds if grace_seconds is None else grace_seconds
         self.service.end_polls()

@@ -60,9 +60,9 @@ MASKED: Final = (
 )
 MASKED_MAX: Final = 1_000
 SIMILARITY_MIN: Final = 0.8
-"""The similarity from which an unknown name is considered a typo."""
+"""The minimum similarity at which an unknown name is considered a typo."""
 RESEMBLANCE_MIN: Final = 0.58
-"""The similarity from which an unknown variable is considered a misspelled setting."""
+"""The minimum similarity at which an unknown variable is considered a misspelled setting."""
 _FOREIGN: Final = re.compile(r"(.+_)?(service_(host|port)(_.+)?|port_\d+_.+)|(django|test)_.+")
 """Variables that Kubernetes sets for services (`..._PORT` has the value `tcp://...`), and those of other parts."""
 
@@ -239,9 +239,7 @@ def _unknown(name: str, file: str) -> BadConfiguration:
     allowed = [one for one in _READERS if one != "api_key"]
     similar = get_close_matches(name.lower(), allowed, 1, SIMILARITY_MIN)
     hint = f"did you mean {similar[0]}? " if similar else ""
-    return BadConfiguration(
-        f"{checks.shown(name)} (file {file}): is not a setting; {hint}allowed are {', '.join(allowed)}"
-    )
+    return BadConfiguration(f"{checks.shown(name)} (file {file}): unknown setting; {hint}allowed: {', '.join(allowed)}")
 
 
 def _from_text(name: str, text: str) -> object:

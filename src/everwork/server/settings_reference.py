@@ -51,7 +51,7 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "1 to 100000",
     ),
     "rate_limit": SettingText(
-        "Requests per second for each API key without a rate limit of its own.", "0 to 1000000; 0 means no limit"
+        "Requests per second for each API key that has no rate limit of its own.", "0 to 1000000; 0 means no limit"
     ),
     "trusted_proxies": SettingText(
         "Proxies whose forwarded headers name the caller's address in the audit log.",

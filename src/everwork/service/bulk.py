@@ -83,7 +83,7 @@ class BulkFilter:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the engine can apply the filter, except for the few jobs that are not shown."""
+        """Whether the engine can apply the whole filter, apart from jobs above the highest key shown on the page."""
         return self == BulkFilter(self.filter, below=self.below, is_shown=self.is_shown)
 
     def matches(self, job: StoredJob, now_ms: int) -> bool:
@@ -263,14 +263,14 @@ async def change_selected(
 ) -> AsyncIterator[BulkChange]:
     """Change jobs by key; each one is accepted or refused individually."""
     if not 1 <= len(keys) <= KEYS_MAX:
-        raise InvalidInput("key", f"must be given 1 to {KEYS_MAX:,} times, not {len(keys):,}")
+        raise InvalidInput("key", f"pass 1 to {KEYS_MAX:,} keys, not {len(keys):,}")
     found = await jobs.get_many(keys)
     allowed = [job.key for job in found if job is not None and is_allowed(action, job, now_ms)]
     yield BulkChange(len(keys), sum(map(changed_by_this_call, await change(allowed))) if allowed else 0)
 
 
 def changed_by_this_call(judged: Judged) -> bool:
-    """Whether this call made the change: changes made meanwhile by other callers are not counted again."""
+    """Whether this call made the change: concurrent changes by other callers are not counted again."""
     return judged.verdict is Verdict.ACCEPTED
 
 
@@ -284,7 +284,7 @@ def require_selection(is_empty: bool, *, all: bool) -> None:
     if is_empty and not all:
         raise InvalidInput("all", "must be true to select every dead letter; otherwise give a filter")
     if all and not is_empty:
-        raise InvalidInput("all", "must not be given together with a filter")
+        raise InvalidInput("all", "cannot be combined with a filter")
 
 
 Progress = Callable[[BulkChange], None]

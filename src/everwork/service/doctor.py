@@ -214,8 +214,8 @@ def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
 
 def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
     dead = counts[State.FAILED]
-    advice = "see everwork dead list, and --rejected for rejected jobs"
-    text = f"{dead:,} failed job{'s' if dead != 1 else ''}: dead letters and rejected jobs"
+    advice = "see everwork dead list, and everwork dead list --rejected for rejected jobs"
+    text = f"{dead:,} failed job{'s' if dead != 1 else ''} (dead letters and rejected jobs)"
     return [Finding(False, text, advice)] if dead else []
 
 

@@ -144,7 +144,7 @@ class JobQuestions(ForCaller):
             raise error
 
     async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
-        """Restricted keys are also refused jobs that do not exist: another tenant may create them meanwhile."""
+        """Restricted keys are also refused jobs that do not exist: another tenant may create them in the meantime."""
         if not self.principal.tenants:
             return {}
         owners = zip(keys, await self._service.owners(keys), strict=True)

@@ -88,7 +88,7 @@ class TypeDefaults:
             _require_whole(type, after)
         except InvalidInput as error:
             log.warning(
-                "the default policy does not fit a type, which keeps its own policy", type=type, error=str(error)
+                "the default policy conflicts with a type's own policy, which is kept", type=type, error=str(error)
             )
             return
         if after != own:
@@ -239,7 +239,7 @@ def _table(type: object, table: object) -> dict[str, Any]:
         if name not in allowed:
             close = get_close_matches(name, allowed, 1)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise InvalidInput(name[:80], f"is not a policy field; {hint}allowed are {', '.join(allowed)}")
+            raise InvalidInput(name[:80], f"unknown policy field; {hint}allowed: {', '.join(allowed)}")
     return dict(table)
 
 

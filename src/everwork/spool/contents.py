@@ -159,7 +159,7 @@ def retry_aside(file: SpoolFile) -> int:
 
 
 def move_to(file: SpoolFile, store: str) -> None:
-    """Deliver the entries to another store from now on."""
+    """From now on, deliver the entries to another store."""
     with file.transaction() as db:
         rebind(db, store)
     file.store = store

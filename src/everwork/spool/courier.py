@@ -40,7 +40,7 @@ CALL_SECONDS_MIN: Final = 10.0
 AWAY: Final = (EngineUnavailable, EngineBusy, CallTimeout, TimeoutError)
 """The errors of an unavailable engine; whether the request was carried out is unknown."""
 NOT_NOW: Final = (*AWAY, EngineError, Unauthenticated, TooManyRequests)
-"""Any reason why nothing can be delivered at the moment."""
+"""Any reason why nothing can be delivered right now."""
 _REFUSED: Final = {
     Verdict.NOT_FOUND: "the job no longer exists",
     Verdict.WRONG_STATE: "the job has already ended",

@@ -17,7 +17,7 @@ WAITING, ASIDE, DELIVERED = 0, 1, 2
 BUSY_SECONDS: Final = 10.0
 _DAMAGED: Final = "move it away to start with an empty spool"
 SCHEMA: Final = """
--- The bounds are those of the process that opened it last, for commands.
+-- The limits of the process that opened it last; commands use them.
 CREATE TABLE spool (
   version INTEGER NOT NULL, id TEXT NOT NULL, store TEXT NOT NULL, max_bytes INTEGER NOT NULL, max_age REAL NOT NULL
 );

@@ -40,7 +40,7 @@ class Spool:
         path: object = self.path
         if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
             raise InvalidInput("offline", f"must be the path of a file, not {checks.shown(self.path)}")
-        # Whichever path names it, it is one file with one lock file next to it.
+        # Resolved, because several paths can name the same file, which has one lock file next to it.
         object.__setattr__(self, "path", os.path.realpath(self.path))
         checks.whole_number("offline.max_bytes", self.max_bytes, BYTES_MIN, BYTES_MAX)
         checks.number("offline.max_age", self.max_age, 1, AGE_SECONDS_MAX)

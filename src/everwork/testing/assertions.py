@@ -147,7 +147,7 @@ class Assertions:
             return JobStory(self.clock.start_ms).arguments_of(jobs)
         others = sorted({job.type for job in self.jobs()})
         return (
-            f"found none; jobs were created of these types: {', '.join(others)}" if others else "no jobs were created"
+            f"found none; jobs of these types were created: {', '.join(others)}" if others else "no jobs were created"
         )
 
     # Faults -------------------------------------------------------------------------------------

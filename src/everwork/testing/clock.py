@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VirtualClock:
     def move_to(self, instant_ms: int) -> None:
         """Move the clock to a time, in milliseconds since 1970, UTC."""
         if not self.now_ms <= instant_ms <= INSTANT_MS_MAX:
-            raise InvalidInput("clock", "must not be set back or beyond the year 9999")
+            raise InvalidInput("clock", "cannot be moved backward or beyond the year 9999")
         self.now_ms = instant_ms
 
 

@@ -58,7 +58,7 @@ class Simulation:
         self._turns: deque[tuple[QueueKey, Handler]] = deque((queue, one) for one in handlers for queue in one.queues)
 
     async def run_next(self, end_ms: int | None) -> Run | None:
-        """Run the next job, due now or after jumps in time up to an end; without an end, while any job can run."""
+        """Run the next job; if none is due, jump ahead in time, up to `end_ms` or while any job can run."""
 
         async def take(service: JobService) -> tuple[LeasedJob, Handler] | None:
             leased = await self._lease(service)

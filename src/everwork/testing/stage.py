@@ -57,7 +57,7 @@ class Stage(Assertions):
         """
         span = span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if until_empty and span:
-            raise InvalidInput("until_empty", "must not be given together with days, hours, minutes or seconds")
+            raise InvalidInput("until_empty", "cannot be combined with days, hours, minutes or seconds")
         checks.whole_number("max_jobs", max_jobs, 1, STEPS_MAX)
         end_ms = None if until_empty else self.clock.now_ms + span
         runs: list[Run] = []

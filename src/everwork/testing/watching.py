@@ -135,7 +135,7 @@ class PsycopgCommits(StatementCommits[T]):
                 return cursor
 
         class AsyncWatched(factory):  # type: ignore[misc,valid-type]
-            """The same where statements are awaited."""
+            """The same for async cursors, whose statements are awaited."""
 
             async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
                 cursor = await super().execute(query, *arguments, **options)

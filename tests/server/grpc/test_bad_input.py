@@ -18,7 +18,7 @@ KEY_63 = 2**63 - 1
 DEEP = '{"a":' * 65 + "1" + "}" * 65
 DEEPEST = '{"a":' + "[" * 1_010 + "1234567890123456789" + "]" * 1_010 + "}"
 """As deep as the parser goes, with a number that is looked at twice."""
-MOMENT = "expires_at: must be a moment from 1970 to 9999 in RFC 3339, like 2030-01-31T12:00:00Z, not '"
+MOMENT = "expires_at: must be a time from 1970 to 9999 in RFC 3339 format, such as 2030-01-31T12:00:00Z, not '"
 TOO_DEEP = "must be nested at most 64 levels deep"
 
 
@@ -51,7 +51,7 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     (
         "CreateJob",
         {"job_type": TYPE, "variables_json": "{}", "variables": {"a": "1"}},
-        "variables_json: must not be given together with variables",
+        "variables_json: cannot be combined with variables",
     ),
     ("CreateJob", {"job_type": TYPE, "variables": {"a": "x" * 1_048_577}}, "variables: must be at most 1,048,576"),
     ("CreateJob", {"job_type": TYPE, "custom_headers": {"a": "x" * 65_537}}, "custom_headers: must be at most"),
@@ -67,7 +67,7 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("ActivateJobs", {**WORK, "tenant_ids": "a,b\0"}, "tenant_ids: must consist of printable"),
     ("ActivateJobs", {**WORK, "tenant_ids": ",".join(map(str, range(1_001)))}, "tenant_ids: must name at most"),
     ("ActivateJobs", {**WORK, "group": "g" * 256}, "group: must have"),
-    ("CompleteJob", {}, "job_key: must be given"),
+    ("CompleteJob", {}, "job_key: is required"),
     ("CompleteJob", {"job_key": "1", "variables_json": "nope"}, "variables_json: must be JSON"),
     ("CompleteJob", {"job_key": "1", "variables": {"a": "1"}, "variables_json": "1"}, "variables_json: must not"),
     ("FailJob", {"job_key": "1", "retries": -1}, "retries: must be a whole number from 0 to 100"),
@@ -80,7 +80,7 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("UpdateJobRetries", {"job_key": "1", "retries": -1}, "retries: must be"),
     ("UpdateJobTimeout", {"job_key": "1"}, "timeout: must be a whole number from 1 to 86400000"),
     ("UpdateJobTimeout", {"job_key": "1", "timeout": KEY_63}, "timeout: must be"),
-    ("CancelJob", {"job_key": ""}, "job_key: must be given"),
+    ("CancelJob", {"job_key": ""}, "job_key: is required"),
     ("FailJob", {"job_key": "x", "retries": -1}, "retries: must be a whole number from 0 to 100"),
     ("CancelJob", {"job_key": "1", "reason": "x" * 8_193}, "reason: must have at most 8,192 characters"),
     ("ListJobs", {"limit": -1}, "limit: must be a whole number from 1 to 1000"),

@@ -147,7 +147,7 @@ async def test_every_dead_letter_is_brought_back_only_if_that_is_said(sqlite_ser
     for request, said in (
         (pb.RequeueMatchingRequest(), "all: must be true to select every dead letter"),
         (pb.RequeueMatchingRequest(filter=pb.JobFilter(states=[pb.FAILED])), "all: must be true"),
-        (pb.RequeueMatchingRequest(filter=pb.JobFilter(type=TYPE), all=True), "all: must not be given together"),
+        (pb.RequeueMatchingRequest(filter=pb.JobFilter(type=TYPE), all=True), "all: cannot be combined"),
         (pb.RequeueMatchingRequest(filter=pb.JobFilter(error_text=" ")), "error_text: must have 1 to 8,192 characters"),
         (pb.RequeueMatchingRequest(filter=pb.JobFilter(variables_text="")), "variables_text: must have 1 to 8,192"),
         (pb.RequeueMatchingRequest(filter=pb.JobFilter(dedupe_key="")), "dedupe_key: must have 1 to 255 characters"),

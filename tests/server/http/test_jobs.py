@@ -69,7 +69,7 @@ async def test_a_refused_moment_is_called_what_it_was_sent_as(local: Rest, momen
         await local.refused(422, "POST", JOBS, {"type": "a", "run_at": moment}),
         await local.refused(422, "GET", "/jobs", params={"created_after": moment}),
     ):
-        assert "must be a moment from 1970 to 9999 in RFC 3339" in refusal["detail"]
+        assert "must be a time from 1970 to 9999 in RFC 3339" in refusal["detail"]
         assert refusal["detail"].endswith(f"not '{moment}'")
 
 

@@ -28,7 +28,7 @@ from everwork.service.service import JobService
 
 TYPE: Final = "everwork-bench"
 KIND: Final = "bench"
-"""The kind of the registry entry that holds the latest end of a benchmark."""
+"""The kind of the registry entry that says when a running benchmark ends at the latest."""
 JOBS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 600.0
 CREATE_STEP: Final = 500
@@ -160,7 +160,7 @@ async def _delays(engine: Engine, service: JobService, seconds: float) -> list[f
 
 
 async def _clean(engine: Engine, service: JobService) -> None:
-    """Delete all jobs of the benchmark, also those of one that was interrupted."""
+    """Delete all jobs of the benchmark, including those of an interrupted run."""
     while True:
         page = await service.find(JobFilter(type=TYPE), CLEAN_STEP)
         keys = sorted(job.key for job in page.jobs)

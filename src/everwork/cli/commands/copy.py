@@ -29,7 +29,7 @@ def copy(
         bool, typer.Option("--into-non-empty", help="Copy into a store that already has other jobs.")
     ] = False,
     while_running: Annotated[
-        bool, typer.Option("--while-running", help="Copy a store that is in use; the copy can be inconsistent.")
+        bool, typer.Option("--while-running", help="Copy a store that is in use; the copy may be inconsistent.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""everwork jobs create: one job, many alike, or a file of them."""
+"""everwork jobs create: one job, many identical ones, or jobs from a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 COUNT_MAX = 1_000_000
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""The most variables in one transaction: memory stays bounded whatever the file contains."""
+"""The maximum size of variables in one transaction: memory stays bounded whatever the file contains."""
 PROGRESS_FROM = 5_000
 INT_DIGITS_SAFE = 18
 
@@ -176,7 +176,9 @@ def create(  # noqa: PLR0913 - the fields of a job
     copies = checks.whole_number("count", number(count), 1, COUNT_MAX)
     if file is not None:
         if given or copies > 1:
-            raise InvalidInput("file", f"brings its own fields; {', '.join(given) or 'count'} cannot be given with it")
+            raise InvalidInput(
+                "file", f"cannot be combined with {', '.join(given) or 'count'}: the file sets the fields of each job"
+            )
         with checked_jobs(file) as jobs:
             _show_many(use(engine, lambda service: _create_many(service, jobs, jobs.total), creates=True), as_json)
         return
@@ -192,7 +194,7 @@ def create(  # noqa: PLR0913 - the fields of a job
 
 def _one_job(given: dict[str, Any], copies: int) -> NewJob:
     if "type" not in given:
-        raise InvalidInput("type", "must be given: everwork jobs create TYPE, or --file PATH")
+        raise InvalidInput("type", "is required: everwork jobs create TYPE, or --file PATH")
     if copies > 1 and "dedupe_key" in given:
         raise InvalidInput("count", "must be 1 with a dedupe_key, which allows one job only")
     return new_job(**({"variables": {}} | given))
@@ -203,7 +205,7 @@ def parse_variables(text: str | None, var: list[str] | None) -> dict[str, Any] |
     if text is None:
         return {name: _variable(name, value) for name, value in parse_pairs("var", var).items()} if var else None
     if var:
-        raise InvalidInput("variables", "must not be given together with var; give one of them")
+        raise InvalidInput("variables", "cannot be combined with var")
     if text != "-":
         return decode_object("variables", text.encode("utf-8", "surrogateescape"), PAYLOAD_BYTES_MAX)
     raw = sys.stdin.buffer.read(PAYLOAD_BYTES_MAX + 1)
@@ -219,7 +221,7 @@ def _variable(name: str, text: str) -> Any:
         return text
     # A whole number of more than 64 bits would become a float and lose its last digits.
     if isinstance(value, float) and text.strip().lstrip("-").isdigit() and len(text.strip()) > INT_DIGITS_SAFE:
-        raise InvalidInput("var", f"{name} must be a number of at most 64 bits, or a text: --var '{name}=\"{text}\"'")
+        raise InvalidInput("var", f"{name} must be a number of at most 64 bits, or a string: --var '{name}=\"{text}\"'")
     return value
 
 
@@ -276,7 +278,7 @@ def _show_one(created: Created, report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         write_json(report | {"deduplicated": created.deduplicated})
     elif created.deduplicated:
-        write(f"job {created.key} has this dedupe key already and is {report['state']}; nothing was created\n")
+        write(f"job {created.key} already has this dedupe key and is {report['state']}; nothing was created\n")
     else:
         write(f"created job {created.key} ({report['type']})\n")
 
@@ -287,7 +289,7 @@ def _show_many(bulk: Bulk, as_json: bool) -> None:
         write_json({"created": len(keys), "deduplicated": deduplicated, "keys": [str(key) for key in keys]})
         return
     which = f", keys {keys[0]} to {keys[-1]}" if len(keys) > 1 else f", key {keys[0]}" if keys else ""
-    known = f"; {deduplicated:,} were there already (dedupe key)" if deduplicated else ""
+    known = f"; {deduplicated:,} already existed (dedupe key)" if deduplicated else ""
     write(f"created {len(keys):,} job{'' if len(keys) == 1 else 's'}{which}{known}\n")
 
 
@@ -316,7 +318,7 @@ def checked_jobs(path: str) -> Iterator[CheckedJobs]:
     except (OSError, ValueError) as error:
         raise InvalidInput("file", f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     with source, tempfile.TemporaryFile() as copy:
-        # Read from a copy, so that what was checked is what is created; a pipe can be read only once, too.
+        # Read from a copy, so that what was checked is what is created; also, a pipe can be read only once.
         try:
             shutil.copyfileobj(source, copy)
         except OSError as error:
@@ -324,7 +326,7 @@ def checked_jobs(path: str) -> Iterator[CheckedJobs]:
         copy.seek(0)
         total = sum(1 for _ in _jobs(copy))
         if total == 0:
-            raise InvalidInput("file", f"{path} holds no jobs; it must have one JSON object a line")
+            raise InvalidInput("file", f"{path} contains no jobs; it must have one JSON object per line")
         yield CheckedJobs(copy, total)
 
 
@@ -344,11 +346,11 @@ def _job(line: bytes) -> NewJob:
     fields = decode_object("job", line, LINE_BYTES_MAX)
     unknown = fields.keys() - set(FIELDS)
     if unknown:
-        raise InvalidInput(min(unknown), f"is no field of a job; allowed are {', '.join(FIELDS)}")
+        raise InvalidInput(min(unknown), f"unknown field; allowed: {', '.join(FIELDS)}")
     given: dict[str, Any] = {"variables": {}} | {name: value for name, value in fields.items() if value is not None}
     for field in ("run_at", "expires_at"):
         if field in given:
             given[field] = parse_time(field, given[field])
     if "type" not in given:
-        raise InvalidInput("type", "must be given")
+        raise InvalidInput("type", "is required")
     return new_job(**given)

@@ -273,14 +273,14 @@ def _filter(
 
 def _require_keys_alone(query: BulkFilter, *, all: bool, dry_run: bool) -> None:
     if all or dry_run or query != dead_filter():
-        raise InvalidInput("key", "must not be given together with a filter, --all or --dry-run")
+        raise InvalidInput("key", "cannot be combined with a filter, --all or --dry-run")
 
 
 def _require_selection(query: BulkFilter, *, all: bool) -> None:
     if query == dead_filter() and not all:
-        raise InvalidInput("key", "must be given, or a filter, or --all for every dead letter")
+        raise InvalidInput("key", "is required, unless you pass a filter, or --all for every dead letter")
     if all and query != dead_filter():
-        raise InvalidInput("all", "must not be given together with a filter")
+        raise InvalidInput("all", "cannot be combined with a filter")
 
 
 def _require_terminal() -> None:
@@ -376,9 +376,7 @@ def _show_change(
     elif change.changed == change.matched:
         write(f"{_jobs_text(change.changed, query)} {DONE[action]}\n")
     else:
-        write(
-            f"{change.changed:,} of {_jobs_text(change.matched, query)} {DONE[action]}; others were changed meanwhile\n"
-        )
+        write(f"{change.changed:,} of {_jobs_text(change.matched, query)} {DONE[action]}; the others have changed\n")
 
 
 def _jobs_text(jobs: int, query: BulkFilter) -> str:

@@ -164,7 +164,7 @@ def _keys_text(diagnosis: Diagnosis, server: Settings | None) -> str:
 
 
 def _configuration_text(server: Settings | None) -> str:
-    """The settings that differ from their defaults, without the engine, which has a line of its own."""
+    """The settings that differ from their defaults, without the engine, which has its own line."""
     if server is None:
         return "invalid"
     usual = Settings().shown()

@@ -213,7 +213,7 @@ def requeue(
         change_each(keys, "requeued", lambda jobs, key: jobs.requeue(key), engine, as_json)
         return
     if len(set(keys)) > 1:
-        raise InvalidInput("variables", f"replace those of one job: give one key, not {len(keys):,}")
+        raise InvalidInput("variables", f"can be replaced for only one job: pass one key, not {len(keys):,}")
     done = "requeued with other variables"
     change_each(keys, done, lambda jobs, key: jobs.requeue(key, variables=given), engine, as_json)
     if not as_json:
@@ -297,7 +297,7 @@ def change_each(
     engine: str | None,
     as_json: bool,
 ) -> None:
-    """Change each job separately: refusals are printed, the others are done."""
+    """Change each job separately: refusals are printed, and the other jobs are changed."""
     keys = job_keys(texts)
 
     async def change_all(service: JobService) -> list[State | BaseException]:

@@ -88,7 +88,7 @@ def _checked_site(url: str) -> str:
 
 
 def _warn_unless_listening(site: str) -> None:
-    """Warn if no server listens; the link is valid nevertheless, once one does."""
+    """Warn if no server is listening; the link still works once one is."""
     address = urlsplit(site)
     try:
         socket.create_connection((address.hostname, address.port), CONNECT_SECONDS).close()

@@ -34,7 +34,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 class Tls(NamedTuple):
-    """Certificates for a probe over TLS. With `is_own`, the server is the one that runs here, whatever it shows."""
+    """Certificates for a probe over TLS. With `is_own`, the server runs on this host, so the name in its certificate
+    is not checked.
+    """
 
     ca: str | None = None
     certificate: str | None = None
@@ -100,7 +102,7 @@ def probe(
     tls = Tls(tls_ca, tls_certificate, tls_key)
     if manager is not None:
         if address is not None or live or tls != Tls():
-            raise InvalidInput("manager", "must not be given together with --address, --live or --tls-...")
+            raise InvalidInput("manager", "cannot be combined with --address, --live or --tls-...")
         ask = _manager_probe(manager, engine)
     else:
         ask = _server_probe(address, tls, seconds, is_live=live)
@@ -126,14 +128,14 @@ def _exit(code: int) -> None:
 
 
 class Ask(NamedTuple):
-    """A question, and whom it is for."""
+    """A probe and its target."""
 
     target: str
     put: Callable[[], str | None]
 
 
 def _within(seconds: float, ask: Ask) -> Probed:
-    """Ask in a thread: resolving a name, or connecting, has no time limit of its own."""
+    """Probe in a thread: resolving a name or connecting has no time limit of its own."""
     answer: Future[str | None] = Future()
 
     def put() -> None:
@@ -167,7 +169,7 @@ def _server_probe(address: str | None, tls: Tls, seconds: float, *, is_live: boo
 
 
 def _own_address() -> str:
-    """The server that would be started with these settings."""
+    """The server that these settings describe."""
     from everwork.cli.commands.login import site_url  # noqa: PLC0415 - a named address needs no settings
     from everwork.server.settings import load  # noqa: PLC0415
 

@@ -126,7 +126,7 @@ def load_settings(config: str | None, flags: Mapping[str, object]) -> Settings:
 def run_server(
     settings: Settings, *, as_json: bool = False, makes_key: bool = False, seconds: float | None = None
 ) -> None:
-    """Run a server until it is stopped, or for some time."""
+    """Run a server until it is stopped, or for a limited time."""
     logs.configure(settings.log_format, settings.log_level)
     until_stopped = serving().serve(settings, as_json=as_json, makes_key=makes_key, seconds=seconds)
     with asyncio.Runner(loop_factory=new_loop) as runner:

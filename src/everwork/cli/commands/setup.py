@@ -1,4 +1,4 @@
-"""What needs no store: everwork init, everwork completion and everwork version."""
+"""Commands that need no store: everwork init, everwork completion and everwork version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def init(
 
 def _next_steps(folder: Path) -> str:
     command = command_name()
-    beside = shutil.which("pytest") == str(Path(sys.executable).parent / "pytest")  # Another has no Everwork.
+    beside = shutil.which("pytest") == str(Path(sys.executable).parent / "pytest")  # Another may lack Everwork.
     pytest = "pytest" if beside else f"{shlex.quote(sys.executable)} -m pytest"
     if folder != Path() and command != "everwork":
         command = shlex.quote(str(Path(shlex.split(command)[0]).absolute()))
@@ -109,7 +109,7 @@ def completion(
         eval "$(everwork completion zsh)"
         everwork completion fish > ~/.config/fish/completions/everwork.fish
     """
-    if shell == "words":  # What the scripts call.
+    if shell == "words":  # Called by the completion scripts.
         from everwork.cli.main import app  # noqa: PLC0415 - it loads this module
 
         found = candidates(typer.main.get_command(app), words or [])

@@ -139,7 +139,7 @@ def flush(
     def deliver(target: Target) -> Awaitable[_Flushed]:
         return _flush(target, path, store, retry_aside=retry_aside, rebind=rebind)
 
-    # A new store is created, as the programs that use the spool would do; never at an address that may be mistyped.
+    # Creates a new store, as the programs that use the spool would; but never at an address that could be mistyped.
     flushed = use(url, deliver, creates=not rebind) if address is None else run(_with_server(address, url, deliver))
     if flushed.error:
         write_stderr(flushed.error)
@@ -228,7 +228,7 @@ def _confirm(entries: int, *, yes: bool) -> None:
 
 
 class _Flushed(NamedTuple):
-    """What was delivered, and what is left."""
+    """The delivered and the remaining entries."""
 
     file: SpoolFile
     delivered: int

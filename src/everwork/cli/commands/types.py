@@ -231,13 +231,13 @@ def _status(view: TypeView) -> str:
         case BreakerState.HALF_OPEN:
             return "breaker half-open"
         case BreakerState.CLOSED if info.rate_full_until_ms is not None:
-            return f"rate full until {_clock(info.rate_full_until_ms)}"
+            return f"rate limit reached until {_clock(info.rate_full_until_ms)}"
         case _:
             return "at its limit" if _is_full(view) else "active"
 
 
 def _is_full(view: TypeView) -> bool:
-    """Whether the type is at its limit; unknown with groups, which have limits of their own."""
+    """Whether the type is at its limit; unknown with groups, which have their own limits."""
     most = decode_policy(view.info.policy).max_running
     return most is not None and not view.info.groups and view.counts[State.PROCESSING] >= most
 
@@ -268,14 +268,14 @@ def _value_text(value: object) -> str:
 def _apply_policy(engine: str | None, type: str, given: dict[str, Any], *, clear: bool) -> PolicyView:
     """Apply the requested change, if any; return the effective policy."""
     if clear and given:
-        raise InvalidInput("clear", f"must not be given together with {', '.join(given)}")
+        raise InvalidInput("clear", f"cannot be combined with {', '.join(given)}")
     if clear:
         use_admin(engine, lambda admin: admin.clear_policy(type))
         return PolicyView(DEFAULT_TYPE_POLICY, {})
     if given:
         checks.name("type", type)
         fields = fields_from_texts(given)
-        # A policy may precede the first job and even the store, which a mistake must not create: hence checked first.
+        # Checked first: a policy can be set before the store exists, and a mistake must not create one.
         return use_admin(engine, lambda admin: admin.set_policy(type, fields, changes_only=True), creates=True)
     return use_admin(engine, lambda admin: admin.policy(type))
 

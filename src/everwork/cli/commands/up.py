@@ -50,7 +50,7 @@ def up(
     ] = None,
     engine: Annotated[
         str | None,
-        # With --demo not from the environment: sample jobs belong into a store that was named for them.
+        # --demo ignores the environment: sample jobs belong in a store that was chosen for them.
         typer.Option(
             "--engine",
             "-e",
@@ -119,7 +119,7 @@ class Demo:
         server = serving()
         running = await server.open_server(self._settings, makes_key=True)
         if seconds is not None:
-            loop.call_later(seconds, self._stop.set)  # Not from the start on: a busy machine may take as long to open.
+            loop.call_later(seconds, self._stop.set)  # Not counting the time to open.
         try:
             self._view.greet(server.lines(running), server.facts(running))
             async with self._app:

@@ -72,7 +72,7 @@ WhatToTick = Annotated[
 MaxJobs = Annotated[
     str | None,
     typer.Option(
-        metavar="NUMBER", help="Number of jobs to run at most.", show_default=f"{VARIABLE}, or {TICK_JOBS_DEFAULT}"
+        metavar="NUMBER", help="Maximum number of jobs to run.", show_default=f"{VARIABLE}, or {TICK_JOBS_DEFAULT}"
     ),
 ]
 
@@ -141,7 +141,7 @@ def worker(
 
 
 class Wanted(NamedTuple):
-    """What the user asked for, beside the program."""
+    """The options that the user passed, apart from the program."""
 
     processes: int | None
     types: list[str] | None
@@ -234,7 +234,9 @@ def _mention_others(command: str, user_code: UserCode, program: ProcessManager |
 
 
 def _replace_main_module() -> None:
-    """Child processes import the main module again: an empty one spares them the command line and its packages."""
+    """Child processes import the main module again: with an empty one, they do not load the command line and its
+    packages.
+    """
     sys.modules["__main__"] = ModuleType("__main__")
 
 
@@ -292,7 +294,7 @@ def tick(
 
 
 async def _run_tick(program: Everwork | ProcessManager, most: int) -> TickResult:
-    """The first signal lets what runs finish, the second cancels it."""
+    """The first signal lets running jobs finish, the second cancels them."""
     tick_task = program.run_once(most)  # Before the signal handlers, because a stop must reach it.
     on_stop_signals(program.stop)
     try:

@@ -208,7 +208,7 @@ def forget(worker: WorkerName, engine: EngineUrl = None, as_json: AsJson = False
 
 
 class _Fleet(NamedTuple):
-    """What runs and what is declared."""
+    """Running workers and declared worker classes."""
 
     managers: list[ManagerEntry]
     processes: list[ProcessView]
@@ -231,7 +231,7 @@ async def _read_fleet(admin: Admin) -> _Fleet:
 
 
 def _show_processes(found: _Fleet) -> None:
-    """Terminals are narrow: columns that only managers fill are shown only if there are any."""
+    """Terminals are narrow: columns that only managers fill are shown only if there are managers."""
     has_managers = any(view.entry.manager for view in found.processes)
     shown = [at for at, one in enumerate(PROCESS_COLUMNS) if has_managers or one.title not in OF_MANAGERS]
     rows = [_process_row(view, found.titles) for view in found.processes]
@@ -251,7 +251,7 @@ def _switch(worker: str, engine: str | None, *, is_on: bool, as_json: bool) -> N
 
 
 def switched(is_on: bool, is_changed: bool) -> str:
-    """The result of a switch in words."""
+    """The result of enabling or disabling, in words."""
     word = "enabled" if is_on else "disabled"
     return word if is_changed else f"already {word}"
 

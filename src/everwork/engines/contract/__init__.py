@@ -5,14 +5,14 @@ Rules for every call:
 - A call is atomic: when it returns it has taken effect completely, when it raises it has had no effect.
 - The caller has validated the values (`codec.new_job`); engines do not validate them again.
 - Batches return one result per item, in the order of the request. A refused item does not affect the others.
-- Time is the engine's own clock (G11). Callers pass durations, the engine adds its now.
-- What the job's state does not allow is reported as a `Judged`, not as an exception. Exceptions are for the
+- Time is the engine's own clock (G11). Callers pass durations, which the engine adds to its current time.
+- A change that the job's state does not allow is reported as a `Judged`, not as an exception. Exceptions are for the
   operator: `EngineUnavailable` and its subclasses. After `EngineUnavailable` from a writing call, its effect is
   unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
 - A refused item changes nothing: no state, no history, no count.
 
-Only `activate`, `subscribe`, `fire`, breaker and limits are decided inside the store, by the numbers of the type's
-policy (`core.policy`, `core.breaker`). Every other rule is decided by the pure core.
+Only `activate`, `subscribe`, `fire`, breaker and limits are decided inside the store, based on the numbers in the
+type's policy (`core.policy`, `core.breaker`). Every other rule is decided by the pure core.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class Changes(ABC):
 
     @abstractmethod
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
-        """Cancel pending and processing jobs; the worker of a running job learns of it by `check` or `extend`.
+        """Cancel pending and processing jobs; the worker of a running job finds out through `check` or `extend`.
 
         A job that is already cancelled is REPEATED; a completed or failed one is WRONG_STATE. The state in the
         result is the one in which the job was found.

@@ -11,7 +11,7 @@ from everwork.core.outcome import Complete, Outcome
 
 
 class JobFlow(ABC):
-    """What producers and workers call; the hot path."""
+    """The calls of producers and workers: the hot path."""
 
     @abstractmethod
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
@@ -90,11 +90,11 @@ class JobFlow(ABC):
 
     @abstractmethod
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:
-        """Like `extend`, but read-only: which leases still hold, which are cancelled, which are lost."""
+        """Like `extend`, but read-only: which leases are held, cancelled or lost."""
 
     @abstractmethod
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        """Like `extend`, and take back leases that have expired if no other attempt has started since.
+        """Like `extend`, but also restore expired leases if no other attempt has started since.
 
         The expiry is undone in one transaction: the job is processing again, in the same attempt, by the same worker,
         whether it had become pending or failed. Its run_at, attempts and last error are those from before the expiry.

@@ -35,7 +35,7 @@ class Lifecycle(ABC):
     @property
     @abstractmethod
     def durability(self) -> Durability:
-        """What an accepted job survives with the current settings (G1)."""
+        """The failures that an accepted job survives with the current settings (G1)."""
 
     @property
     @abstractmethod
@@ -53,11 +53,11 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def schema(self) -> Schema:
-        """The version of the store's schema, read without changing anything; the engine need not be open."""
+        """The version of the store's schema, read without changing anything; the engine does not have to be open."""
 
     @abstractmethod
     async def now(self) -> int:
-        """The engine's now in milliseconds UTC: the clock that decides everything in the store (G11)."""
+        """The engine's current time in milliseconds UTC: the clock for every decision in the store (G11)."""
 
     @abstractmethod
     async def sweep(self, holder: str) -> Swept:

@@ -17,7 +17,7 @@ class Moving(ABC):
 
     @abstractmethod
     async def load(self, records: Sequence[JobRecord]) -> int:
-        """Write jobs that another store has dumped, with their keys; return how many were written.
+        """Write jobs dumped from another store, with their keys; return how many were written.
 
         A job whose key exists is not changed, so that an interrupted copy can be repeated. Types and groups are
         created as needed. Keys assigned later are higher than every loaded key.

@@ -47,7 +47,7 @@ class Questions(ABC):
 
     @abstractmethod
     async def oldest(self) -> list[Oldest]:
-        """Since when the longest waiting due job waits, for each type and group that has one, by type and group.
+        """When the longest-waiting due job became due, for each type and group that has one, by type and group.
 
         Paused types and open breakers make no difference. The cost does not grow with the number of waiting jobs,
         but with their lanes and priorities, of which at most OLDEST_SCAN_MAX are read for each type and group.

@@ -1,4 +1,4 @@
-"""Scheduled times of triggers, each of which fires once, however many managers run."""
+"""Scheduled times of triggers; each fires once, however many managers are running."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Triggers(ABC):
 
     @abstractmethod
     async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
-        """The marks of triggers. A new trigger begins now: `began_ms` and `last_ms` are the engine's now.
+        """The marks of triggers. A new trigger starts now: `began_ms` and `last_ms` are the engine's current time.
 
         Marks are registry entries (kind "trigger-mark", body "<began_ms> <last_ms>") and are copied with them.
         """
 
     @abstractmethod
     async def fire(self, fires: Sequence[Fire]) -> list[Fired]:
-        """Pass scheduled times, each exactly once, however many callers pass it and how often (G12).
+        """Mark scheduled times as passed, each exactly once, no matter how many callers do so or how often (G12).
 
         Times are judged one after the other: one at or before the trigger's mark has already passed and creates
         nothing; a later one becomes the mark, and its job is created as by `create`; all in one transaction. A

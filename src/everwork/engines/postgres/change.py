@@ -1,4 +1,4 @@
-"""Changes of jobs: each is one guarded statement; what it refuses is explained by a second one."""
+"""Changes of jobs: each is one guarded statement; a second one explains refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PostgresChanges(PostgresBase, Changes):
             verdict = await _set_retries(store, status, retries)
             if verdict is not None:
                 return _judgement(verdict, status)
-        raise EngineBusy("the job changes faster than its retries can be set; try again")
+        raise EngineBusy("the job keeps changing while its retries are being set; try again")
 
     async def reschedule(self, keys: Sequence[int], *, run_at_ms: int | None = None, delay_ms: int = 0) -> list[Judged]:
         store, sql = self._store, self._store.sql("reschedule")["reschedule"]
@@ -107,7 +107,7 @@ async def requeue_rows(
 
 
 async def _requeue_waiting(store: OpenStore, keys: Sequence[int], variables: str | None) -> list[Changed]:
-    """Requeue pending jobs that were tried; return those that were requeued."""
+    """Requeue pending jobs that had an attempt; return those that were requeued."""
     sql = store.sql("requeue")["waiting"]
     args = (sorted(set(keys)), store.now_ms(), _note(variables), variables)
     changed = [Changed(*row) for row in await store.connections.fetch(sql, *args)]
@@ -117,7 +117,7 @@ async def _requeue_waiting(store: OpenStore, keys: Sequence[int], variables: str
 
 
 def _note(variables: str | None) -> str | None:
-    """What the history says of a requeue."""
+    """The note that the history records for a requeue."""
     return None if variables is None else CHANGED_ARGUMENTS
 
 
@@ -142,7 +142,7 @@ async def _judged(
     *,
     repeats: bool = False,
 ) -> list[Judged]:
-    """The answer for each key: accepted the first time it occurs, otherwise by the state it is in now.
+    """The result for each key: accepted the first time it occurs, otherwise decided by the job's current state.
 
     `repeats`: a key that occurs twice is accepted twice.
     """

@@ -1,10 +1,10 @@
-"""Claims: where each begins, what it sends, and what its statement returns.
+"""Claims: where each starts, what it sends, and what its statement returns.
 
-A claim begins at the front of the ready index, or behind the last job claimed. Index entries of claimed jobs stay until
+A claim starts at the front of the ready index, or after the last job claimed. Index entries of claimed jobs stay until
 a vacuum may remove them, which a snapshot that is held open (by a backup, a forgotten transaction) prevents. A claim
-from the front then walks over all of them. When that gets slow, claims begin behind the end of the previous one, and
-the front gets a tenth of the time: jobs before the mark (retries, higher priorities) wait a little, at most a second,
-and nothing changes in normal times.
+from the front then scans all of them. When that gets slow, claims start after the end of the previous one, and only a
+tenth of the time is spent at the front: jobs before the mark (retries, higher priorities) wait at most a second.
+Normally, nothing changes.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from everwork.engines.portions import Claim, distribute
 DEAD_MAX: Final = 5_000
 """Up to this many dead entries before the first live one are ignored."""
 FRONT_WAIT_MS_PER_DEAD: Final = 0.0025
-"""Ten times what it takes to step over one."""
+"""Ten times the cost of skipping one."""
 FRONT_WAIT_MS_MAX: Final = 1_000
 
 Position = tuple[int, int, int]
-"""sort_priority (the column rank: minus the priority), run_at_ms, key: the order of G9."""
+"""Claim order (guarantee G9): sort_priority (the column rank, the negated priority), run_at_ms, key."""
 
 
 @dataclass(slots=True)
 class Mark:
-    """What one claimer remembers of one queue: the last lane it visited, and the end of its last straight claim."""
+    """What one claimer remembers about one queue: the last lane it visited, and the end of its last straight claim."""
 
     lane: int = 0
     position: Position | None = None
     front_from: float = 0.0
-    """The instant, on the loop's clock in milliseconds, from which claims begin at the front again."""
+    """The instant, on the loop's clock in milliseconds, at which claims start at the front again."""
 
     def begin(self, now: float) -> Position | None:
         """Where the next claim begins; None: at the front."""
         return self.position if now < self.front_from else None
 
     def claimed(self, begin: Position | None, end: Position | None, dead: int, now: float) -> None:
-        """Learn from a claim: where it began and ended, and how many dead entries it has read."""
+        """Learn from a claim: where it started and ended, and how many dead entries it read."""
         if end is not None:
             self.position = end
         if begin is None and self.position is not None and dead > DEAD_MAX:
             self.front_from = now + min(dead * FRONT_WAIT_MS_PER_DEAD, FRONT_WAIT_MS_MAX)
 
     def front_in_ms(self, now: float) -> int | None:
-        """How long until claims begin at the front again; None if they do."""
+        """How long until claims start at the front again; None if they already do."""
         return round(self.front_from - now) + 1 if now < self.front_from else None
 
 
 class StartedClaim(NamedTuple):
-    """A claim, what is remembered of its queue, and where it begins."""
+    """A claim, what is remembered about its queue, and where it starts."""
 
     claim: Claim
     mark: Mark
@@ -67,7 +67,7 @@ class StartedClaim(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Whether any process waits for results, and for work; if none does, no notification is sent."""
+    """Whether any process is waiting for results, and for work; if none is, no notification is sent."""
 
     results: bool
     work: bool
@@ -134,7 +134,7 @@ class Note(NamedTuple):
 
 
 NOTE_COLUMNS: Final = itemgetter("type", "key", "attempts", "max_attempts", "lease_until_ms", "created_at_ms")
-"""The columns of `leased` that hold what a note says, in the order of its fields."""
+"""The columns of `leased` that hold the fields of a note, in order."""
 ATTEMPT: Final = LeasedJob._fields.index("attempt")
 """The column that is NULL in notes. By index: every leased job is checked."""
 

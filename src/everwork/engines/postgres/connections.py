@@ -17,12 +17,12 @@ from everwork.exceptions import EngineError, EngineUnavailable
 
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 60.0
-"""After this the server counts as gone, or as locked."""
+"""After this time the server counts as unavailable or locked."""
 REPEATS_MAX: Final = 20
 FINISH_SECONDS: Final = 8.0
 CLOSE_SECONDS: Final = 1.0
 
-# Whatever the database's own defaults are: each statement must see what was committed before it.
+# Overrides the database's defaults: each statement must see what was committed before it.
 SESSION: Final = {"default_transaction_isolation": "read committed", "lock_timeout": LOCK_TIMEOUT}
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Connections:
         return await self.fetch(sql, *parameters)
 
     async def run(self, act: Callable[[asyncpg.Connection], Awaitable[T]], *, in_transaction: bool = False) -> T:
-        """Run one transaction; one that the server itself rolled back (after a deadlock, say) is repeated."""
+        """Run one transaction; repeat it if the server rolled it back, for example after a deadlock."""
         for repeat in range(REPEATS_MAX):
             try:
                 async with self.acquired() as connection:
@@ -64,7 +64,7 @@ class Connections:
             except DRIVER_ERRORS as error:
                 if not is_repeatable(error) or repeat == REPEATS_MAX - 1:
                     raise translated(self._url, error) from error
-            # The transaction that was in the way goes first.
+            # Lets the conflicting transaction finish first.
             await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(repeat, 6)))  # noqa: S311 - keeps no secret
         raise AssertionError("unreachable")
 
@@ -102,7 +102,7 @@ class Connections:
                     self._release(connection)
                 raise
             except BaseException:
-                # Cancelled, or lost: it may be in the middle of an answer.
+                # Cancelled or lost: a reply may be only partly read.
                 connection.terminate()
                 raise
             self._release(connection)
@@ -138,7 +138,7 @@ BEGIN: Final = "; ".join(
 
 
 async def _in_transaction(connection: asyncpg.Connection, act: Callable[[asyncpg.Connection], Awaitable[T]]) -> T:
-    """Behind a transaction-mode pooler a server, and its settings, are ours for one transaction only."""
+    """With a transaction-mode pooler, a server connection and its settings are ours for one transaction only."""
     await connection.execute(BEGIN)
     try:
         result = await act(connection)
@@ -163,8 +163,8 @@ async def connect(url: StoreUrl) -> asyncpg.Connection:
     try:
         await connection.set_type_codec("jsonb", encoder=_jsonb, decoder=_bare, schema="pg_catalog", format="binary")
         if not url.notify:
-            # asyncpg introspects each array type once, and changes settings of the session meanwhile: it does so now,
-            # in one transaction that leaves no trace on a server which other clients share.
+            # asyncpg introspects each array type once and changes session settings while it does. Done now, in one
+            # transaction, this leaves no trace on a server connection shared with other clients.
             async with connection.transaction():
                 await connection.fetch("SELECT NULL::bigint[], NULL::int[], NULL::smallint[], NULL::text[]")
     except BaseException:
@@ -174,7 +174,7 @@ async def connect(url: StoreUrl) -> asyncpg.Connection:
 
 
 async def close(connection: asyncpg.Connection) -> None:
-    """Close gracefully, but do not wait long for it."""
+    """Close gracefully, but do not wait long."""
     try:
         await connection.close(timeout=CLOSE_SECONDS)
     except DRIVER_ERRORS:

@@ -16,7 +16,7 @@ from everwork.exceptions import InvalidInput
 DOCUMENT_BYTES_MAX = 200_000_000
 """PostgreSQL refuses a document of more than 256 MB."""
 
-# What the fields of a job are called in the document: parameters of a stored function, so they never change.
+# The names of a job's fields in the document: they are parameters of a stored function, so they never change.
 HEAD, VARIABLES, CARRIER = "h", "v", "f"
 KEYS: Final = {
     "priority": "p",
@@ -33,7 +33,7 @@ KEYS: Final = {
     "extra": "x",
 }
 OPTIONS: Final = NewJob._fields.index("tenant") + 1
-"""The index of the first option: options stand after type, variables and tenant."""
+"""The index of the first option: options come after type, variables and tenant."""
 OPTION_KEYS: Final = (*(KEYS[name] for name in NewJob._fields[OPTIONS:]), CARRIER)
 OPTION_DEFAULTS: Final = NewJob("")[OPTIONS:]
 
@@ -42,12 +42,12 @@ def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | N
     """What `create_jobs` takes."""
     document = document_of(((job, None) for job in jobs), now_ms)
     if stamp is not None:
-        document["stamp"] = list(stamp)  # orjson takes no named tuples.
+        document["stamp"] = list(stamp)  # orjson does not accept named tuples.
     return packed(document)
 
 
 def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -> dict[str, Any]:
-    """Jobs, each with the key of the completion that carries it, if any. Options with their default are left out."""
+    """Jobs, each with the key of the completion that creates it, if any. Options with their default are left out."""
     heads: dict[tuple[str, str, str], int] = {}
     items: list[dict[str, Any]] = []
     has_dedupe = False
@@ -72,13 +72,13 @@ def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -
 
 
 def events_of(completions: Iterable[Complete], now_ms: int | None) -> dict[str, Any] | None:
-    """The jobs that completions carry, as a document; None if there are none."""
+    """The jobs that completions create, as a document; None if there are none."""
     carried = [(event, outcome.key) for outcome in completions if outcome.events for event in outcome.events]
     return document_of(carried, now_ms) if carried else None
 
 
 def packed(document: object) -> bytes:
-    """A document as JSON. What no engine can store, such as a lone surrogate, is a `UnicodeEncodeError`."""
+    """A document as JSON. Strings that no engine can store, such as lone surrogates, raise `UnicodeEncodeError`."""
     try:
         wire = orjson.dumps(document)
     except TypeError:

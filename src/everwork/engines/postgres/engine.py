@@ -53,7 +53,8 @@ class PostgresEngine(
     def durability(self) -> Durability:
         settings = self._opened.settings if self._opened is not None else {}
         if settings.get("synchronous_commit", "on") == "off" or settings.get("fsync", "on") == "off":
-            # A server that is killed loses at most what was not written, which without fsync is nothing.
+            # Without fsync, a killed server still loses nothing: everything was already written to the operating
+            # system.
             return Durability.PROCESS_CRASH if settings.get("synchronous_commit") != "off" else Durability.NONE
         return Durability.POWER_LOSS
 

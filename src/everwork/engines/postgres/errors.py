@@ -51,14 +51,14 @@ _TRANSLATIONS: Final[Sequence[tuple[tuple[type[BaseException], ...], type[Engine
         (asyncpg.InsufficientPrivilegeError,),
         BadConfiguration,
         (
-            "{where}: {line}; let the owner run `everwork migrate`, and grant this user what docs/reference/postgres.md"
-            " lists for schema {schema}"
+            "{where}: {line}; have the owner run `everwork migrate`, and grant this user the privileges that"
+            " docs/reference/postgres.md lists for schema {schema}"
         ),
     ),
     (
         (asyncpg.ReadOnlySQLTransactionError,),
         EngineUnavailable,
-        "{where} is read-only; name the primary server, not a replica",
+        "{where} is read-only; use the primary server, not a replica",
     ),
     (
         (asyncpg.TooManyConnectionsError,),
@@ -78,12 +78,12 @@ _TRANSLATIONS: Final[Sequence[tuple[tuple[type[BaseException], ...], type[Engine
     (
         (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError),
         EngineBusy,
-        "{where}: {line}; nothing was done, look for long transactions (pg_stat_activity)",
+        "{where}: {line}; nothing was done, check for long transactions (pg_stat_activity)",
     ),
     (
         (asyncpg.UndefinedObjectError, asyncpg.CantChangeRuntimeParamError),
         BadConfiguration,
-        "{where}: {line}; correct the URL's query",
+        "{where}: {line}; correct the query string of the URL",
     ),
     (
         (asyncpg.ProtocolViolationError,),
@@ -93,19 +93,19 @@ _TRANSLATIONS: Final[Sequence[tuple[tuple[type[BaseException], ...], type[Engine
     (
         (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError),
         EngineUnavailable,
-        "{where}: {line}; try again when the server is up",
+        "{where}: {line}; retry when the server is up",
     ),
     ((asyncpg.PostgresError,), EngineUnavailable, "{where}: {line}"),
     ((asyncio.TimeoutError,), EngineUnavailable, "{where} does not answer; is the server running and reachable?"),
     ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
 )
-"""Who must act, and how; the first that matches is used."""
+"""The advice for each error; the first match is used."""
 
 
 def is_repeatable(error: BaseException) -> bool:
     """Whether nothing was done, so that the same may be repeated."""
     if isinstance(error, asyncpg.InternalClientError):
-        # The connection was being closed, and the statement was not sent; other texts come after an answer.
+        # The connection was being closed, so the statement was not sent; other messages follow a reply.
         return "cannot switch to state" in str(error)
     return isinstance(error, REPEATABLE)
 

@@ -25,7 +25,7 @@ WAITER_MS: Final = 30_000
 
 
 class PostgresJobs(PostgresBase, JobFlow):
-    """What producers and workers call."""
+    """The calls of producers and workers."""
 
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         if not jobs:
@@ -65,7 +65,7 @@ class PostgresJobs(PostgresBase, JobFlow):
         if late:
             locked = await _extended(store, sql["extend_locked"], late, lease_ms)
             if locked:
-                # Some may hold only as they were, because others were waited for: these are free by now.
+                # Some leases could not be extended because their rows were locked; they may be free now.
                 await _extended(store, sql["extend"], sorted(lease for lease in late if lease in locked), lease_ms)
             held |= locked
         return await _statuses(store, leases, held)
@@ -88,7 +88,7 @@ class PostgresJobs(PostgresBase, JobFlow):
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
         store = self._store
         if await self._announce(store, FOR_WORK):
-            return True  # No notification was sent for what became ready a moment ago: the caller activates again.
+            return True  # No notification was sent for jobs that became ready just before: the caller activates again.
         return await self._wait(store.work, types, timeout_ms, since)
 
     def mark_finished(self) -> int:

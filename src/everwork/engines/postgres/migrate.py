@@ -1,4 +1,4 @@
-"""Bring the schema up to date: numbered files, forward only, one starter at a time."""
+"""Bring the schema up to date: numbered files, forward only, one process at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK_MS: Final = 500
 """How long to wait for a table: less than the server's deadlock_timeout, after which it aborts a transaction."""
 LOCK_TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
-"""Between two tries: transactions that queued behind the lock go on meanwhile."""
+"""The pause between two tries, in which transactions that queued behind the lock continue."""
 
 
 def migrations() -> list[str]:
@@ -35,9 +35,9 @@ async def check_server(connection: asyncpg.Connection, url: StoreUrl) -> None:
     )
     require_server(url, version, shown)
     if standby or read_only:
-        raise EngineUnavailable(f"{url.shown} is a read-only replica; name the primary server")
+        raise EngineUnavailable(f"{url.shown} is a read-only replica; use the primary server")
     if encoding != "UTF8":
-        raise BadConfiguration(f"{url.shown} is encoded in {encoding}; create the database with ENCODING 'UTF8'")
+        raise BadConfiguration(f"{url.shown} uses the encoding {encoding}; create the database with ENCODING 'UTF8'")
 
 
 def require_server(url: StoreUrl, version: int, shown: str) -> None:
@@ -57,7 +57,7 @@ async def migrate(connection: asyncpg.Connection, url: StoreUrl, *, create: bool
         version = latest
     if version > latest:
         raise SchemaMismatch(
-            f"{url.shown}: schema {url.schema!r} has version {version}, this Everwork knows up to {latest};"
+            f"{url.shown}: schema {url.schema!r} has version {version}, but this Everwork supports up to {latest};"
             " upgrade Everwork"
         )
     return version
@@ -71,7 +71,7 @@ async def stored_version(connection: asyncpg.Connection, schema: str) -> int | N
     return version
 
 
-# Not to_regclass or a cast: they read a cache that does not know what was committed while we waited.
+# Not to_regclass or a cast: they read a cache that does not include what was committed while we waited.
 _HAS_STORE: Final = """SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'store')"""
 # Before anything is changed, so that a process that must wait holds few locks.
@@ -81,7 +81,7 @@ _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE
 
 
 async def _run_between_others(connection: asyncpg.Connection, schema: str) -> None:
-    """Run missing migrations while other processes work: no lock order suits them all, so this one gives way."""
+    """Run missing migrations while other processes are working: no lock order suits all of them, so this one yields."""
     for left in reversed(range(LOCK_TRIES)):
         try:
             async with connection.transaction():
@@ -104,7 +104,8 @@ async def _run_missing(connection: asyncpg.Connection, schema: str) -> None:
     for text in missing:
         await connection.execute(filled(text, schema))
     if missing:
-        # A changed function needs a migration, even an empty one: functions are written when the version rises.
+        # A changed function needs a migration, even an empty one: functions are written only when the version
+        # increases.
         for text in functions(schema):
             await connection.execute(text)
         await connection.execute(f"UPDATE {schema}.store SET version = $1", len(migrations()))  # noqa: S608 - as above

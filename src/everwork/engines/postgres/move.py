@@ -1,4 +1,4 @@
-"""dump and load: jobs with everything that is known of them, out of one store and into another."""
+"""dump and load: complete jobs, from one store to another."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class SweepState:
 
 @dataclass(slots=True)
 class OpenStore:
-    """An open store: its connections, its wake-ups, and what this process remembers of it."""
+    """An open store: its connections, its wake-ups, and what this process remembers about it."""
 
     url: StoreUrl
     clock: Clock | None
@@ -66,11 +66,11 @@ class OpenStore:
         return statements(operation, self.url.schema)
 
     def now_ms(self) -> int | None:
-        """The instant that a test dictates; None: the server's own."""
+        """A fixed time set by a test; None: the server's own time."""
         return self.clock() if self.clock is not None else None
 
     def mark_of(self, demand: Demand) -> Mark:
-        """What is remembered of the queue that a demand names."""
+        """What is remembered about the queue that a demand names."""
         name = (demand.type, demand.group, demand.tenants)
         mark = self.marks.get(name)
         if mark is None:

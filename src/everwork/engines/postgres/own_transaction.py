@@ -30,7 +30,7 @@ from everwork.exceptions import InvalidInput
 
 
 class PostgresTransactions(PostgresBase, JobFlow):
-    """The calls that join a transaction of the user's. They need the store's URL, but no open store."""
+    """The calls that join a user's transaction. They need the store's URL, but no open store."""
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
         if not jobs:
@@ -72,10 +72,10 @@ class PostgresTransactions(PostgresBase, JobFlow):
             await fetch("SELECT pg_notify($1::jsonb->>0, $1::jsonb->>1)", document)
 
     async def _checked(self, transaction: object) -> Fetch:
-        """How to run statements in the transaction, once it is known to be one on this store."""
+        """How to run statements in the transaction, after checking that it is on this store."""
         own = own_connection(transaction, ACCEPTED_CONNECTIONS)
         if own.is_asynchronous:
-            # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
+            # A caller that cannot wait cancels the call here, before anything is sent on the user's connection.
             await asyncio.sleep(0)
         fetch = await fetch_of(own)
         schema = self._url.schema
@@ -111,7 +111,7 @@ DOCUMENT: Final = "$1::jsonb"
 
 
 async def fetch_of(own: OwnConnection) -> Fetch:
-    """How to run statements on the user's connection; refused if it is in no transaction and would begin none."""
+    """How to run statements on the user's connection; refused if it is not in a transaction and would not begin one."""
     if own.dialect != "postgresql":
         raise OtherStore(f"must be a connection to PostgreSQL, not to {own.dialect}{ELSEWHERE}")
     if own.is_sqlalchemy:
@@ -208,7 +208,7 @@ def _require_psycopg_transaction(connection: Any) -> None:
 
 
 def _psycopg_query(cursor: Any, sql: str, document: str) -> tuple[str, Any]:
-    """A statement and its parameters; a raw cursor, which the connection may be set to, takes them by number."""
+    """A statement and its parameters; a raw cursor, if the connection uses one, takes them by number."""
     if any(one.__name__ == "RawCursorMixin" for one in type(cursor).__mro__):
         return sql.replace(DOCUMENT, "$1::text::jsonb"), [document]
     return sql.replace(DOCUMENT, "%(document)s::text::jsonb"), {"document": document}

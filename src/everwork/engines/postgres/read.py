@@ -1,4 +1,4 @@
-"""Questions about jobs: get, history, find, counts and statistics, explain."""
+"""Queries on jobs: get, history, find, counts and statistics, explain."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State
 
 
 class PostgresQuestions(PostgresBase, Questions):
-    """Questions, answered without changing anything."""
+    """Read-only queries on jobs."""
 
     async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         store = self._store
@@ -115,7 +115,7 @@ class PostgresQuestions(PostgresBase, Questions):
         return explained(facts, await server_now_ms(store))
 
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Walk a bounded number of candidates, in order, and keep the jobs that match."""
+        """Scan a bounded number of candidates, in order, and keep the jobs that match."""
         store = self._store
         last = first_cursor(query) if cursor is None else cursor
         now_ms = await server_now_ms(store) if query.due else INSTANT_MS_MAX
@@ -180,7 +180,7 @@ class JobStatus(NamedTuple):
 
 
 async def job_statuses(store: OpenStore, keys: Sequence[int]) -> list[JobStatus]:
-    """The statuses of those of the jobs that exist."""
+    """The statuses of the jobs that exist."""
     return [JobStatus(*row) for row in await store.connections.read(store.sql("get")["where"], keys)]
 
 
@@ -193,7 +193,7 @@ async def server_now_ms(store: OpenStore) -> int:
 
 
 async def _candidates(store: OpenStore, query: JobFilter, window: tuple[int, int], due_ms: int) -> list[int]:
-    """The next places after the cursor whose jobs may match: of all jobs, or of the queues and states that matter."""
+    """The next positions after the cursor whose jobs may match: among all jobs, or in relevant queues and states."""
     last, step = window
     sql = store.sql("find")
     if query.correlation_id is not None and query.order is Order.NEWEST:
@@ -218,7 +218,7 @@ async def _candidates(store: OpenStore, query: JobFilter, window: tuple[int, int
 
 
 async def _filtered(store: OpenStore, candidates: Sequence[int], query: JobFilter) -> Sequence[int]:
-    """Those of the keys whose jobs may match, without reading their payloads."""
+    """The keys whose jobs may match, without reading their payloads."""
     sql, keys = store.sql("find"), candidates
     if filters_by_job(query):
         parameters = (keys, list(query.tenants) or None, *job_conditions(query))
@@ -230,13 +230,13 @@ async def _filtered(store: OpenStore, candidates: Sequence[int], query: JobFilte
             if query.worker in (None, worker) and error_matches(error, query.error_text)
         ]
     left = set(keys)
-    return [key for key in candidates if key in left]  # In their order; a plan may give them in any.
+    return [key for key in candidates if key in left]  # Restores their order, which a query plan does not guarantee.
 
 
 async def _containing(
     store: OpenStore, keys: Sequence[int], query: JobFilter, search: VariablesSearch
 ) -> Sequence[int]:
-    """Those of the keys whose variables contain the text of the query; all if there is none."""
+    """The keys whose variables contain the query's text; all if there is none."""
     if query.variables_text is None:
         return keys
     sql = store.sql("find")["of_variables"]

@@ -72,7 +72,7 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
 
     async def drop_group(self, type: str, group: str) -> int:
         store, sql = self._store, self._store.sql("registry")
-        # The default group cannot be dropped: there is no such queue, then.
+        # The default group cannot be dropped; treat it as not found.
         queue = first(await store.connections.fetch(sql["drop_group"], type, group))
         cancelled = 0
         while queue is not None:
@@ -98,7 +98,7 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
 
     async def registered(self, kind: str | None) -> list[Registered]:
         store, sql = self._store, self._store.sql("registry")
-        # Two statements: a plan that must also serve "all" would read the whole registry for one kind.
+        # Two statements: a plan that also has to serve "all" would read the whole registry for one kind.
         if kind is None:
             rows = await store.connections.read(sql["all_registered"], store.now_ms())
         else:
@@ -162,7 +162,7 @@ async def turn_left_ms(store: OpenStore, name: str, holder: str) -> int:
 
 
 def _limits(policy: TypePolicy) -> tuple[int | None, ...]:
-    """The numbers of a policy by which statements decide, as the statement `set_policy` takes them."""
+    """The numbers of a policy that statements check, as arguments of the statement `set_policy`."""
     breaker, rate = policy.breaker, policy.rate
     return (
         *((None, None) if breaker is None else (breaker.failures, breaker.open_ms)),
@@ -181,12 +181,12 @@ def _type_info(row: Any) -> TypeInfo:
 
 
 def _marks(rows: Sequence[Any]) -> tuple[int, dict[str, TriggerMark]]:
-    """The engine's now, which every row repeats, and the marks of those triggers that have started."""
+    """The engine's current time, which every row repeats, and the marks of the triggers that have started."""
     return rows[0]["now_ms"], marks_of((name, body) for _, name, body in rows if name is not None)
 
 
 async def _pass(store: OpenStore, connection: asyncpg.Connection, fires: Sequence[Fire]) -> list[Passage]:
-    """Lock the marks of the triggers for this transaction, judge the scheduled times, and move the marks that pass."""
+    """Lock the marks of the triggers for this transaction, judge the scheduled times, and advance the marks."""
     sql = store.sql("fire")
     initial = {fire.trigger: mark_text(before(fire.point_ms)) for fire in reversed(fires)}
     await connection.execute(sql["take_marks"], list(initial), list(initial.values()))

@@ -74,7 +74,7 @@ async def run_step(store: OpenStore, document: dict[str, Any], demands: Sequence
 
 
 def _document_of(outcomes: Sequence[Outcome], now_ms: int | None) -> tuple[dict[str, Any], list[DecidedOutcome]]:
-    """Completions and releases as the step takes them, and the failures, which the core decides first."""
+    """Completions and releases in the form that the step expects, and the failures, which the core decides first."""
     completions = [o for o in outcomes if type(o) is Complete]
     document = completed_document(completions, now_ms)
     if len(completions) == len(outcomes):
@@ -86,7 +86,7 @@ def _document_of(outcomes: Sequence[Outcome], now_ms: int | None) -> tuple[dict[
 
 
 def completed_document(completions: Sequence[Complete], now_ms: int | None) -> dict[str, Any]:
-    """Completions, and the jobs that they carry, as functions/complete.sql takes them."""
+    """Completions and the jobs that they create, in the form that functions/complete.sql expects."""
     document: dict[str, Any] = {}
     if completions:
         document["done"] = {str(o.key): (o.attempt, o.result) for o in completions}
@@ -97,7 +97,7 @@ def completed_document(completions: Sequence[Complete], now_ms: int | None) -> d
 
 
 async def end_lapsed(store: OpenStore, lapsed: Sequence[tuple[Lapse, Known, Policies]]) -> int:
-    """End attempts whose leases ran out, as decided by the core; return how many still had run out."""
+    """End attempts whose leases expired, as decided by the core; return how many were still expired."""
     ended = {
         str(lapse.key): _ended_document(known, decide(known, lapse, policy_of(*policies)))
         for lapse, known, policies in lapsed
@@ -110,7 +110,7 @@ async def end_lapsed(store: OpenStore, lapsed: Sequence[tuple[Lapse, Known, Poli
 async def _settle_unlocked(
     store: OpenStore, outcomes: Sequence[Outcome], demands: Sequence[Demand], error: EngineBusy
 ) -> tuple[list[Judged], Activation]:
-    """Settle the jobs that no transaction of a user keeps locked."""
+    """Settle the jobs that no user's transaction has locked."""
     locked = await _locked(store, outcomes, error)
     judged, activation = await settle_distinct(store, [o for o in outcomes if o.key not in locked], demands)
     answers = iter(judged)
@@ -118,7 +118,7 @@ async def _settle_unlocked(
 
 
 async def _locked(store: OpenStore, outcomes: Sequence[Outcome], error: EngineBusy) -> set[int]:
-    """The jobs that a user's transaction keeps locked: it will complete them, or their leases expire."""
+    """The jobs locked by a user's transaction: it completes them, or their leases expire."""
     if not isinstance(error.__cause__, asyncpg.LockNotAvailableError):
         raise error
     keys = sorted({outcome.key for outcome in outcomes})
@@ -130,7 +130,7 @@ async def _locked(store: OpenStore, outcomes: Sequence[Outcome], error: EngineBu
 
 
 async def _decide(store: OpenStore, failures: Sequence[DecidedOutcome], document: dict[str, Any]) -> dict[int, Judged]:
-    """Add what the core decides on failed attempts to the document.
+    """Add the core's decisions on failed attempts to the document.
 
     Returns what to answer if it is accepted, by key; a job without the live attempt is left out.
     """
@@ -177,7 +177,7 @@ def _ended_document(known: Known, decision: Decision) -> dict[str, Any]:
 
 
 async def _end_again(store: OpenStore, failures: Sequence[DecidedOutcome]) -> dict[int, Judged]:
-    """Decide again where the job changed between the read and the write; return those that passed now, by key."""
+    """Decide again for jobs that changed between the read and the write; return the accepted ones, by key."""
     passed: dict[int, Judged] = {}
     left = list(failures)
     for _ in range(DECIDE_AGAIN_MAX):
@@ -191,17 +191,17 @@ async def _end_again(store: OpenStore, failures: Sequence[DecidedOutcome]) -> di
         passed |= {key: accepted for key, accepted in decided.items() if key not in step.refused}
         left = [outcome for outcome in left if outcome.key in step.refused]
     if left:
-        raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
+        raise EngineBusy("the retries of a job keep changing while its outcome is being written; try again")
     return passed
 
 
 async def _explain(store: OpenStore, outcomes: Sequence[Outcome], leased: Sequence[LeasedJob]) -> dict[int, Judged]:
-    """Read how the attempts ended that refused outcomes name, and judge the outcomes by it."""
+    """For refused outcomes, read how their attempts ended, and judge the outcomes accordingly."""
     keys = sorted({outcome.key for outcome in outcomes})
-    # In this order: a lapse that is undone between the two reads is still seen as one.
+    # In this order: an expiry that is undone between the two reads is still seen as an expiry.
     ends = await store.connections.read(store.sql("settle")["past_ends"], keys)
     statuses = await job_statuses(store, keys)
-    # What this very step has leased was pending when the outcomes were judged.
+    # Jobs leased by this step were pending when the outcomes were judged.
     held = {job.key for job in leased}
     statuses = [
         status._replace(state=State.PENDING, attempt=status.attempt - 1) if status.key in held else status
@@ -216,13 +216,13 @@ async def _explain(store: OpenStore, outcomes: Sequence[Outcome], leased: Sequen
 
 
 async def _settle_reclaimed(store: OpenStore, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
-    """Settle again what was refused because of an expired lease that was taken back before it could be read."""
+    """Settle again outcomes that were refused because of an expired lease that was restored before it could be read."""
     judged = (await settle_distinct(store, outcomes, ()))[0] if outcomes else []
     return {outcome.key: one for outcome, one in zip(outcomes, judged, strict=True)}
 
 
 async def _report_repeated(store: OpenStore, keys: Sequence[int]) -> None:
-    """Report to breakers what was completed in users' own transactions."""
+    """Report completions in users' own transactions to breakers."""
     if keys:
         document = packed({"keys": keys, "now": store.now_ms()})
         [[is_closed]] = await store.connections.fetch(store.sql("settle")["report_repeated"], document)
@@ -249,7 +249,7 @@ def refusals(
 
 
 def _notify(store: OpenStore, outcomes: Sequence[Outcome | Lapse], step: Step) -> None:
-    """Wake up those who wait for what this step wrote."""
+    """Wake up callers that are waiting for what this step wrote."""
     if len(step.refused) < len(outcomes):
         if step.has_capacity or any(type(outcome) is not Complete or outcome.events for outcome in outcomes):
             store.notifier.notify_work([ANY_TYPE], elsewhere=step.awaited.work)

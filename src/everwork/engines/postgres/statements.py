@@ -17,7 +17,7 @@ from everwork.core.limits import (
     PROMOTE_MAX,
 )
 
-# Statistics of a table that was empty a minute ago mislead the planner; every hot statement has one good plan.
+# Statistics of a recently empty table mislead the planner; every hot statement has one good plan.
 PLAN: Final = {
     "jit": "off",
     "enable_seqscan": "off",
@@ -29,10 +29,10 @@ PLAN: Final = {
 }
 
 LOCK_TIMEOUT: Final = "10s"
-"""How long to wait for a locked row; a transaction that keeps it longer was probably forgotten."""
+"""How long to wait for a locked row; a transaction that holds it longer was probably forgotten."""
 
 COUNT_EVERY_MS: Final = 60_000
-"""How often the running jobs of a limited type are counted from the first on, and not from a mark."""
+"""How often the running jobs of a limited type are counted from the beginning instead of from a mark."""
 COUNT_PASSED_MAX: Final = 2_000
 """A count that has passed more dead entries than this sets a new mark."""
 
@@ -48,13 +48,13 @@ def statements(operation: str, schema: str) -> dict[str, str]:
 
 
 def functions(schema: str) -> list[str]:
-    """The stored functions, each file as one text."""
+    """The stored functions, one string per file."""
     folder = files(__package__) / "functions"
     return [filled(file.read_text("utf-8"), schema) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
 
 
 def filled(text: str, schema: str) -> str:
-    """An SQL text with its placeholders (the schema's name, limits) filled in."""
+    """SQL with its placeholders (the schema's name, limits) filled in."""
     plan = " ".join(f"SET {name} = {value}" for name, value in PLAN.items())
     values = {
         "schema": schema,

@@ -24,7 +24,7 @@ class StoreUrl:
     shown: str
     schema: str = SCHEMA_DEFAULT
     notify: bool = True
-    """False: poll only, and nothing that needs a session of its own; for transaction-mode poolers."""
+    """False: poll only, and nothing that needs its own session; for transaction-mode poolers."""
     connections: int = CONNECTIONS_DEFAULT
 
     @classmethod
@@ -39,7 +39,7 @@ class StoreUrl:
             raise BadConfiguration("engine URL: write ? # @ in user and password as %3F %23 %40")
         query = parse_qsl(parts.query, keep_blank_values=True)
         own = {name: value for name, value in query if name in ("schema", "notify", "pool")}
-        # SQLAlchemy's URLs for asyncpg say ssl where all others say sslmode.
+        # SQLAlchemy's URLs for asyncpg use ssl where all others use sslmode.
         rest = urlencode([("sslmode" if name == "ssl" else name, value) for name, value in query if name not in own])
         host = parts.hostname or dict(query).get("host") or os.environ.get("PGHOST") or "localhost"
         database = unquote(parts.path.lstrip("/")) or dict(query).get("dbname") or "the default database"
@@ -55,7 +55,7 @@ class StoreUrl:
 def _schema(value: str) -> str:
     if not _SCHEMA.fullmatch(value) or value.startswith("pg_") or value == "information_schema":
         raise BadConfiguration(
-            f"engine URL: schema must be 1 to 50 of a-z, 0-9 and _, not begin with a digit or pg_, not {value!r}"
+            f"engine URL: schema must be 1 to 50 of a-z, 0-9 and _, without a leading digit or pg_, not {value!r}"
         )
     return value
 

@@ -42,7 +42,7 @@ class QueueRule(NamedTuple):
     requeue_ms: int | None
     """After how long dead letters are requeued automatically."""
     requeue_rounds: int
-    """How often each of them is, at most."""
+    """The maximum number of automatic requeues per dead letter."""
     back_at_ms: int
     """The last dead letter that was examined: when it failed, and its key."""
     back_key: int
@@ -63,7 +63,7 @@ class PostgresSweep(PostgresRegistry):
         now_ms = await server_now_ms(store)
         requeued, has_more = await _requeue_dead(store, rules, now_ms)
         swept = replace(swept, requeued=requeued, more=swept.more or has_more)
-        if not has_more:  # A dead letter that is still to be requeued is not deleted for its age.
+        if not has_more:  # A dead letter that will still be requeued is not deleted because of its age.
             swept = await _delete_old(store, swept, {rule.queue: rule for rule in rules}, now_ms)
         await _fold(store)
         await _tidy(store)
@@ -89,7 +89,7 @@ async def _sweep_live(store: OpenStore) -> Swept:
 
 
 async def _requeue_dead(store: OpenStore, rules: Sequence[QueueRule], now_ms: int) -> tuple[int, bool]:
-    """Requeue dead letters whose time has come; return how many, and whether there may be more.
+    """Requeue dead letters that are due; return how many, and whether there may be more.
 
     Each rule examines a dead letter once, when its time has come: those that may not be requeued cost nothing later.
     """
@@ -117,11 +117,11 @@ def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 async def _delete_old(store: OpenStore, swept: Swept, rules: Mapping[int, QueueRule], now_ms: int) -> Swept:
-    """Delete what is past its retention among the next finished jobs."""
+    """Delete jobs past their retention among the next finished ones."""
     state = store.sweep_state
     old = await _old(store, rules, now_ms)
     if not old and state.after > START:
-        # Behind many that one type keeps long, another may have some that are old.
+        # After many jobs that one type keeps for long, another type may have old ones.
         old = await _old(store, rules, now_ms)
     if old:
         await delete_rows(store, old)
@@ -129,7 +129,7 @@ async def _delete_old(store: OpenStore, swept: Swept, rules: Mapping[int, QueueR
 
 
 async def _old(store: OpenStore, rules: Mapping[int, QueueRule], now_ms: int) -> list[int]:
-    """Those of the next finished jobs that are past their retention."""
+    """The jobs past their retention among the next finished ones."""
     sweep_state = store.sweep_state
     rows = await store.connections.read(store.sql("sweep")["finished"], *sweep_state.after, SWEEP_STEP_MAX)
     old = [key for queue, state, key, at_ms in rows if at_ms + _keep_ms(State(state), rules.get(queue)) <= now_ms]
@@ -146,8 +146,9 @@ def _keep_ms(state: State, rule: QueueRule | None) -> int:
 
 
 def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, int, int], bool]:
-    """Where the next step begins. Keys grow with age: where the first jobs of a queue and state are young, so are the
-    others, but for few that finished late; a thorough pass, once an hour, meets those."""
+    """Where the next step starts. Newer jobs have higher keys: if the first jobs of a queue and state are recent, so
+    are the others, except a few that finished late; a full pass once an hour finds those.
+    """
     if len(rows) < SWEEP_STEP_MAX:
         return START, False
     queue, state, key, _ = rows[-1]
@@ -164,7 +165,7 @@ async def _fold(store: OpenStore) -> None:
 
 
 async def _fold_measures(store: OpenStore) -> None:
-    """In several steps: a batch of unlike jobs leaves many rows, and every reader sums up those that are left."""
+    """In several steps: a batch of different jobs leaves many rows, and every reader has to sum the remaining ones."""
     for _ in range(FOLDS_MAX):
         [(folded,)] = await store.connections.fetch_unsynced(store.sql("sweep")["fold_measures"], FOLD_MAX)
         if folded < FOLD_MAX:
@@ -183,13 +184,13 @@ async def _fold_counts(store: OpenStore) -> None:
 
 
 async def _vacuum(store: OpenStore) -> None:
-    """Runs as a task of its own, so that the sweep does not wait for it: leases expire meanwhile."""
+    """Runs in its own task, so that the sweep does not wait for it: leases keep expiring."""
     sql = store.sql("sweep")
     try:
         await store.connections.vacuum(sql["vacuum"])
         await store.connections.vacuum(sql["vacuum_deltas"])
     except EngineError as error:
-        log.warning("cannot vacuum, autovacuum will", error=str(error))
+        log.warning("cannot vacuum, leaving it to autovacuum", error=str(error))
 
 
 async def _tidy(store: OpenStore) -> None:

@@ -17,11 +17,13 @@ log = get_logger("everwork.postgres")
 
 ANY_TYPE: Final = ""
 FINISHED: Final = "\t"
-"""What a notification may contain other than types, which are printable names: any type, or that jobs have finished."""
+"""What a notification can contain in addition to types, which are printable names: any type, or that jobs have
+finished.
+"""
 SEPARATOR: Final = "\n"
 PAYLOAD_BYTES_MAX: Final = 7_000
 POLL_ONLY_MS: Final = 100
-"""How often waiting calls poll where NOTIFY is off."""
+"""How often waiting calls poll if NOTIFY is disabled."""
 BACKOFF_SECONDS: Final = (0.1, 2.0)
 FIRST_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 15.0
@@ -64,7 +66,7 @@ def _time_out(future: asyncio.Future[bool]) -> None:
 
 
 class Notifier:
-    """Notifies other processes. While one NOTIFY is in flight, what arrives shares the next."""
+    """Notifies other processes. Events that arrive while one NOTIFY is in flight share the next."""
 
     def __init__(self, url: StoreUrl, connections: Connections, work: Wakeup, finished: Wakeup) -> None:
         self._url = url
@@ -122,7 +124,7 @@ def payload(words: Iterable[str]) -> str:
 
 
 class Listener:
-    """Listens to other processes on a connection of its own, and reconnects whenever it is lost."""
+    """Listens to other processes on its own connection, and reconnects whenever it is lost."""
 
     def __init__(self, url: StoreUrl, work: Wakeup, finished: Wakeup) -> None:
         self._url = url
@@ -133,7 +135,7 @@ class Listener:
         self._outage = Outage(log, "cannot receive notifications, polling instead", "notifications are received again")
 
     async def start(self) -> None:
-        """Start listening, if that has not been done yet."""
+        """Start listening, unless already started."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._listen_forever())
             await _is_set_within(self._is_listening, FIRST_SECONDS)

@@ -41,7 +41,7 @@ class Connection:
         self._is_closed = False
 
     async def call(self, name: str, *args: Arg) -> Any:
-        """Run a script; one attempt, except where the server has certainly done nothing."""
+        """Run a script; one attempt, unless the server has certainly done nothing."""
         return await self.run(name, args)
 
     async def read(self, name: str, *args: Arg) -> Any:
@@ -213,7 +213,7 @@ class Connection:
             if first <= slot <= last:
                 owner = known[0]
         if owner is None:
-            raise EngineUnavailable(f"Redis at {self.url.text} serves no slot {slot}; look at CLUSTER INFO")
+            raise EngineUnavailable(f"Redis at {self.url.text} serves no slot {slot}; check CLUSTER INFO")
         return owner
 
 

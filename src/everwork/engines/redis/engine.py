@@ -97,7 +97,7 @@ async def _open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> Op
         raise
     if store.server.durability is Durability.NONE:
         log.warning(
-            "this Redis keeps nothing on disk, a crash of the server loses jobs; run: CONFIG SET appendonly yes",
+            "this Redis server does not persist data, so a crash loses jobs; run: CONFIG SET appendonly yes",
             place=url.text,
         )
     return store
@@ -114,7 +114,7 @@ async def _prepare(connection: Connection, *, create: bool) -> dict[str, int]:
     if version > SCHEMA_VERSION:
         raise SchemaMismatch(
             f"Redis at {url.text}, namespace '{url.namespace}', was written by a newer Everwork "
-            f"(schema {version}, this one knows {SCHEMA_VERSION}); upgrade this program"
+            f"(schema {version}, this one supports {SCHEMA_VERSION}); upgrade this program"
         )
     await connection.call("registry", "index")
     if version < SCHEMA_VERSION:

@@ -11,28 +11,28 @@ RIGHTS: Final = "+@all -@dangerous +info ~{namespace}* resetchannels &{namespace
 """The ACL rules that a user needs."""
 
 _LOGIN_REFUSED = "refuses the password; correct it in the URL or in EVERWORK_REDIS_PASSWORD"
-_MOVING = "is moving the store to another node; nothing is lost, wait until it is done"
-_FORBIDDEN = f"does not let this user do that; give it {RIGHTS} (see docs/reference/redis.md)"
+_MOVING = "is moving the store to another node; nothing is lost, retry when it is done"
+_FORBIDDEN = f"denies this user a required command; grant {RIGHTS} (see docs/reference/redis.md)"
 _ADVICE: tuple[tuple[str, type[EngineError], str], ...] = (
     ("WRONGPASS ", BadConfiguration, _LOGIN_REFUSED),
-    ("NOAUTH ", BadConfiguration, "requires a password; give it in the URL or in EVERWORK_REDIS_PASSWORD"),
-    ("ERR AUTH <password> called without", BadConfiguration, "has no password set; take it out of the URL"),
+    ("NOAUTH ", BadConfiguration, "requires a password; set it in the URL or in EVERWORK_REDIS_PASSWORD"),
+    ("ERR AUTH <password> called without", BadConfiguration, "has no password set; remove it from the URL"),
     ("ERR invalid password", BadConfiguration, _LOGIN_REFUSED),
     ("NOPERM ", BadConfiguration, _FORBIDDEN),
     ("The user executing the script can't", BadConfiguration, _FORBIDDEN),
     ("ERR ACL failure in script", BadConfiguration, _FORBIDDEN),
-    ("ERR DB index", BadConfiguration, "has no such database; choose another one in the URL, like /0"),
+    ("ERR DB index", BadConfiguration, "has no such database; choose another one in the URL, such as /0"),
     ("OOM ", EngineUnavailable, "is out of memory and accepts no writes; raise maxmemory, or let retention free some"),
-    ("READONLY ", EngineUnavailable, "has become a read-only replica; name the primary, or wait for the failover"),
+    ("READONLY ", EngineUnavailable, "has become a read-only replica; use the primary, or wait for the failover"),
     ("MISCONF ", EngineUnavailable, "cannot write to its disk and accepts no writes; free space there, see its log"),
     ("NOREPLICAS ", EngineUnavailable, "has fewer replicas than min-replicas-to-write requires; start them"),
-    ("LOADING ", EngineUnavailable, "is still loading its data; wait"),
+    ("LOADING ", EngineUnavailable, "is still loading its data; retry later"),
     ("MASTERDOWN ", EngineUnavailable, "has lost its primary; wait for the failover"),
-    ("CLUSTERDOWN ", EngineUnavailable, "is a cluster that is down; look at CLUSTER INFO"),
-    ("MOVED ", EngineUnavailable, "has moved the store to another node; trying again finds it"),
+    ("CLUSTERDOWN ", EngineUnavailable, "is a cluster that is down; check CLUSTER INFO"),
+    ("MOVED ", EngineUnavailable, "has moved the store to another node; retry"),
     ("ASK ", EngineUnavailable, _MOVING),
     ("TRYAGAIN ", EngineUnavailable, _MOVING),
-    ("BUSY ", EngineBusy, "is busy with a script of another client; wait, or run SCRIPT KILL"),
+    ("BUSY ", EngineBusy, "is busy with another client's script; wait, or run SCRIPT KILL"),
 )
 
 _LOSES_ITS_NODE = ("READONLY ", "MOVED ", "CLUSTERDOWN ", "MASTERDOWN ")
@@ -45,7 +45,7 @@ def loses_its_node(error: Exception) -> bool:
 
 
 def of_reply(error: Exception, where: str) -> Exception:
-    """The error of a reply; a script that fails on its own is a bug of ours, not a reason to try again."""
+    """The error of a reply; an error inside a script is a bug in Everwork, not a reason to retry."""
     bare, text = _bare(error), str(error)
     for prefix, error_class, advice in _ADVICE:
         if bare.startswith(prefix):
@@ -56,7 +56,7 @@ def of_reply(error: Exception, where: str) -> Exception:
 
 
 def _bare(error: Exception) -> str:
-    """The text of an error, without the words about the script that Redis 6.2 puts around it."""
+    """The message of an error, without the script details that Redis 6.2 adds."""
     text = str(error)
     return text[wrapped.end() :] if (wrapped := _IN_SCRIPT.match(text)) else text
 

@@ -1,12 +1,13 @@
 """The open inbox: `XADD <type> * payload <JSON>` by any program becomes a job of that type, once.
 
-A stream has a plain key, which on a cluster is in another slot than the namespace: so this is a loop and not a script.
+A stream has a plain key, which on a cluster is in a different slot than the namespace, so this is a loop and not a
+script.
 Read, create with the entry's id as dedupe key, acknowledge and delete; a process that dies in between leaves an entry
-that another process claims, and whose job exists already.
+that another process claims; if its job already exists, no second one is created.
 
-The inbox uses redis-py, because streams may be on any node of a cluster and blocking reads need connections of their
-own, which redis-py routes and pools. The engine's scripts go over a client of their own (see wire.py), because they
-need neither and redis-py would cost each call several times as much.
+The inbox uses redis-py, because streams may be on any node of a cluster and blocking reads need their own
+connections, which redis-py routes and pools. The engine's scripts use a separate client (see wire.py), because they
+need neither, and with redis-py each call would cost several times as much.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ IDLE_MS: Final = 30_000
 FORGET_MS: Final = 86_400_000
 ENTRIES_MAX: Final = 500
 ENTRIES_FIRST: Final = 16
-"""How many are read as long as their size is not known."""
+"""How many entries to read while their size is unknown."""
 ASIDE_MAX: Final = 10_000
 RETRY_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 2.0
@@ -88,12 +89,12 @@ class Inbox:
                     self._finder = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop reading; entries that were read and not acknowledged stay for others."""
+        """Stop reading; entries that were read but not acknowledged are left for other processes."""
         tasks = [*self._readers.values(), *([self._finder] if self._finder else [])]
         while tasks:
             for task in tasks:
                 task.cancel()
-            # The driver may take a cancellation for a timeout of its own: then it is cancelled again.
+            # The driver can mistake a cancellation for its own timeout; then it is cancelled again.
             tasks = list((await asyncio.wait(tasks, timeout=CLOSE_SECONDS))[1])
         if self._client is not None:
             with suppress(RedisError, OSError, TimeoutError, RuntimeError):
@@ -106,7 +107,7 @@ class Inbox:
             await self.find_streams()
 
     async def find_streams(self) -> None:
-        """Start to read the streams that have appeared."""
+        """Start reading new streams."""
         if self._client is None:
             self._client = client_of(self._connection.url)
         unread = [type for type in sorted(self.types) if type not in self._readers or self._readers[type].done()]
@@ -117,7 +118,7 @@ class Inbox:
         for type in types:
             try:
                 self._start_reader(type, await self._client.type(type))
-            except ResponseError as error:  # This key may not be read; others may.
+            except ResponseError as error:  # This key cannot be read; others may be readable.
                 self._outage(type).report(error)
 
     def _start_reader(self, type: str, key_type: bytes) -> None:
@@ -125,7 +126,7 @@ class Inbox:
             self._readers[type] = asyncio.get_running_loop().create_task(self._read(type))
         elif key_type not in (b"none", b"stream") and type not in self._foreign:
             self._foreign.add(type)
-            log.warning("the key with the name of this type is not a stream, ignoring it", type=type)
+            log.warning("a key with this type's name exists but is not a stream, ignoring it", type=type)
 
     async def _read(self, source: str) -> None:
         loop = asyncio.get_running_loop()
@@ -137,7 +138,7 @@ class Inbox:
             else:
                 entries = await self._try(source, self.read_new(source))
             if entries is None:
-                return  # The stream or the server is gone: the search goes on.
+                return  # The stream or the server no longer exists; the search continues.
             await self.take(source, entries)
 
     async def _try(self, source: str, action: Coroutine[Any, Any, Any]) -> Any:
@@ -209,7 +210,7 @@ class Inbox:
             await self._repeat(source, partial(self._connection.run, "create", create_args(batch)))
 
     async def _repeat(self, source: str, action: Callable[[], Awaitable[Any]]) -> None:
-        """Repeat an idempotent action until it succeeds: the entries stay here meanwhile."""
+        """Repeat an idempotent action until it succeeds; until then, the entries are kept here."""
         while True:
             try:
                 await action()
@@ -252,7 +253,7 @@ BATCH_BYTES_MAX: Final = 8_000_000
 
 
 def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """The jobs in their order, in batches of a bounded size; a larger one is a batch of its own."""
+    """The jobs in their order, in batches of a bounded size; a larger job gets its own batch."""
     batch: list[NewJob] = []
     taken = 0
     for job in jobs:
@@ -276,7 +277,7 @@ def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> New
         raise InvalidInput("kwargs", "is missing in the payload; it must be a JSON object")
     headers = given.get("headers")
     if given.get("delay") is not None and given.get("run_at") is not None:
-        raise InvalidInput("delay", "must not be given together with run_at; give one of them")
+        raise InvalidInput("delay", "cannot be combined with run_at")
     return NewJob(
         type,
         encode_object("kwargs", given["kwargs"], PAYLOAD_BYTES_MAX),
@@ -297,9 +298,9 @@ def _instant_ms(field: str, value: Any) -> int | None:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise InvalidInput(field, f"must be a moment in ISO 8601, not {checks.shown(value)}") from None
+        raise InvalidInput(field, f"must be a time in ISO 8601 format, not {checks.shown(value)}") from None
     if moment.tzinfo is None:
-        raise InvalidInput(field, f"must have a time zone, like 2030-01-31T12:00:00Z, not {checks.shown(value)}")
+        raise InvalidInput(field, f"must have a time zone, such as 2030-01-31T12:00:00Z, not {checks.shown(value)}")
     return checks.whole_number(field, instant_ms(moment), 0, INSTANT_MS_MAX)
 
 
@@ -313,7 +314,7 @@ def client_of(url: StoreUrl) -> Any:
         settings |= {"ssl": True, **url.tls}
     if url.is_cluster:
         return RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in url.hosts], **settings)
-    # One retry for a connection that was cut while idle; callers repeat on their own.
+    # One retry for a connection that was dropped while idle; callers do their own retries.
     settings["retry"] = Retry(NoBackoff(), 1)
     if url.socket_path is not None:
         return Redis(unix_socket_path=url.socket_path, db=url.db, **settings)

@@ -18,11 +18,11 @@ from everwork.engines.rules import outdated
 from everwork.exceptions import InvalidInput
 
 _LEASE_STATUSES: Final = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l": LeaseStatus.LOST}
-"""By the letter that the scripts return for each lease."""
+"""Keyed by the letter that the scripts return for each lease."""
 
 
 class RedisJobs(RedisBase, JobFlow):
-    """A job's way through the store; each call is one script, except that failures are decided in between."""
+    """The life of a job in the store; each call is one script, except that failures are decided in between."""
 
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         if not jobs:

@@ -1,4 +1,4 @@
-"""Questions: get, owners, history, find, count, stats, measures, oldest, explain."""
+"""Queries: get, owners, history, find, count, stats, measures, oldest, explain."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from everwork.exceptions import InvalidInput
 
 TOP: Final = "9" * 16
 WORK_SUMS: Final = ("completed", "failed", "retried", "execution", "wait")
-"""What is summed up by worker, in the order of `WorkerHour`."""
+"""The sums per worker, in the order of `WorkerHour`."""
 GET_STEP: Final = 500
 LIST_STEP_MAX: Final = 2_000
-"""How many states one script reads: the server serves no other client meanwhile."""
+"""How many states one script reads: during a script, the server serves no other client."""
 PAYLOADS_MAX: Final = 2_000
 """How many payloads `find` reads in one call when states do not suffice to decide whether a job matches."""
 
 
 class RedisQuestions(RedisBase, Questions):
-    """Questions; what may be long is read in steps, because the server serves no other client during a script."""
+    """Queries; long results are read in steps, because the server serves no other client during a script."""
 
     async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         connection = self._connection
@@ -113,7 +113,7 @@ class RedisQuestions(RedisBase, Questions):
         return explained(_facts(key, rest), int(now))
 
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        # Candidates come in order; their short states rule most out before a payload is read.
+        # Candidates arrive in order; their short states rule out most of them before a payload is read.
         connection = self._connection
         last = first_cursor(query) if cursor is None else cursor
         now_ms, holders = (0, None) if query.dedupe_key is None else await self._holders(query)
@@ -160,7 +160,7 @@ class RedisQuestions(RedisBase, Questions):
         return int(now), holders
 
     async def _of_holders(self, builder: PageBuilder, keys: Sequence[int], now_ms: int) -> Page:
-        """The page of those of the keys whose jobs match."""
+        """The page of the jobs among these keys that match."""
         while keys:
             if builder.is_full:
                 return builder.page()
@@ -172,13 +172,13 @@ class RedisQuestions(RedisBase, Questions):
 
 
 def _has_read_enough(query: JobFilter, builder: PageBuilder) -> bool:
-    """Whether one call has read as many payloads as it may, or as many bytes in which it searches a text."""
+    """Whether one call has reached its limit of payloads to read or bytes to search."""
     is_searched = query.variables_text is not None and builder.bytes_read >= SEARCH_BYTES_MAX
     return is_searched or builder.jobs_read >= PAYLOADS_MAX
 
 
 def _facts(key: int, reply: Sequence[Any]) -> Facts:
-    """What explain.lua returns after its now, as the rules shared by all engines read it."""
+    """What explain.lua returns after the current time, converted for the rules shared by all engines."""
     state, type_fields, has_probe, running, lane_running, ahead, lease_end = reply
     record, fields = record_of(state), fields_of(type_fields)
     type, group = queue_parts(record.queue)
@@ -204,7 +204,9 @@ def _facts(key: int, reply: Sequence[Any]) -> Facts:
 
 
 def _conditions(query: JobFilter) -> tuple[str, ...]:
-    """What find.lua checks: states, due or tried jobs only, the span of creation, texts that a state contains."""
+    """What find.lua checks: states, only due or attempted jobs, the range of creation times, strings that a state
+    contains.
+    """
     letters = "".join(LETTER_OF[state] for state in states_to_search(query) or set(State))
     pending = ("d" if query.due else "") + ("t" if attempts_min(query) else "")
     return query.type or "", letters, pending, *_created_span(query), *_contained_texts(query)
@@ -217,7 +219,7 @@ def _place(cursor: int) -> tuple[int, str]:
 
 
 def _created_span(query: JobFilter) -> tuple[str, str]:
-    """The instants from which and before which jobs were created, in the digits of their states."""
+    """The range of creation times, with the digits used in job states."""
     end_ms = INSTANT_MS_MAX if query.created_before_ms is None else query.created_before_ms
     return f"{min(query.created_after_ms or 0, INSTANT_MS_MAX):015d}", f"{min(end_ms, INSTANT_MS_MAX):015d}"
 
@@ -233,7 +235,7 @@ def _contained_texts(query: JobFilter) -> Iterator[str]:
 
 
 def _may_match(record: Record, query: JobFilter, now_ms: int) -> bool:
-    """Whether a job may match, as far as its state shows."""
+    """Whether a job may match, judging by its state alone."""
     type, group = queue_parts(record.queue)
     return (
         query.type in (None, type)

@@ -139,7 +139,7 @@ def _head_args(type: str, shared: tuple[Any, ...], limit_key: str | None, expire
 
 
 def created(reply: Any, jobs: int) -> list[Created]:
-    """The reply to a create: the first of consecutive keys, or each id, with '=' in front of an earlier job's."""
+    """The reply to a create: the first of consecutive keys, or each id, with '=' before the id of an earlier job."""
     if isinstance(reply, int):
         return [Created(key) for key in range(reply, reply + jobs)]
     return [Created(int(id[1:]), True) if id[:1] == b"=" else Created(int(id)) for id in reply]
@@ -192,7 +192,7 @@ def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob
             variables, headers, correlation_id, timeout_ms, extra = payload.decode(), None, None, None, None
         else:
             variables, (headers, correlation_id, timeout_ms, extra, _) = payload_parts(payload)
-        # A tuple made directly: the constructor costs a third of a microsecond more, per job.
+        # Created directly: the constructor would take a third of a microsecond longer per job.
         jobs.append(tuple.__new__(LeasedJob, (
             int(id), attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
@@ -226,12 +226,12 @@ class Record(NamedTuple):
 
     @property
     def run_at_ms(self) -> int:
-        """The instant from which on the job may run."""
+        """The earliest time at which the job may run."""
         return int(self.instants[:INSTANT_CHARS])
 
     @property
     def created_at_ms(self) -> int:
-        """The instant at which the job was created."""
+        """When the job was created."""
         return int(self.instants[INSTANT_CHARS:])
 
     @property
@@ -256,7 +256,7 @@ _WORKER_AT: Final = Record._fields.index("worker_name")
 
 def record_of(stored: bytes) -> Record:
     """Parse a stored state."""
-    return tuple.__new__(Record, _values(stored))  # Made directly: the constructor would cost as much as the parsing.
+    return tuple.__new__(Record, _values(stored))  # The constructor would take as long as parsing.
 
 
 def _values(stored: bytes) -> list[str]:
@@ -296,7 +296,7 @@ def job_of(key: int, stored: Sequence[Any]) -> StoredJob | None:
 
 
 def history_of(record: Record | None, error: bytes | None, entries: Sequence[bytes]) -> list[HistoryEntry]:
-    """The written entries, and the end of a completed or cancelled job, which only its state has."""
+    """The stored entries, and the end of a completed or cancelled job, which is stored only in its state."""
     events = [entry_of(entry) for entry in entries]
     if record is not None and record.state in (State.COMPLETED, State.CANCELLED):
         reason = error.decode().partition("\0")[2] if error is not None and record.state is State.CANCELLED else None

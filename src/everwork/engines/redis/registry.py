@@ -30,7 +30,7 @@ Fields = Mapping[str, str]
 
 
 class RedisRegistry(RedisBase, Registry, Triggers):
-    """The registry, one script with an action for each call; fires have a script of their own."""
+    """The registry, one script with an action for each call; fires have their own script."""
 
     async def pause(self, type: str, paused: bool) -> None:
         await self._connection.call("registry", "pause", type, int(paused))
@@ -50,8 +50,8 @@ class RedisRegistry(RedisBase, Registry, Triggers):
             await connection.call("registry", "add_group", type, group)
 
     async def drop_group(self, type: str, group: str) -> int:
-        # Differs from sqlite: the first step removes the group, the jobs are cancelled in bounded steps, because the
-        # server serves no other client during a script. A sweep does the rest if this process ends in between.
+        # Unlike SQLite, the first step removes the group and further steps cancel its jobs, because the server serves
+        # no other client during a script. A sweep does the rest if this process ends in between.
         connection = self._connection
         if group == DEFAULT_GROUP:
             return 0
@@ -101,7 +101,7 @@ class RedisRegistry(RedisBase, Registry, Triggers):
         return group.decode()
 
     async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
-        # A read although new triggers are written: writing them twice does no harm.
+        # Treated as a read although it writes new triggers: writing them twice does no harm.
         now, *marks = await self._connection.read("registry", "trigger_marks", *triggers)
         return TriggerMarks(int(now), [_mark(mark.decode()) for mark in marks])
 
@@ -116,7 +116,7 @@ class RedisRegistry(RedisBase, Registry, Triggers):
 
 
 async def upgrade(connection: Connection) -> None:
-    """Bring a store of an earlier version up to date: the numbers of policies are stored apart from their texts."""
+    """Bring a store of an earlier version up to date: the numbers of policies are stored separately."""
     for info in await _read_types(connection):
         if info.policy is not None:
             await _write_policy(connection, info.type, info.policy)
@@ -124,7 +124,7 @@ async def upgrade(connection: Connection) -> None:
 
 
 async def _write_policy(connection: Connection, type: str, policy: str | None) -> None:
-    """Store a policy, and apart from it the numbers that the scripts need."""
+    """Store a policy, and separately the numbers that the scripts need."""
     decoded = decode_policy(policy)
     args = (type, policy or "", decoded.retry.max_attempts, rules_text(decoded))
     more = await connection.call("registry", "set_policy", *args)
@@ -182,7 +182,9 @@ def breaker_of(fields: Fields) -> Breaker:
 
 
 def rate_full_until_ms(fields: Fields, group: str | None = None) -> int | None:
-    """The end of the rate window of a group that has used up its rate, else None; without a group: the latest end."""
+    """The end of the rate window of a group that has used up its rate, otherwise None; without a group, the latest
+    end.
+    """
     rate = decode_policy(fields.get("policy")).rate
     if rate is None:
         return None

@@ -25,7 +25,7 @@ class Server:
 
     @property
     def durability(self) -> Durability:
-        """What an accepted job survives on this server."""
+        """The failures that an accepted job survives on this server."""
         if not self.has_append_only_file:
             return Durability.NONE
         return Durability.POWER_LOSS if self.appendfsync == "always" else Durability.PROCESS_CRASH
@@ -50,10 +50,10 @@ def checked(info: Mapping[str, str], appendfsync: str | None, where: str) -> Ser
         raise BadConfiguration(f"{where} is Redis {version}; Everwork needs {required} or newer, or Valkey")
     if info.get("role", "master") != "master":
         master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
-        raise EngineUnavailable(f"{where} is a read-only replica; name its primary ({master}) in the URL instead")
+        raise EngineUnavailable(f"{where} is a read-only replica; use its primary ({master}) in the URL instead")
     if info.get("loading") == "1":
         # While a server loads its append-only file, INFO shows that it has none.
-        raise EngineUnavailable(f"{where} is still loading its data; wait")
+        raise EngineUnavailable(f"{where} is still loading its data; retry later")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys-"):
         raise BadConfiguration(

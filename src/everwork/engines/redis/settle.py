@@ -1,4 +1,6 @@
-"""settle: end attempts. What the core must decide is read first, and written only if the job has not changed since."""
+"""settle: end attempts. Reads first what the core needs for its decision, and writes only if the job has not changed
+since.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ async def settle(
         if reply != b"again":
             refusals, leased, now = reply
             return _judgements(outcomes, decided, order, refusals), leased, int(now)
-    raise EngineBusy("the retries of a job change faster than its outcome can be written; try again")
+    raise EngineBusy("the retries of a job keep changing while its outcome is being written; try again")
 
 
 async def lapse(connection: Connection, lapsed: Sequence[Any], policies: Sequence[bytes]) -> int:
@@ -60,7 +62,7 @@ async def lapse(connection: Connection, lapsed: Sequence[Any], policies: Sequenc
 
 
 async def _decided(connection: Connection, outcomes: Sequence[Outcome]) -> Decided:
-    """The decisions on failures, each taken alone: only the script knows which of several for one job is live."""
+    """The decisions on failures, each made independently: only the script knows which of several is live."""
     failures = [(at, outcome) for at, outcome in enumerate(outcomes) if not isinstance(outcome, Complete | Release)]
     if not failures:
         return {}
@@ -112,7 +114,7 @@ def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Arg],
 
 
 def _runs(outcomes: Sequence[Outcome]) -> list[list[int]]:
-    """Neighbors that are all completions or all others, no job twice in a run."""
+    """Runs of consecutive outcomes that are all completions or all others, with no job twice in a run."""
     runs: list[list[int]] = []
     keys: set[int] = set()
     for at, outcome in enumerate(outcomes):
@@ -145,7 +147,7 @@ def _other_args(outcomes: Sequence[Outcome], run: Sequence[int], decided: Decide
 
 
 def _event_args(outcomes: Sequence[Outcome], order: Sequence[int]) -> list[Arg]:
-    """The jobs that completions carry, each with the number of its completion in the order of the script."""
+    """The jobs that completions create, each with the number of its completion in the order of the script."""
     events: list[NewJob] = []
     owners: list[int] = []
     number = 0

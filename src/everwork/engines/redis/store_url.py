@@ -35,7 +35,7 @@ class StoreUrl:
 
     @classmethod
     def from_url(cls, url: str) -> StoreUrl:
-        """Parse a URL; raises `BadConfiguration` for one that makes no sense."""
+        """Parse a URL; raises `BadConfiguration` if it is invalid."""
         try:
             parts = urlsplit(url)
         except ValueError as error:
@@ -98,7 +98,7 @@ def _parameters(parts: SplitResult) -> dict[str, str]:
     parameters = dict(pairs)
     unknown = [name for name in parameters if name not in PARAMETERS]
     if unknown:
-        raise BadConfiguration(f"engine URL: unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETERS)}")
+        raise BadConfiguration(f"engine URL: unknown parameter {unknown[0]!r}; allowed: {', '.join(PARAMETERS)}")
     if parameters.get("ssl_cert_reqs", "required") not in ("required", "none"):
         raise BadConfiguration("engine URL: ssl_cert_reqs must be 'required' or 'none'")
     return parameters
@@ -138,7 +138,7 @@ def _socket_path(parts: SplitResult) -> str:
 def _database(parameter: str | None, path: str, *, is_cluster: bool) -> int:
     in_path = path.strip("/")
     if parameter is not None and in_path and parameter != in_path:
-        raise BadConfiguration("engine URL: names two databases; give one, as /0 or as ?db=0")
+        raise BadConfiguration("engine URL: names two databases; use either /0 or ?db=0")
     text = parameter if parameter is not None else in_path or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise BadConfiguration(f"engine URL: the database must be a number, like /0, not {shown(text)}")

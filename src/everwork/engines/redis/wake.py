@@ -49,8 +49,8 @@ class Wakeups:
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[future] = frozenset(types)
         try:
-            # A caller with a mark whose engine listens has left its flag with its last claim, if that brought less
-            # than its limit; if it brought all of it, the caller has no capacity for more.
+            # If the engine is listening, a caller with a mark left its flag with its last claim, unless that claim
+            # returned as many jobs as its limit; then the caller has no capacity for more.
             must_poll = not self._is_listening or since is None or types == [FINISHED]
             while not future.done():
                 if must_poll and await self._has_changed(types, before):
@@ -101,7 +101,7 @@ class Wakeups:
             try:
                 for channel in self._channels:
                     if type(await self._subscribe(wire, channel)) is ReplyError:
-                        wire.close()  # This user may not subscribe: polling remains.
+                        wire.close()  # This user is not allowed to subscribe: fall back to polling.
                         self._may_listen = False
                         return
             except ConnectionLost:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import hiredis
 
 SILENCE_SECONDS = 30.0
-"""A server that owes a reply and sends nothing for this long is given up."""
+"""A server that owes a reply and sends nothing for this long counts as unavailable."""
 PING_SECONDS = 15.0
 """How often an idle connection is pinged: a network may drop it without notice."""
 _CHECK_SECONDS = 5.0
@@ -36,7 +36,7 @@ class ConnectionLost(Exception):
 
 
 class Wire(asyncio.Protocol):
-    """A pipeline: no caller waits for the replies of others, and a cancelled caller leaves nothing half read."""
+    """A pipeline: no caller waits for another caller's reply, and a cancelled caller leaves no reply half read."""
 
     def __init__(self, on_push: PushHandler | None = None) -> None:
         self._reader = hiredis.Reader()
@@ -55,7 +55,7 @@ class Wire(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def request(self, *args: Arg) -> asyncio.Future[Any]:
-        """Send one command; returns its reply, where an error of the server is a value."""
+        """Send one command and return its reply; server errors are returned, not raised."""
         return self.send(pack(args))
 
     def send(self, packed: bytes) -> asyncio.Future[Any]:
@@ -89,7 +89,7 @@ class Wire(asyncio.Protocol):
         self._timer = self._loop.call_later(_CHECK_SECONDS, self._check)
 
     def data_received(self, data: bytes) -> None:
-        """Hand the replies that have arrived to their callers."""
+        """Pass the replies that have arrived to their callers."""
         self._silent_seconds = 0.0
         reader, pending = self._reader, self._pending
         try:

@@ -67,7 +67,7 @@ def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
 
 
 def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int) -> Activation | None:
-    """An empty activation, if a read without any lock shows that this is the answer; else None."""
+    """An empty activation, if a read without a lock shows that there is nothing to lease; otherwise None."""
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     first_ms: int | None = None
@@ -84,7 +84,7 @@ def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int
 
 
 def expire(tx: Transaction) -> tuple[int, bool]:
-    """Cancel expired pending jobs, a bounded number per call: how many, and whether there may be more."""
+    """Cancel expired pending jobs, a bounded number per call; returns how many, and whether there may be more."""
     due = tx.cursor.execute(SQL["expired"], (tx.now_ms, SWEEP_STEP_MAX)).fetchall()
     if not due:
         return 0, False
@@ -114,7 +114,7 @@ def _record_request(tx: Transaction, queue: Queue) -> None:
 
 
 def _claim_jobs(tx: Transaction, demand: Demand, queue: Queue, capacity: Capacity) -> tuple[list[LeasedJob], Capacity]:
-    """Lease as many jobs as the demand and the capacity allow; also the capacity that is left."""
+    """Lease as many jobs as the demand and the capacity allow; also returns the remaining capacity."""
     if _promote(tx, queue.id):
         _, queue = _read_queue(tx, demand)
     if capacity.jobs < demand.limit:
@@ -124,7 +124,7 @@ def _claim_jobs(tx: Transaction, demand: Demand, queue: Queue, capacity: Capacit
 
 
 def _use_capacity(tx: Transaction, queue: Queue, type: str, jobs: Sequence[LeasedJob]) -> Capacity:
-    """Record leased jobs where the type has limits; the capacity that is left."""
+    """Record leased jobs if the type has limits; returns the remaining capacity."""
     bounds = queue.bounds
     if bounds.max_running is not None:
         tx.limits.add_running(queue.id, len(jobs))
@@ -196,7 +196,7 @@ def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> l
 def _round(
     tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[tuple[str, int | None]], wanted: int
 ) -> list[LeasedJob]:
-    """Every lane visited gets an equal share; a lane that got one more goes behind those that did not."""
+    """Every lane visited gets an equal share; a lane that got one more comes after those that did not."""
     queue, turn = at
     share, extra = divmod(wanted, len(lanes))
     taken, marks = [], []
@@ -204,7 +204,7 @@ def _round(
         limit = share + (position < extra)
         if free is not None and free < limit:
             limit = free
-        jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One more, to see whether any is left.
+        jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One more, to see whether there are more.
         is_open = len(jobs) > limit != free
         jobs = jobs[:limit]
         if not is_open:

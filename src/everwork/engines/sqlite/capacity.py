@@ -66,7 +66,7 @@ class Queue(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """How many jobs may start; if none, until when, where time decides it."""
+    """How many jobs may start; if none, when more may, if that only depends on time."""
 
     jobs: int
     until_ms: int | None = None
@@ -160,7 +160,7 @@ def count_successes(tx: Transaction, queues: Iterable[int], completed: set[int])
 
 
 def count_failures(tx: Transaction, counted: Sequence[Attempt]) -> None:
-    """Report failed attempts to the breakers of their types, all those of a type together."""
+    """Report failed attempts to the breakers of their types, grouped by type."""
     by_type: dict[str, list[Attempt]] = {}
     for attempt in counted:
         queue, _, _ = attempt
@@ -200,7 +200,7 @@ def is_probe_live(cursor: sqlite3.Cursor, breaker: Breaker) -> bool:
 
 
 def _is_probe(tx: Transaction, breaker: Breaker) -> bool:
-    """Whether the probe's job was completed by the probe's attempt: the outcome need not name the attempt."""
+    """Whether the probe's job was completed by the probe's attempt: the outcome does not have to name the attempt."""
     found = None if breaker.probe_key is None else find_job(tx, breaker.probe_key)
     return found is not None and found.attempt == breaker.probe_attempt
 
@@ -233,7 +233,7 @@ def miscounted(cursor: sqlite3.Cursor) -> list[Limited]:
 
 def recount(tx: Transaction) -> None:
     """Correct the counts of queues with limits."""
-    tx.flush()  # What is recounted must not be added again.
+    tx.flush()  # Recounted jobs must not be added again.
     for wrong in miscounted(tx.cursor):
         recount_queue(tx, wrong)
         tx.forget_type(wrong.type)
@@ -241,7 +241,7 @@ def recount(tx: Transaction) -> None:
 
 
 def recount_queue(tx: Transaction, limited: Limited) -> None:
-    """Count running jobs again; open and close lanes by the limits now effective."""
+    """Count running jobs again; open and close lanes according to the current limits."""
     queue, solo, _, max_running, per_key = limited
     tx.cursor.execute(RECOUNT["count_running"], (queue, max_running is not None))
     tx.cursor.execute(RECOUNT["forget_busy"], (queue,))

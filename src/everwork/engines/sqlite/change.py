@@ -76,7 +76,7 @@ def requeue(tx: Transaction, keys: Sequence[int], *, waiting: bool, variables: s
 
 
 def requeue_automatically(tx: Transaction, key: int) -> None:
-    """Requeue a dead letter because its type's policy says so."""
+    """Requeue a dead letter automatically, according to its type's policy."""
     _judge(tx, key, lambda found: _requeue(tx, found, note=AUTOMATIC_REQUEUE))
 
 
@@ -111,7 +111,7 @@ def delete(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
 
 
 def remove(tx: Transaction, finished: Sequence[FoundJob]) -> None:
-    """Delete finished jobs with all that belongs to them."""
+    """Delete finished jobs with everything that belongs to them."""
     if not finished:
         return
     keys = json.dumps([job.key for job in finished])

@@ -29,7 +29,7 @@ BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 class Call(NamedTuple):
-    """An action and the future of its caller. A peek that returns a value makes the action unnecessary."""
+    """An action and the future of its caller. If `peek` returns a value, the action is not needed."""
 
     future: asyncio.Future[Any]
     action: Action[Any] | None
@@ -48,7 +48,9 @@ Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
 
 
 async def in_daemon(act: Callable[[], T]) -> T:
-    """Run what may have to wait for another process. Unlike the event loop's own threads, this delays no exit."""
+    """Run a function that may have to wait for another process. Unlike the event loop's own threads, this delays no
+    exit.
+    """
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
     threading.Thread(target=_answer, args=(act, done), name="everwork-sqlite-wait", daemon=True).start()
@@ -79,14 +81,17 @@ def reconnected(
     try:
         return connect(url, read_only=read_only)
     except (sqlite3.Error, EngineError):
-        # The file was removed. The thread continues without tables: calls get errors, the next fork need not wait.
+        # The file was removed. The thread continues without tables: calls get errors, and the next fork does not have
+        # to wait.
         return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
 
 
 def try_peek(
     call: Call, cursor: sqlite3.Cursor, clock: Clock, path: str, *, in_snapshot: bool = False
 ) -> Answer | None:
-    """Answer a call by its peek, if possible. A query's result comes in a tuple, so that None is a result too."""
+    """Answer a call with its `peek` function, if possible. A query's result is wrapped in a tuple, so that None can
+    be a result.
+    """
     if call.peek is None:
         return None
     try:
@@ -113,7 +118,7 @@ def resolve(answer: Answer) -> None:
 
 
 class Reader:
-    """Runs queries in a thread of its own: they never wait for a commit."""
+    """Runs queries in its own thread: they never wait for a commit."""
 
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, clock: Clock) -> None:
         self._url = url
@@ -160,5 +165,5 @@ class Reader:
                 try:
                     self._loop.call_soon_threadsafe(resolve, answer)
                 except RuntimeError:
-                    log.warning("an answer came after its event loop was closed")
+                    log.warning("a result arrived after its event loop was closed")
         self._connection.close()

@@ -34,7 +34,7 @@ class SqliteCreate(SqliteBase, JobFlow):
 
 
 class Repeated(Exception):
-    """Rolls back a create that its producer has already sent: its last number, and what was returned then."""
+    """Rolls back a create that its producer has already sent; has the last number and what was returned for it."""
 
     def __init__(self, number: int, keys: str) -> None:
         super().__init__(number)
@@ -54,7 +54,7 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
 
 
 def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
-    """`create`, unless the producer has already sent it: then this raises, to undo it."""
+    """`create`, unless the producer has already sent it: in that case this raises, to undo it."""
     created = create(tx, jobs)
     cursor = tx.cursor
     keys = f"[{','.join([str(-one.key if one.deduplicated else one.key) for one in created])}]"
@@ -73,7 +73,7 @@ _PendingRow = tuple[int, str, int, int, int, int]
 
 
 def _with_keys(tx: Transaction, jobs: Sequence[NewJob], types: dict[str, TypeRow]) -> tuple[_Keyed, list[Created]]:
-    """Assign each job as many keys as its type has groups; answer those that exist already."""
+    """Assign each job as many keys as its type has groups; resolve jobs that already exist."""
     needed = sum(len(types[job.type].queues) for job in jobs)
     (last,) = tx.cursor.execute(SQL["take_keys"], (needed,)).fetchone()
     key = last - needed + 1

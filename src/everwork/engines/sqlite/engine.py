@@ -1,4 +1,4 @@
-"""The SQLite engine: opening and closing a store. Every other topic of the contract is in the module of its code."""
+"""The SQLite engine: opening and closing a store. Every other topic of the contract has its own module."""
 
 from __future__ import annotations
 

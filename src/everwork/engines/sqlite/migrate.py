@@ -14,7 +14,7 @@ from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineBusy, SchemaMismatch
 
 PUBLIC_NAMES: Final = {"jobs": "ew_jobs", "dead_letters": "ew_dead_letters"}
-"""Second names of views, given if the file has nothing else of that name."""
+"""Alternative names of views, used if the file has no other object with that name."""
 
 
 @cache
@@ -55,13 +55,14 @@ def _apply(connection: sqlite3.Connection, path: str) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
-        raise EngineBusy(f"cannot bring {path} up to date: {error}; another program is writing to it") from None
+        raise EngineBusy(f"cannot migrate {path}: {error}; another program is writing to it") from None
     connection.execute("CREATE TABLE IF NOT EXISTS ew_schema (version INTEGER PRIMARY KEY)")
     version, newest = _version(connection), max(migrations())
     if version > newest:
         connection.execute("ROLLBACK")
         raise SchemaMismatch(
-            f"{path} has schema version {version}, this program knows {newest}: upgrade everwork to use this file"
+            f"{path} has schema version {version}, but this program supports up to {newest};"
+            " upgrade Everwork to use this file"
         )
     for number, script in migrations().items():
         if number > version:
@@ -73,7 +74,7 @@ def _apply(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _give_public_names(connection: sqlite3.Connection) -> None:
-    """Name the views as the documentation does, unless the user has a table, view or index of that name."""
+    """Name the views as the documentation does, unless the user has a table, view or index with that name."""
     taken = {str(name).lower() for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     for name, view in PUBLIC_NAMES.items():
         if view in taken and name not in taken:
@@ -85,7 +86,7 @@ def _version(connection: sqlite3.Connection) -> int:
         return 0
     (version,) = connection.execute("SELECT COALESCE(max(version), 0) FROM ew_schema").fetchone()
     if not isinstance(version, int):
-        raise SchemaMismatch(f"the table ew_schema is damaged: {version!r} is no version; restore a backup")
+        raise SchemaMismatch(f"the table ew_schema is damaged: {version!r} is not a version; restore a backup")
     return version
 
 

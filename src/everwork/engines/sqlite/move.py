@@ -1,4 +1,4 @@
-"""dump and load: complete jobs, out of one store and into another."""
+"""dump and load: complete jobs, from one store to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exists while the engine is open: threads, wake-ups, and polling for what other processes wrote."""
+"""What exists while the engine is open: threads, wake-ups, and polling for writes of other processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from everwork.engines.sqlite.writer import Writer
 from everwork.exceptions import EngineError, EngineUnavailable
 
 POLL_SECONDS = 0.1
-"""How often a waiting process checks whether another one has written: the fallback behind the sockets."""
+"""How often a waiting process checks whether another one has written: the fallback if sockets fail."""
 START = (0, 0, 0)
 FULL_SCAN_EVERY_MS = 3_600_000
 Position = tuple[int, int, int]
@@ -139,7 +139,7 @@ class OpenStore:
             return int(version)
 
     def pause(self) -> list[Pause]:
-        """Close every connection before a fork; calls that arrive meanwhile wait."""
+        """Close every connection before a fork; calls that arrive during the fork wait."""
         self._probing.acquire()
         if self._probe is not None:
             self._probe.close()
@@ -151,7 +151,7 @@ class OpenStore:
             if self._probe is not None:
                 self._probe = connect(self._url, read_only=True)
         except (sqlite3.Error, EngineError):
-            self._probe = None  # The file was removed: writers get an error, others must not suffer for it.
+            self._probe = None  # The file was removed: writers get an error, other callers must not be affected.
         finally:
             self._probing.release()
 

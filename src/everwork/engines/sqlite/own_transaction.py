@@ -51,7 +51,7 @@ class SqliteTransactions(SqliteBase, JobFlow):
             raise OtherStore(f"cannot be joined: the jobs are in memory{ELSEWHERE}")
         own = own_connection(transaction, f"a sqlite3, aiosqlite, SQLAlchemy or Django connection to {self._url.path}")
         if own.is_asynchronous:
-            # A caller that cannot wait cancels the call here, before anything is under way on the user's connection.
+            # A caller that cannot wait cancels the call here, before anything is sent on the user's connection.
             await asyncio.sleep(0)
         connection = await _driver_connection(self._url, own)
         now_ms = self._clock()
@@ -61,7 +61,9 @@ class SqliteTransactions(SqliteBase, JobFlow):
 
 
 async def _driver_connection(url: StoreUrl, own: OwnConnection) -> Any:
-    """The connection of sqlite3 or aiosqlite under the user's; asking a session for it begins a transaction."""
+    """The sqlite3 or aiosqlite connection under the user's connection or session; getting it from a session begins a
+    transaction.
+    """
     if own.dialect != "sqlite":
         raise OtherStore(f"must be a connection to {url.path}, not to {own.dialect}{ELSEWHERE}")
     if not own.is_sqlalchemy:
@@ -75,10 +77,10 @@ async def _driver_connection(url: StoreUrl, own: OwnConnection) -> Any:
 async def _in_its_thread(connection: Any, act: Callable[[sqlite3.Connection], T]) -> T:
     """Run an action where aiosqlite runs its statements: a connection of sqlite3 belongs to one thread."""
     try:
-        # It has no public name: aiosqlite offers single statements only, and none of them may come in between.
+        # Not public: aiosqlite only offers single statements, and no other statement may run in between.
         result: T = await connection._execute(lambda: act(connection._conn))  # noqa: SLF001
     except InvalidInput:
-        raise  # Also a ValueError, but of the action.
+        raise  # Also a ValueError, but raised by the action.
     except ValueError as error:
         raise InvalidInput("tx", f"{NOT_OPEN}: {error}") from None
     return result

@@ -32,7 +32,7 @@ class FileLock:
             try:
                 self._descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
-                raise EngineUnavailable(f"cannot use {path}: no lock beside it ({error.strerror})") from None
+                raise EngineUnavailable(f"cannot use {path}: cannot create its lock file ({error.strerror})") from None
             _open_locks.add(self)
 
     def acquire(self) -> None:
@@ -200,7 +200,7 @@ class ProcessNotifier:
 
 
 class _ShortPath:
-    """A short path of a folder: socket addresses hold 107 bytes only, paths may be longer."""
+    """A short path of a folder: socket addresses are limited to 107 bytes, paths can be longer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -156,7 +156,7 @@ def find(cursor: sqlite3.Cursor, query: JobFilter, page: tuple[int, int | None],
 
 
 def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) -> Sequence[int]:
-    """Those of the keys whose jobs may match, without reading their payloads."""
+    """The keys whose jobs may match, without reading their payloads."""
     if filters_by_job(query):
         tenants = json.dumps(query.tenants) if query.tenants else None
         parameters = (json.dumps(list(keys)), tenants, *job_conditions(query), DEFAULT_TENANT)
@@ -174,7 +174,7 @@ def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) 
 def _containing(
     cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter, search: VariablesSearch
 ) -> Sequence[int]:
-    """Those of the keys whose variables contain the text of the query; all if there is none."""
+    """The keys whose variables contain the query's text; all if there is none."""
     if query.variables_text is None:
         return keys
     return search.matching(cursor.execute(FIND["of_variables"], (json.dumps(list(keys)), query.variables_text)))
@@ -200,7 +200,7 @@ def measures(hours: Hours, type: str | None, cursor: sqlite3.Cursor, _now_ms: in
 
 
 def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:
-    """Read what a claim checks; the explanation is made by the rules that every engine shares."""
+    """Read what a claim checks; the rules shared by all engines create the explanation."""
     row = cursor.execute(GET["where"], (key,)).fetchone()
     if row is None:
         return None
@@ -221,7 +221,9 @@ def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None
 
 
 def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int], now_ms: int) -> list[int]:
-    """The next places after the cursor whose jobs may match: of all jobs, or merged from matching queues and states."""
+    """The next positions after the cursor whose jobs may match: among all jobs, or merged from matching queues and
+    states.
+    """
     last, limit = window
     if is_by_dedupe_key(query):
         owners = json.dumps(dedupe_owners(query, count(cursor)))
@@ -260,18 +262,18 @@ def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State,
 
 
 def _latest(cursor: sqlite3.Cursor, window: tuple[int, int, int]) -> list[int]:
-    """The places of dead letters of a queue, the latest failure first."""
+    """The positions of a queue's dead letters, latest failure first."""
     queue, last, limit = window
     return [cursor_at(*row) for row in cursor.execute(FIND["latest"], (queue, *cursor_parts(last), limit)).fetchall()]
 
 
 def _due(cursor: sqlite3.Cursor, window: tuple[int, int, int], pending: tuple[int, int]) -> Iterator[int]:
-    """The places of pending jobs of a queue, as they become due: scheduled ones, then those of each ready range."""
+    """The positions of a queue's pending jobs as they become due: scheduled jobs, then each ready range."""
     queue, last, limit = window
     place = cursor_parts(last)
     rows = cursor.execute(FIND["scheduled"], (queue, *place, limit, *pending)).fetchall()
     ranges = list(islice(_ready(cursor, queue), READY_RANGES_MAX + 1))
-    if len(ranges) > READY_RANGES_MAX:  # A walk over all of them costs less.
+    if len(ranges) > READY_RANGES_MAX:  # Scanning all of them is cheaper.
         rows += cursor.execute(FIND["ready"], (queue, *place, limit, pending[1])).fetchall()
     else:
         for lane, sort_priority, _ in ranges:
@@ -287,7 +289,7 @@ AFTER_EVERY_INSTANT_MS: Final = 2**63 - 1
 
 
 def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
-    """Since when work waits, for each type and group with waiting work."""
+    """When the oldest due job became due, for each type and group that has one."""
     queues = cursor.execute(OLDEST["queues"]).fetchall()
     since = [(type, group, _since_ms(cursor, queue, now_ms)) for queue, type, group in queues]
     return [Oldest(type, group, since_ms) for type, group, since_ms in since if since_ms is not None]

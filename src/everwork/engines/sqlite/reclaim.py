@@ -1,4 +1,4 @@
-"""reclaim: take expired leases back, and undo everything that their expiry has counted."""
+"""reclaim: restore expired leases, and undo everything that their expiry counted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SHARED = statements("shared")
 
 
 class SqliteReclaim(SqliteBase, JobFlow):
-    """Taking back leases that have expired."""
+    """Restores leases that have expired."""
 
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         return await self._store.writer.submit(lambda tx: reclaim(tx, leases, lease_ms))
 
 
 class Lapsed(NamedTuple):
-    """What the history records of an expired lease; the last two are None if another store or version counted it."""
+    """The history entry of an expired lease; the last two fields are None if another store or version recorded it."""
 
     worker: str
     activated_at_ms: int
@@ -46,7 +46,7 @@ class Lapsed(NamedTuple):
 
 
 def reclaim(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-    """Take expired leases back, then extend all."""
+    """Restore expired leases, then extend all."""
     for lease in leases:
         found, row = find_job(tx, lease.key), tx.cursor.execute(SQL["lapse"], lease).fetchone()
         if found is not None and row is not None and found.attempt == lease.attempt:
@@ -76,7 +76,7 @@ def _undo_lapse(tx: Transaction, found: FoundJob, lapsed: Lapsed, until_ms: int)
 
 def _uncount(tx: Transaction, queue: int, lapsed: Lapsed, due_at_ms: int) -> None:
     """Remove the expired lease from the statistics of its hour, unless these are deleted."""
-    tx.flush()  # The lapse may have been counted in this very transaction.
+    tx.flush()  # The expiry may have been counted in this same transaction.
     hour = lapsed.at_ms // HOUR_MS
     is_retried = lapsed.retry_at_ms is not None
     work = failed_work(lapsed.at_ms, lapsed.activated_at_ms, due_at_ms, is_retried=is_retried, is_lapsed=True)

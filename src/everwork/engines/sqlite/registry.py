@@ -157,7 +157,7 @@ def take_turn(tx: Transaction, name: str, holder: str, ttl_ms: int) -> bool:
 
 
 def subscribe(tx: Transaction, type: str, worker: str) -> str:
-    """The group of a worker class: the default one for the first worker, a group of its own for each further one."""
+    """The group of a worker class: the default one for the first worker, a separate group for each further one."""
     (owner,) = tx.cursor.execute(SQL["owner"], (type,)).fetchone() or (None,)
     if owner == worker:
         return DEFAULT_GROUP
@@ -181,7 +181,7 @@ def turn_left_ms(cursor: sqlite3.Cursor, name: str, holder: str, now_ms: int) ->
 def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
     """Store a type's policy, and apply its limits."""
     tx.type(type)
-    tx.flush()  # What is recounted below must not be added again.
+    tx.flush()  # Jobs recounted below must not be added again.
     new = decode_policy(policy)
     old_max, old_lane_max, old_back_ms, old_rounds = tx.cursor.execute(SQL["limits"], (type,)).fetchone()
     tx.cursor.execute(SQL["set_policy"], (type, policy, *_columns(new)))
@@ -196,7 +196,7 @@ def set_policy(tx: Transaction, type: str, policy: str | None) -> None:
 
 
 def _columns(policy: TypePolicy) -> tuple[int | None, ...]:
-    """The numbers of a policy that have columns of their own, because SQL decides by them."""
+    """The numbers of a policy that have their own columns, because SQL statements check them."""
     breaker, rate = policy.breaker, policy.rate
     return (
         *((breaker.failures, breaker.open_ms) if breaker else (None, None)),
@@ -231,7 +231,7 @@ def begun_marks(tx: Transaction, triggers: Sequence[str]) -> TriggerMarks:
 
 
 def fire(tx: Transaction, fires: Sequence[Fire]) -> list[Fired]:
-    """Pass the scheduled times that have not passed yet, and create their jobs."""
+    """Mark the scheduled times that have not passed yet as passed, and create their jobs."""
     judged = passages(fires, _marks(tx.cursor, {fire.trigger for fire in fires}))
     tx.cursor.executemany(FIRE["put_mark"], list(marks_passed(fires, judged).items()))
     return fired(fires, judged, create(tx, jobs_of(fires, judged)))

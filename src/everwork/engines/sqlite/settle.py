@@ -1,4 +1,4 @@
-"""settle: end attempts. The guard is the join with the leased rows; the core decides what follows a failure."""
+"""settle: end attempts. The join with the leased rows is the guard; the core decides what happens after a failure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Leased(NamedTuple):
 
     @property
     def known(self) -> Known:
-        """What the core needs to know of the job."""
+        """What the core needs to know about the job."""
         return Known(self.key, self.attempt, self.attempts, self.max_attempts)
 
     def pending(self, run_at_ms: int, attempts: int, max_attempts: int) -> Pending:
@@ -115,7 +115,7 @@ def _apply(tx: Transaction, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
 
 
 def _guard(outcomes: Sequence[Outcome | Lapse | Lease]) -> str:
-    """The attempts that are to be live, as JSON: {"key": attempt, ...}."""
+    """The attempts that must be live, as JSON: {"key": attempt, ...}."""
     return "{" + ",".join([f'"{outcome.key}":{outcome.attempt}' for outcome in outcomes]) + "}"
 
 
@@ -267,7 +267,7 @@ def extend(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[Leas
 
 
 def check(cursor: sqlite3.Cursor, leases: Sequence[Lease]) -> list[LeaseStatus]:
-    """Which leases still hold; changes nothing."""
+    """Which leases are still held; changes nothing."""
     rows = cursor.execute(CHECK["held"], (_guard(leases),)).fetchall()
     return _statuses(cursor, leases, set(rows))
 

@@ -14,7 +14,7 @@ SQL = statements("shared")
 GET = statements("get")
 
 ENDED, REQUEUED = 0, 1
-"""The two steps that the history may record of one attempt number, in their order."""
+"""The two events that the history can record for one attempt number, in order."""
 
 
 class Pending(NamedTuple):
@@ -79,7 +79,7 @@ def find_job(tx: Transaction, key: int) -> FoundJob | None:
 
 
 def enter_pending(tx: Transaction, rows: Sequence[Pending], *, rearm: bool = True) -> None:
-    """Insert jobs as ready or scheduled, and record run_at and priority, by which lookups find the row."""
+    """Insert jobs as ready or scheduled, and record run_at and priority, which lookups use to find the row."""
     if not rows:
         return
     cursor = tx.cursor
@@ -104,7 +104,7 @@ def leave_pending(tx: Transaction, row: Pending, *, is_ready: bool) -> None:
 
 
 def cancel_pending(tx: Transaction, keys: Sequence[int], cause: Cause, reason: str) -> int:
-    """Cancel those of the jobs that are pending; returns how many."""
+    """Cancel the jobs that are pending; returns how many."""
     cancelled = 0
     for key in keys:
         found = find_job(tx, key)
@@ -129,7 +129,7 @@ def finish_cancelled(tx: Transaction, found: FoundJob, cause: Cause, reason: str
 
 
 class Ended(NamedTuple):
-    """A history entry to insert. That of an expired lease has what reclaim needs to undo it: the last two fields."""
+    """A history entry to insert. For an expired lease, the last two fields hold what reclaim needs to undo it."""
 
     key: int
     attempt: int

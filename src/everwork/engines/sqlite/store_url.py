@@ -53,10 +53,10 @@ class StoreUrl:
 
 
 def check_file(url: StoreUrl) -> None:
-    """Refuse what could lose jobs or can never work, before anything is written."""
+    """Refuse a configuration that could lose jobs or can never work, before anything is written."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         needed = ".".join(map(str, SQLITE_VERSION_MIN))
-        raise EngineUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; {needed} or newer is needed")
+        raise EngineUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; {needed} or newer is required")
     if url.in_memory:
         return
     file = Path(url.path)
@@ -66,7 +66,7 @@ def check_file(url: StoreUrl) -> None:
 
 
 def _require_database(file: Path) -> None:
-    """Refuse what is no database. SQLite must read it: it loses its locks if other code closes the file."""
+    """Refuse a file that is not a database. SQLite must read it: it loses its locks if other code closes the file."""
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
             connection.execute("PRAGMA schema_version")
@@ -83,16 +83,16 @@ def identity(url: StoreUrl) -> tuple[int, int] | None:
 def require_jobs(url: StoreUrl) -> None:
     """Refuse a file that has never held jobs, without changing it."""
     if url.in_memory:
-        raise EngineUnavailable("a store in memory is empty: name a file")
+        raise EngineUnavailable("an in-memory store is empty: use a file")
     if not Path(url.path).exists():
-        raise EngineUnavailable(f"there is no file {url.path}: create a first job, or name another engine")
+        raise EngineUnavailable(f"file {url.path} does not exist: create a first job, or use another engine")
     try:
         with closing(sqlite3.connect(f"{Path(url.path).as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
             is_ours = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ew_schema'").fetchone()
     except sqlite3.Error as error:
         raise unavailable(url.path, error) from None
     if is_ours is None:
-        raise EngineUnavailable(f"{url.path} holds no jobs: create a first one in it, or name another engine")
+        raise EngineUnavailable(f"{url.path} holds no jobs: create a first one in it, or use another engine")
 
 
 def connect(url: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:

@@ -61,7 +61,7 @@ class SqliteSweep(SqliteBase, Lifecycle):
 
 
 def has_lapsed(cursor: sqlite3.Cursor, now_ms: int) -> bool:
-    """Whether a lease has expired, a pending job has expired, or one is of a group that was dropped."""
+    """Whether a lease or a pending job has expired, or a pending job belongs to a dropped group."""
     (has_expired,) = cursor.execute(SQL["has_expired"], (now_ms,)).fetchone()
     return bool(has_expired or _lapsed(cursor, now_ms) or _stranded(cursor))
 
@@ -98,12 +98,12 @@ def has_upkeep(cursor: sqlite3.Cursor, state: SweepState, now_ms: int) -> bool:
 
 
 def sweep_finished(tx: Transaction, state: SweepState, swept: Swept) -> Swept:
-    """Recount running jobs, requeue dead letters, delete what is past its retention, fold the counts, tidy up."""
+    """Recount running jobs, requeue dead letters, delete jobs past their retention, fold the counts, clean up."""
     if _must_recount(state, tx.now_ms):
         recount(tx)
         state.counted_at_ms = tx.now_ms
     requeued, more_dead = requeue_dead_letters(tx)
-    if more_dead:  # A dead letter to be requeued may be past its retention, too: it must not be deleted before.
+    if more_dead:  # A dead letter that will be requeued can also be past its retention; it must not be deleted first.
         return replace(swept, requeued=requeued, more=True)
     deleted, more_old = _delete_old(tx, state)
     _fold_and_tidy(tx, state)
@@ -168,7 +168,7 @@ def _next_old(cursor: sqlite3.Cursor, after: Position, now_ms: int) -> tuple[lis
 
 
 def _keeps(cursor: sqlite3.Cursor) -> dict[tuple[int, int], int]:
-    """How long the jobs of a queue and state are kept, where the policy of the type says so."""
+    """How long the jobs of a queue and state are kept, if the type's policy sets it."""
     keeps: dict[tuple[int, int], int] = {}
     for queue, completed_ms, failed_ms in cursor.execute(SQL["keeps"]).fetchall():
         for state in DEFAULT_KEEP_MS:
@@ -227,7 +227,7 @@ def has_dead_letters_due(cursor: sqlite3.Cursor, now_ms: int) -> bool:
 
 
 def requeue_dead_letters(tx: Transaction) -> tuple[int, bool]:
-    """Check the next dead letters and requeue those that qualify: how many, and whether there may be more."""
+    """Check the next dead letters and requeue those that qualify; returns how many, and whether there may be more."""
     requeued, left = 0, SWEEP_STEP_MAX
     for mark in _marks(tx.cursor):
         dead = _dead(tx.cursor, mark, tx.now_ms, left) if left else []

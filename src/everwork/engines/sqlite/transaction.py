@@ -1,4 +1,4 @@
-"""One transaction: a cursor, the engine's now, and what must be written or notified at its end."""
+"""One transaction: a cursor, the engine's current time, and what to write or notify at its end."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Transaction:
             self._flush_statistics(self.now_ms // HOUR_MS)
 
     def _flush_statistics(self, hour: int) -> None:
-        """Measures count ended attempts: there are none without work."""
+        """Measures count finished attempts: without work there are none."""
         hourly = [(hour, queue, worker, *work) for (queue, worker), work in self._work.items()]
         self.cursor.executemany(SQL["add_hourly"], hourly)
         measures = [(hour, queue, what, jobs) for (queue, what), jobs in self._measures.items()]
@@ -231,11 +231,11 @@ class LimitTracker:
             self._checked.discard((queue, lane))
 
     def recheck(self, queue: int, lane: str) -> None:
-        """Check a lane that got work again: leases that ended may not be flushed yet."""
+        """Check a lane that has work again: ended leases may not have been flushed yet."""
         self._checked.discard((queue, lane))
 
     def unflushed(self, queue: int) -> int:
-        """How many more jobs of a queue run than is stored."""
+        """How many more jobs of a queue are running than is stored."""
         return self._running.get(queue, 0)
 
     def open_freed_lanes(self, queue: int) -> bool:
@@ -247,7 +247,7 @@ class LimitTracker:
         return bool(lanes)
 
     def unflushed_in(self, queue: int, lane: str) -> int:
-        """How many more jobs of a lane run than is stored."""
+        """How many more jobs of a lane are running than is stored."""
         return self._busy.get((queue, lane), 0)
 
     def take_unflushed(self, queue: int, lane: str, jobs: int) -> int:
@@ -307,7 +307,7 @@ def measure_completed(tx: Transaction, queue: int, names: Sequence[str], duratio
 
 
 def _counted(texts: str) -> Iterable[tuple[str, int]]:
-    """Each text and how often it occurs."""
+    """Each string and how often it occurs."""
     (first, _, _), jobs = texts.partition(","), texts.count(",") + 1
     if texts == ",".join([first] * jobs):  # A batch that was leased and completed together needs no split.
         return ((first, jobs),)

@@ -47,7 +47,7 @@ BUSY_MS = 5_000
 
 
 class Writer(ABC):
-    """Runs calls inside transactions; those that arrive while one commits share the next one."""
+    """Runs calls inside transactions; calls that arrive during a commit share the next one."""
 
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         self._url = url
@@ -64,7 +64,7 @@ class Writer(ABC):
         """Called in the event loop, once the callers have their answers."""
 
     def submit(self, action: Action[T], peek: Peek[T] | None = None) -> asyncio.Future[T]:
-        """Run an action inside a transaction, unless its peek already has the answer."""
+        """Run an action inside a transaction, unless its `peek` function already has the answer."""
         return self._enqueue(action, peek)
 
     def query(self, query: Query[T]) -> asyncio.Future[T]:
@@ -96,7 +96,7 @@ class Writer(ABC):
         return answers + done, woken, finished
 
     def _peek_first(self, calls: Sequence[Call]) -> tuple[list[Answer], list[Call]]:
-        """Answer what a peek without transaction can answer; the other calls are left."""
+        """Answer the calls that a read without a transaction can answer; return the others."""
         answers: list[Answer] = []
         left: list[Call] = []
         for call in calls:
@@ -108,7 +108,7 @@ class Writer(ABC):
         return answers, left
 
     def _do(self, calls: Sequence[Call], *, has_begun: bool = False) -> tuple[list[Answer], bool, bool]:
-        """Run calls in one transaction; if one of them fails, each is run again in a transaction of its own."""
+        """Run calls in one transaction; if one of them fails, each is run again in its own transaction."""
         try:
             values, woken, finished = self._transact(calls, has_begun=has_begun)
             return [(c.future, value, None) for c, value in zip(calls, values, strict=True)], woken, finished
@@ -140,7 +140,7 @@ class Writer(ABC):
         try:
             self.after_commit(tx.woken, tx.finished)
         except OSError as error:
-            # What is committed is committed: a wake-up that fails must not look like a failed call.
+            # The transaction is committed: a failed wake-up must not look like a failed call.
             log.warning("other processes were not woken", path=self._url.path, error=str(error))
         return values, tx.woken, tx.finished
 
@@ -184,7 +184,7 @@ class Writer(ABC):
 
 
 class ThreadWriter(Writer):
-    """Writes in a thread of its own: the disk does not block the event loop."""
+    """Writes in its own thread: the disk does not block the event loop."""
 
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         super().__init__(url, connection, lock, clock)
@@ -238,7 +238,7 @@ class ThreadWriter(Writer):
         try:
             self._loop.call_soon_threadsafe(self._answer, answers, woken, finished)
         except RuntimeError:
-            log.warning("answers came after their event loop was closed", answers=len(answers))
+            log.warning("results arrived after their event loop was closed", answers=len(answers))
 
 
 class LoopWriter(ThreadWriter):
@@ -285,7 +285,7 @@ class LoopWriter(ThreadWriter):
             finally:
                 self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         except (sqlite3.Error, EngineUnavailable):
-            # Busy, or worse: the thread waits for it, or reports the error.
+            # Busy, or another error: the thread waits, or reports it.
             self._lock.release()
             return False
         return True

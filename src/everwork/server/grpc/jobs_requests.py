@@ -187,7 +187,7 @@ def tenants(field: str, names: Iterable[str]) -> tuple[str, ...]:
 
 def _require_one(variables: Mapping[str, str]) -> None:
     if variables:
-        raise InvalidInput("variables_json", "must not be given together with variables; give one of them")
+        raise InvalidInput("variables_json", "cannot be combined with variables")
 
 
 def _extra(field: str, text: str) -> str:

@@ -18,11 +18,11 @@ REFUSALS_MAX: Final = 2_000
 LOSSES_MAX: Final = 10_000
 """How many items one message carries: with the largest jobs it stays below 3 MiB."""
 REPORTS_MAX: Final = 20_000
-"""With this many unwritten refusals and losses, no more outcomes are judged: the worker is not reading."""
+"""If this many refusals and lost leases are unwritten, no more outcomes are judged: the worker is not reading."""
 WRITE_SECONDS_MAX: Final = 1.0
 """How long the end of a stream waits for a worker that is not reading."""
 UNWRITTEN_JOBS_MAX: Final = 1_000
-"""With this many unwritten jobs, no more are leased: the connection is slow, and leases would expire."""
+"""If this many jobs are unwritten, no more are leased: the connection is slow, and leases would expire."""
 
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]

@@ -15,7 +15,7 @@ from everwork.exceptions import InvalidInput
 from everwork.service.jobs import Jobs
 
 REACH_MAX: Final = 10_000
-"""The maximum of offset plus limit, and up to which number jobs are counted one by one."""
+"""The maximum of offset plus limit, and the maximum number of jobs that are counted one by one."""
 SORTED_MAX: Final = 100_000
 STEP: Final = 100
 GET_STEP: Final = 20
@@ -139,7 +139,7 @@ async def _oldest_keys(jobs: Jobs, filter_: JobFilter, needed: int) -> list[int]
             too_high = below
         else:
             return keys
-        if too_high is not None and too_high - too_low <= 1:  # Jobs were created or deleted meanwhile.
+        if too_high is not None and too_high - too_low <= 1:  # Jobs were created or deleted in the meantime.
             return keys
 
 

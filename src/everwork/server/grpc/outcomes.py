@@ -66,7 +66,7 @@ async def _checked(jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int)
 
 async def _outcome(jobs: Jobs, message: work_pb2.Outcome) -> Outcome:
     if not message.attempt:
-        raise InvalidInput("attempt", "must be given: a stream knows the attempts of its jobs")
+        raise InvalidInput("attempt", "is required: a stream knows the attempts of its jobs")
     outcome = outcome_of(message, jobs.principal.tenant_for_create)
     if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
         merged = await jobs.merged_variables(outcome.key, decode(outcome.variables))

@@ -33,11 +33,12 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     # A half-open connection is noticed within 15 s, even during a long poll.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # gRPC's core never sets the timer of the line above (seen in 1.85); this one ends the wait, else a minute.
+    # gRPC's core never sets the timer of the line above (seen in 1.85); this one ends the wait, otherwise it takes a
+    # minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # Clients may do the same; one that pings every 10 s must not be taken for an attacker.
+    # Clients may do the same; a client that pings every 10 s must not be mistaken for an attacker.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
@@ -75,7 +76,7 @@ class GrpcServer:
         self.gateway.stopping.set()
         self._health.stop()
         self.gateway.service.end_polls()
-        await server.stop(grace_seconds)  # It can be called again meanwhile, with less grace.
+        await server.stop(grace_seconds)  # It can be called again in the meantime, with a shorter grace period.
         self._server = None
 
     def _methods(self) -> Methods:

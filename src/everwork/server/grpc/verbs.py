@@ -115,7 +115,7 @@ class Verbs:
         outcomes = await _outcomes(jobs, request)
         for index, outcome in enumerate(outcomes):
             if not outcome.attempt:
-                raise InvalidInput(f"outcomes[{index}].attempt", "must be given: another attempt may be running")
+                raise InvalidInput(f"outcomes[{index}].attempt", "is required: another attempt may be running")
         return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle_late(outcomes)])
 
     async def extend(self, jobs: Jobs, request: pb.ExtendRequest) -> pb.Judged:
@@ -148,7 +148,7 @@ class Verbs:
         if run_at_ms is None and delay_ms is None:
             return replies.found_message(await jobs.run_now(request.key, reset=request.reset))
         if request.reset:
-            raise InvalidInput("reset", "must not be given together with run_at_ms or delay_ms")
+            raise InvalidInput("reset", "cannot be combined with run_at_ms or delay_ms")
         return replies.found_message(await jobs.reschedule(request.key, run_at_ms=run_at_ms, delay_ms=delay_ms))
 
     async def set_priority(self, jobs: Jobs, request: pb.SetPriorityRequest) -> pb.Found:

@@ -1,7 +1,7 @@
 """The dashboard of an application, mounted in another ASGI application under any path.
 
-It runs in the loop of the application's engine. A request hops there and back: the check of its visitor, and all
-receiving and sending, happen in the loop of the web server.
+It runs in the loop of the application's engine. A request moves there and back: checking the visitor, receiving and
+sending happen in the web server's loop.
 """
 
 from __future__ import annotations

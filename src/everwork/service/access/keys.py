@@ -232,7 +232,7 @@ def require_environment_key(text: str) -> str:
     if not (text.isascii() and text.isprintable() and " " not in text):
         raise BadConfiguration(
             "EVERWORK_API_KEY (environment): must consist of printable ASCII characters without spaces, "
-            "as headers carry no others"
+            "because it is sent in a header"
         )
     return text
 

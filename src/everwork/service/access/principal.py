@@ -65,7 +65,7 @@ class Principal:
             )
 
     def tenant_for_create(self, requested: str | None) -> str:
-        """The tenant of a new job: the requested one, else the default, else the key's only tenant."""
+        """The tenant of a new job: the requested one, or the default, or the key's only tenant."""
         if requested:
             self.require_tenant(requested)
             return requested
@@ -73,7 +73,7 @@ class Principal:
             return DEFAULT_TENANT
         if len(self.tenants) == 1:
             return self.tenants[0]
-        raise InvalidInput("tenant", f"must be given: key '{self.name}' has {len(self.tenants)} tenants")
+        raise InvalidInput("tenant", f"is required: key '{self.name}' has {len(self.tenants)} tenants")
 
     def tenants_for(self, requested: Sequence[str] = ()) -> tuple[str, ...]:
         """The tenants that a search or an activation is restricted to; empty means all."""

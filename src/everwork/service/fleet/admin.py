@@ -41,7 +41,7 @@ class WorkerSwitch(NamedTuple):
 
 
 class TriggerSwitch(NamedTuple):
-    """A trigger that was enabled or disabled, likewise."""
+    """A trigger that was enabled or disabled; `is_changed` as above."""
 
     entry: TriggerEntry
     is_on: bool

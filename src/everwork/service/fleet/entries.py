@@ -184,7 +184,7 @@ class TriggerView(NamedTuple):
 
 
 class Off(NamedTuple):
-    """What is disabled: workers by id, triggers by name."""
+    """The disabled workers, by id, and triggers, by name."""
 
     workers: frozenset[str]
     triggers: frozenset[str]

@@ -124,7 +124,7 @@ class Growth:
         if self._from_hour is None or at_ms is None:
             return 2
         # A step started before the hour's end can commit after it, so the last hour is read for one more minute. What
-        # a caller's own transaction commits even later is counted in the hours, but in no minute.
+        # a user's own transaction commits even later is counted in its hour, but in no minute.
         first = min(self._until_hour, (at_ms - MINUTE_MS) // HOUR_MS)
         return min(max(at_ms // HOUR_MS - first + 1, 1), HOURS_MAX)
 

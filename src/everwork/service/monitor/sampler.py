@@ -120,7 +120,7 @@ class MetricsSampler:
         return await asyncio.shield(self._next)
 
     async def recent(self) -> Sample:
-        """The latest sample while samples are slow, else a fresh one."""
+        """The latest sample if samples are slow, otherwise a fresh one."""
         if self.latest is not None and self._cost_seconds > SLOW_SECONDS:
             age = time.monotonic() - self._read_at
             if age < min(self._cost_seconds / READ_SHARE, RECENT_SECONDS_MAX):

@@ -15,7 +15,7 @@ from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import TriggerEntry
 
 FIRES_MAX: Final = 100
-"""A trigger's jobs are searched among this many jobs of its type."""
+"""A trigger's jobs are searched for among this many jobs of its type."""
 SEARCH_SECONDS_MAX: Final = 0.1
 """Time limit for the jobs of many triggers: a store without an index by type reads very many for each."""
 

@@ -120,7 +120,7 @@ class TriggerLoop(BackgroundLoop):
         answer = await self._engine.trigger_marks(self._expected)
         if answer.now_ms < self._now_ms:
             for one in self._states.values():
-                one.reset()  # The clock was set back: plans based on it are void.
+                one.reset()  # The clock was set back: plans based on it are invalid.
         self._now_ms = answer.now_ms
         for name, mark in zip(self._expected, answer.marks, strict=True):
             self._states[name].adopt(mark)

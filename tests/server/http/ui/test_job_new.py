@@ -67,7 +67,7 @@ async def test_a_link_fills_in_the_form_and_known_types_are_offered(visitor: Vis
 
 
 WRONG = [
-    ("type", "", "must be given"),
+    ("type", "", "is required"),
     ("type", "x" * 256, "must have 1 to 255 characters, not 256"),
     ("variables", '{"to": ', "must be a JSON object: "),
     ("variables", "[1]", "must be a JSON object, not [1]"),
@@ -79,7 +79,7 @@ WRONG = [
     ("timeout", "0", "must be a number from 0.001 to 86400, not 0"),
     ("max_attempts", "0", "must be a whole number from 1 to 100, not 0"),
     ("run_at", "tomorrow", "must be a time in UTC, like 2030-01-31T12:00Z"),
-    ("expires_at", "2030-02-31T00:00", "must be a moment from 1970 to 9999"),
+    ("expires_at", "2030-02-31T00:00", "must be a time from 1970 to 9999"),
     ("dedupe_key", "a\tb", "must consist of printable characters"),
 ]
 
@@ -101,7 +101,7 @@ async def test_several_problems_are_told_together(visitor: Visitor) -> None:
     answer = await visitor.post(PATH, type="", variables="{", priority="x", delay="5", run_at="2030-01-31T12:00")
     assert all(problem_at(answer, field) for field in ("type", "variables", "priority", "run_at"))
     both = await visitor.post(PATH, type="t", delay="5", run_at="2030-01-31T12:00")
-    assert problem_at(both, "run_at") == "cannot be combined with a delay: give one of them"
+    assert problem_at(both, "run_at") == "cannot be combined with a delay"
 
 
 async def test_a_key_of_one_tenant_creates_for_its_tenant_only(local: Rest) -> None:
@@ -117,7 +117,7 @@ async def test_a_key_of_one_tenant_creates_for_its_tenant_only(local: Rest) -> N
         assert shown["tenant"] == "acme"
     async with visiting(local, "jobs", tenants=("acme", "globex")) as somebody:
         answer = await somebody.post(PATH, type="report")
-        assert "must be given" in problem_at(answer, "tenant")
+        assert "is required" in problem_at(answer, "tenant")
 
 
 async def test_a_key_that_may_only_read_is_offered_no_button_and_is_refused(local: Rest) -> None:

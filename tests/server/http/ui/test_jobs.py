@@ -126,7 +126,7 @@ async def test_a_filter_that_cannot_be_understood_is_told_at_its_field_and_what_
 async def test_a_key_that_is_typed_leads_to_its_job_or_to_a_plain_word(visitor: Visitor) -> None:
     job = await visitor.rest.job()
     assert (await visitor.done("/ui/jobs/find", key=f" {job['key']} "))["to"] == f"/ui/jobs/{job['key']}"
-    for key, told in {"x": "Job 'x' not found", "999": "Job '999' not found", "": "key: must be given"}.items():
+    for key, told in {"x": "Job 'x' not found", "999": "Job '999' not found", "": "key: is required"}.items():
         said = await visitor.done("/ui/jobs/find", "/ui/jobs", key=key)
         assert (told in said["text"], said["is_good"], said["to"]) == (True, False, "/ui/jobs"), said
 

@@ -47,7 +47,7 @@ async def test_a_revoked_key_opens_nothing_any_more(visitor: Visitor) -> None:
 
 
 MISTAKES = [
-    ({"permission": "jobs"}, "name", "must be given"),
+    ({"permission": "jobs"}, "name", "is required"),
     ({"name": "a"}, "permission", ""),
     ({"name": "a", "permission": "fly"}, "permission", "fly"),
     ({"name": "a", "permission": "jobs", "days": "soon"}, "days", "must be a number, not 'soon'"),

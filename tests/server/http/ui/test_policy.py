@@ -46,7 +46,7 @@ async def test_the_form_sets_the_policy_that_the_json_shows_and_an_empty_field_r
         "rule_strategy": ["temporary", "permanent", "retryable"],
     }
     said = await visitor.done(PATH, **filled, **rules)
-    assert said["text"] == "The policy of email-send was saved. It applies from the next attempt on."
+    assert said["text"] == "The policy of email-send was saved. It applies to the next attempt."
     assert said["to"] == "/ui/type?name=email-send"
     page = await visitor.page("/ui/type?name=email-send")
     set_to = {"max_attempts": "9", "base": "2.5", "rate_jobs": "100", "cap": ""}
@@ -93,7 +93,7 @@ async def test_a_problem_is_told_at_its_field_and_nothing_typed_is_lost(
 async def test_fields_that_contradict_each_other_are_told_at_the_one_to_change(visitor: Visitor) -> None:
     await visitor.rest.job()
     answer = await visitor.post(PATH, type="email-send", rate_seconds="60")
-    assert "must be given with rate_seconds" in problem_at(answer, "rate_jobs")
+    assert "is required with rate_seconds" in problem_at(answer, "rate_jobs")
     answer = await visitor.post(PATH, type="email-send", failed_job_retry_hours="48", keep_failed_hours="24")
     assert "must be less than keep_failed_hours" in problem_at(answer, "failed_job_retry_hours")
     rules: dict[str, Any] = {

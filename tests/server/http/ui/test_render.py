@@ -12,8 +12,8 @@ from everwork.server.http.ui.render import sentence
     [
         ("", ""),
         ("no page at this address", "No page at this address."),
-        ("name: must be given", "name: must be given."),
-        ("jobs[3].type: must be given", "jobs[3].type: must be given."),
+        ("name: is required", "name: is required."),
+        ("jobs[3].type: is required", "jobs[3].type: is required."),
         ("Are you sure?", "Are you sure?"),
     ],
 )

@@ -73,7 +73,7 @@ async def test_a_trigger_is_switched_off_and_on(visitor: Visitor) -> None:
 async def test_a_trigger_that_is_not_there_is_told_in_words(visitor: Visitor) -> None:
     assert "Give a function a schedule" in await visitor.page("/ui/triggers")
     assert "not found" in await visitor.page("/ui/trigger?name=none", 404)
-    assert "name: must be given" in await visitor.page("/ui/trigger", 422)
+    assert "name: is required" in await visitor.page("/ui/trigger", 422)
     assert (await visitor.done("/ui/triggers/fire", trigger="none"))["is_good"] is False
 
 

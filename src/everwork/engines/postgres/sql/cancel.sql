@@ -1,5 +1,6 @@
 -- Purpose: cancel pending and processing jobs.
--- Inputs: sorted keys, now, kind, reason, whether only pending ones. Returns: those cancelled, as they were before.
+-- Inputs: sorted keys, now, kind, reason, whether to cancel only pending jobs. Returns: the cancelled jobs, as they
+--   were before the change.
 
 -- name: cancel
 WITH gone AS (

@@ -1,5 +1,5 @@
--- Purpose: which leases still hold.
--- Inputs: keys. Returns: key and attempt of those held; key and attempt of those cancelled during that attempt.
+-- Purpose: find out which leases are still held.
+-- Inputs: keys. Returns: key and attempt of held leases; key and attempt of jobs cancelled during that attempt.
 
 -- name: held
 SELECT l.key, l.attempt FROM {schema}.live l WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;

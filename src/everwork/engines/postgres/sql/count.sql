@@ -1,5 +1,5 @@
--- Purpose: how many jobs are in which state.
--- Inputs: none. Returns: tenant, type, group and a number per state; folded counts and deltas, summed in one snapshot.
+-- Purpose: count jobs by state.
+-- Inputs: none. Returns: tenant, type, group and one count per state: folded counts plus deltas, in one snapshot.
 
 -- name: count
 SELECT c.tenant, q.type, q.grp, sum(c.pending)::bigint, sum(c.processing)::bigint, sum(c.completed)::bigint,

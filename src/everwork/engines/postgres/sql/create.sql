@@ -1,8 +1,9 @@
 -- Purpose: accept jobs, all or none. The same statement runs in the user's own transaction, with any driver.
--- Inputs: one document, see functions/create.sql. Returns: the new keys, the keys to return, whether a worker waits.
+-- Inputs: one document, see functions/create.sql. Returns: the new keys, the keys to return, whether a worker is
+--   waiting.
 
 -- name: repeated
--- The number that a producer used last, and what was returned to it, negative where it was an earlier job's key.
+-- The producer's last number and the keys returned for it; the key of an earlier job is negative.
 SELECT number, keys FROM {schema}.producer WHERE id = $1;
 
 -- name: create

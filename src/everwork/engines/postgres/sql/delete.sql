@@ -1,5 +1,5 @@
 -- Purpose: delete finished jobs with everything that belongs to them.
--- Inputs: sorted keys. Returns: those deleted, as they were before.
+-- Inputs: sorted keys. Returns: the deleted jobs, as they were before.
 
 -- name: delete
 WITH gone AS (

@@ -1,5 +1,5 @@
--- Purpose: the next jobs of the store, lowest key first.
--- Inputs: a key, limit. Returns: the keys over it; the jobs are then read by get.sql.
+-- Purpose: read the next jobs of the store, lowest key first.
+-- Inputs: a key, limit. Returns: the keys above the given one; get.sql then reads the jobs.
 
 -- name: keys
 SELECT key FROM {schema}.job WHERE key > $1 ORDER BY key LIMIT $2;

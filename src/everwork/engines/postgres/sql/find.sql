@@ -1,22 +1,24 @@
 -- Purpose: keys that may match a filter, newest first or in another order.
--- Inputs: queues, cursor (keys below it), limit, states, the instant by which pending jobs are due, how many attempts
---   they had at least.
--- Returns: keys, in another order with their instants; the jobs are then read by get.sql and matched.
+-- Inputs: queues, cursor (only keys below it), limit, states, the time by which pending jobs are due, their minimum
+--   number of attempts.
+-- Returns: keys, and in orders other than newest first also their times; get.sql then reads the jobs, which are
+--   matched in Python.
 
 -- name: all
 SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
 
 -- name: correlated
--- key + 0: sorted after the index of correlation ids has found them, never by walking through all keys.
+-- key + 0: makes the planner use the index on correlation ids and sort the result, instead of scanning all keys.
 SELECT key FROM {schema}.job WHERE correlation_id = $1 AND key < $2 ORDER BY key + 0 DESC LIMIT $3;
 
 -- name: deduped
--- Of types ($1) and tenants ($2), in pairs: the jobs that hold the dedupe key ($3).
+-- The jobs that hold the dedupe key ($3), for pairs of type ($1) and tenant ($2).
 SELECT d.key FROM unnest($1::text[], $2::text[]) AS p(type, tenant) CROSS JOIN LATERAL (
   SELECT a.key FROM {schema}.dedupe a WHERE a.type = p.type AND a.tenant = p.tenant AND a.dedupe_key = $3 LIMIT 1) d;
 
 -- name: some
--- Of some queues ($1), in some states ($4; live ones: 1 pending, 2 processing), in one snapshot: no job is found twice.
+-- Jobs of the queues ($1) in the states ($4; live: 1 pending, 2 processing), in one snapshot, so that no job is found
+-- twice.
 SELECT key FROM (
   (SELECT key FROM {schema}.live
    WHERE 1 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state + 0 < 2
@@ -35,7 +37,7 @@ SELECT key FROM (
 ) k ORDER BY key DESC LIMIT $3;
 
 -- name: latest
--- Of some queues ($1), before an instant ($2) and key ($3), at most $4: from two indexes, each job in one of them.
+-- At most $4 jobs of the queues ($1), before a time ($2) and key ($3), from two indexes; each job is in one of them.
 SELECT f.finished_at_ms, f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
   (SELECT a.finished_at_ms, a.key FROM {schema}.finished a
    WHERE a.queue_id = q.id AND a.state = 4 AND a.kind <> 'reject'
@@ -49,8 +51,8 @@ SELECT f.finished_at_ms, f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERA
 ORDER BY 1 DESC, 2 DESC LIMIT $4;
 
 -- name: due
--- Of some queues ($1), after an instant ($2) and key ($3), at most $4, until $5, tried $6 times at least: scheduled
--- jobs, and the first ones of each lane and priority, found as in oldest.sql.
+-- At most $4 jobs of the queues ($1), after a time ($2) and key ($3), until $5, with at least $6 attempts: scheduled
+-- jobs, and the first jobs of each lane and priority, found as in oldest.sql.
 WITH RECURSIVE range AS (
   SELECT q.id, h.lane_id, h.rank FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
     SELECT j.lane_id, j.rank FROM {schema}.live j WHERE j.state = 1 AND j.queue_id = q.id
@@ -78,8 +80,8 @@ ORDER BY 1, 2 LIMIT $4;
 SELECT id, type, grp FROM {schema}.queue;
 
 -- name: of_job
--- Those of the keys ($1) whose jobs have one of the tenants ($2), the correlation id ($3) and the dedupe key ($4), and
--- were created from $5 to before $6.
+-- The keys among $1 whose jobs have one of the tenants ($2), the correlation id ($3) and the dedupe key ($4), and
+-- were created at or after $5 and before $6.
 SELECT j.key FROM unnest($1::bigint[]) AS k(key)
 CROSS JOIN LATERAL (SELECT * FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j
 WHERE ($3::text IS NULL OR j.correlation_id = $3) AND ($4::text IS NULL OR j.dedupe_key = $4)
@@ -87,7 +89,7 @@ WHERE ($3::text IS NULL OR j.correlation_id = $3) AND ($4::text IS NULL OR j.ded
   AND ($2::text[] IS NULL OR j.lane_id IN (SELECT x.id FROM {schema}.lane x WHERE x.tenant = ANY($2)));
 
 -- name: of_variables
--- Of the keys ($1), in their order: how many bytes the variables have, and whether they contain the text ($2).
+-- For each key ($1), in the given order: the size of the variables in bytes, and whether they contain the text ($2).
 SELECT j.key, octet_length(j.variables), strpos(j.variables COLLATE "C", $2::text) > 0
 FROM unnest($1::bigint[]) WITH ORDINALITY AS k(key, place)
 CROSS JOIN LATERAL (SELECT a.key, a.variables FROM {schema}.job a WHERE a.key = k.key LIMIT 1) j

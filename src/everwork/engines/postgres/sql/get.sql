@@ -1,6 +1,6 @@
 -- Purpose: find jobs by key, live or finished.
--- Inputs: keys. Returns: a job's status (where), all of it (job), its history (history, end).
--- By LATERAL and LIMIT, because a plan that was made while the tables were empty would scan them.
+-- Inputs: keys. Returns: a job's status (where), the whole job (job), its history (history, end). Uses LATERAL and
+--   LIMIT, because a plan cached while the tables were empty would scan them.
 
 -- name: where
 SELECT j.key, coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), coalesce(f.attempt, l.attempt),
@@ -12,7 +12,7 @@ LEFT JOIN LATERAL (SELECT * FROM {schema}.finished a
 WHERE j.key = ANY($1::bigint[]);
 
 -- name: job
--- First what job_from of engines/rules.py takes, in its order.
+-- The first columns are the arguments of job_from in engines/rules.py, in the same order.
 SELECT j.key, q.type, q.grp,
   coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), j.variables, j.headers, r.body, -coalesce(f.rank, l.rank),
   coalesce(f.attempt, l.attempt), coalesce(f.attempts, l.attempts), coalesce(f.max_attempts, l.max_attempts),

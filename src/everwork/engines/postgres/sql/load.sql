@@ -1,4 +1,4 @@
--- Purpose: write jobs as another store has dumped them.
+-- Purpose: write jobs dumped from another store.
 -- Inputs: an array of documents, see functions/load.sql; now. Returns: how many were new.
 
 -- name: load

@@ -1,11 +1,11 @@
--- Purpose: how attempts went, by hour.
--- Inputs: the hour before the first, the last hour, the queues, all if NULL. Returns: Measure tuples, oldest first.
+-- Purpose: counts and durations of finished attempts, by hour.
+-- Inputs: the hour before the first, the last hour, the queues (NULL: all). Returns: Measure tuples, oldest first.
 
 -- name: queues
 SELECT id FROM {schema}.queue WHERE type = $1;
 
 -- name: measures
--- Deltas are summed before they get their names: there may be many, of few kinds.
+-- Deltas are summed before names are joined: there can be many rows with few distinct names.
 WITH d AS MATERIALIZED (
   SELECT hour, queue_id, execution, wait, sort, sum(jobs) AS jobs FROM {schema}.measure_delta
   WHERE hour > $1 AND hour <= $2 AND ($3::int[] IS NULL OR queue_id = ANY($3)) GROUP BY 1, 2, 3, 4, 5)

@@ -1,5 +1,5 @@
--- Purpose: the engine's now.
--- Inputs: the instant that a test dictates, or null. Returns: milliseconds UTC.
+-- Purpose: the engine's current time.
+-- Inputs: a fixed time set by a test, or null. Returns: milliseconds UTC.
 
 -- name: now
 SELECT {schema}.now_ms($1::bigint);

@@ -1,8 +1,8 @@
--- Purpose: since when the longest waiting due job of each type and group waits.
--- Inputs: now, how many lanes and priorities of a queue are read. Returns: Oldest tuples.
+-- Purpose: for each type and group, when its longest-waiting due job became due.
+-- Inputs: now, the maximum number of lanes and priorities to read per queue. Returns: Oldest tuples.
 
 -- name: oldest
--- The first job of a lane and priority has waited longest: one probe of the index for each, from one to the next.
+-- The first job of a lane and priority has waited longest, so one index probe for each is enough.
 WITH RECURSIVE head AS (
   SELECT q.id, h.lane_id, h.rank, h.run_at_ms, 1 AS looks FROM {schema}.queue q CROSS JOIN LATERAL (
     SELECT j.lane_id, j.rank, j.run_at_ms FROM {schema}.live j WHERE j.state = 1 AND j.queue_id = q.id

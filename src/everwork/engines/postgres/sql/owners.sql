@@ -1,5 +1,5 @@
--- Purpose: the tenants of jobs; nothing else of them is read.
--- Inputs: keys. Returns: key and tenant of those that exist.
+-- Purpose: the tenants of jobs, without reading the rest.
+-- Inputs: keys. Returns: key and tenant of the jobs that exist.
 
 -- name: owners
 SELECT j.key, x.tenant FROM {schema}.job j

@@ -1,4 +1,4 @@
--- Purpose: take back expired leases, as long as no other attempt has started, and undo what their expiry counted.
+-- Purpose: restore expired leases for which no other attempt has started, and undo what their expiry counted.
 -- Inputs: sorted keys, attempts, lease_ms, now, the note of automatic requeues. Returns: nothing; see
 --   functions/reclaim.sql.
 

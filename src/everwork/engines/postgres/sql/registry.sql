@@ -17,8 +17,9 @@ UPDATE {schema}.type SET breaker_open_until_ms = {schema}.now_ms($3) + $2::bigin
 WHERE name = $1;
 
 -- name: set_policy
--- Also the numbers by which statements decide. A changed rule for dead letters starts over with the first of them.
--- Running jobs are counted again: while a type has no limit, its claims pass no gate.
+-- Also stores the numbers that statements check directly. If the rule for dead letters changes, the sweep starts over
+-- with the first one.
+-- Running jobs are recounted, because claims of a type without limits are not counted.
 WITH previous AS (
   SELECT name, requeue_ms, requeue_rounds FROM {schema}.type WHERE name = $1 FOR UPDATE),
 kept AS (
@@ -36,7 +37,7 @@ WHERE q.type = $1 AND g.queue_id = q.id AND g.low_key > 0;
 INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) DO UPDATE SET dropped = false;
 
 -- name: drop_group
--- The row stays because of its finished jobs; no new ones are created for it.
+-- The row is kept for its finished jobs; no new jobs are created for it.
 UPDATE {schema}.queue SET dropped = true WHERE type = $1 AND grp = $2 AND grp <> '' AND NOT dropped RETURNING id;
 
 -- name: pending_of
@@ -87,14 +88,14 @@ WHERE r.body = excluded.body OR r.until_ms <= {schema}.now_ms($4) RETURNING name
 SELECT body, until_ms - {schema}.now_ms($2) FROM {schema}.registry WHERE kind = '#turn' AND name = $1;
 
 -- name: subscribe
--- Returns the owner of the default group; nothing if the worker already has a group of its own.
+-- Returns the owner of the default group; nothing if the worker already has its own group.
 INSERT INTO {schema}.registry AS r (kind, name, body) SELECT 'owner', $1, $2
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.queue q WHERE q.type = $1 AND q.grp = $2 AND NOT q.dropped)
 OR EXISTS (SELECT 1 FROM {schema}.registry o WHERE o.kind = 'owner' AND o.name = $1 AND o.body = $2)
 ON CONFLICT (kind, name) DO UPDATE SET body = r.body RETURNING r.body;
 
 -- name: marks
--- At least one row, because of now.
+-- Always at least one row, which holds the current time.
 SELECT {schema}.now_ms($2), r.name, r.body FROM (VALUES (1)) AS one(row)
 LEFT JOIN {schema}.registry r ON r.kind = 'trigger-mark' AND r.name = ANY($1::text[]);
 

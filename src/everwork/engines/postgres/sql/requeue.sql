@@ -1,10 +1,10 @@
--- Purpose: requeue dead letters, or let jobs that wait for a retry start afresh.
--- Inputs: sorted keys, now, max_attempts (NULL: as created), a note for the history, new variables (NULL: as they are),
---   whether it is automatic: only if the policies of their types allow it, and before they expire. Returns: those
---   requeued, as they were before.
+-- Purpose: requeue dead letters, or reset jobs that are waiting for a retry.
+-- Inputs: sorted keys, now, max_attempts (NULL: as created), a note for the history, new variables (NULL: unchanged),
+--   whether it is automatic (then only jobs whose type's policy allows it and that have not expired). Returns: the
+--   requeued jobs, as they were before.
 
 -- name: requeue
--- By LATERAL and LIMIT, as in get.sql.
+-- Uses LATERAL and LIMIT, as in get.sql.
 WITH gone AS (
   DELETE FROM {schema}.finished f WHERE f.ctid = ANY(ARRAY(SELECT p.ctid FROM {schema}.job j
     CROSS JOIN LATERAL (SELECT a.ctid, a.finished_at_ms, a.kind FROM {schema}.finished a
@@ -36,7 +36,7 @@ counted AS (
 SELECT g.key, 4, g.attempts, g.max_attempts, q.type FROM gone g JOIN {schema}.queue q ON q.id = g.queue_id;
 
 -- name: waiting
--- Pending jobs that were tried since their creation or their last requeue. A concurrent requeue of the same job may
+-- Pending jobs with an attempt since their creation or last requeue. A concurrent requeue of the same job may
 -- have written its entry already. Inputs: sorted keys, now, a note for the history, new variables.
 WITH held AS MATERIALIZED (
   SELECT l.* FROM {schema}.live l

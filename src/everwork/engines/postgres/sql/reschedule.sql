@@ -1,5 +1,5 @@
 -- Purpose: change when pending jobs run.
--- Inputs: sorted keys, instant (NULL: now), delay, now. Returns: those changed, as they were before.
+-- Inputs: sorted keys, instant (NULL: now), delay, now. Returns: the changed jobs, as they were before.
 
 -- name: reschedule
 WITH moved AS (

@@ -1,5 +1,5 @@
 -- Purpose: change the priority of pending jobs.
--- Inputs: sorted keys, priority. Returns: those changed, as they were before.
+-- Inputs: sorted keys, priority. Returns: the changed jobs, as they were before.
 
 -- name: set_priority
 UPDATE {schema}.live l SET rank = -$2::int WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2

@@ -1,5 +1,5 @@
 -- Purpose: change how many attempts are left.
--- Inputs: key, new max_attempts, and the job as it was read: whether it is processing, attempt, attempts.
+-- Inputs: key, new max_attempts, and the values that were read: whether the job is processing, attempt, attempts.
 -- Returns: the key, if the job has not changed since.
 
 -- name: set_retries

@@ -1,7 +1,7 @@
--- Purpose: end attempts. Completions and releases need the guard only; failures are read, decided by the core, and
--- written if they are still as they were read, so that no lock is ever held across a round trip.
--- Inputs: keys and attempts. Returns: what the core must know. What writes is functions/complete.sql and settle.sql,
--- called by `step` of activate.sql.
+-- Purpose: end attempts. Completions and releases need only the guard. Failures are read, decided by the core, and
+--   written if unchanged since the read, so that no lock is held across a round trip.
+-- Inputs: keys and attempts. Returns: what the core needs for its decision. functions/complete.sql and
+--   functions/settle.sql write; `step` in functions/activate.sql calls them.
 
 -- name: read_leased
 SELECT l.key, l.attempt, l.attempts, l.max_attempts, j.retry, t.policy
@@ -18,5 +18,5 @@ SELECT h.key, h.attempt, h.kind FROM {schema}.history h WHERE h.key = ANY($1::bi
 SELECT {schema}.tell_repeated($1::jsonb);
 
 -- name: free
--- Those of these jobs that are not locked.
+-- The jobs that are not locked.
 SELECT key FROM {schema}.live WHERE key = ANY($1::bigint[]) ORDER BY key FOR UPDATE SKIP LOCKED;

@@ -1,4 +1,4 @@
--- Purpose: what workers did, by hour.
+-- Purpose: statistics of workers, by hour.
 -- Inputs: the hour before the first. Returns: WorkerHour tuples, oldest first.
 
 -- name: hours

@@ -1,4 +1,4 @@
--- Purpose: what one step of maintenance reads and does.
+-- Purpose: one step of maintenance.
 -- Inputs: instants and limits. Returns: candidates; settle.sql, cancel.sql, requeue.sql and delete.sql change them.
 
 -- name: lapsed
@@ -12,22 +12,22 @@ SELECT key FROM {schema}.live WHERE expires_at_ms IS NOT NULL AND state < 2 AND 
 ORDER BY expires_at_ms, key LIMIT $2;
 
 -- name: stranded
--- Pending jobs of groups that were dropped: no worker will ever claim them.
--- By LATERAL and LIMIT, so that no plan scans the table.
+-- Pending jobs of dropped groups: no worker will ever claim them.
+-- Uses LATERAL and LIMIT, so that no plan scans the table.
 SELECT l.key FROM {schema}.queue q CROSS JOIN LATERAL (
   (SELECT a.key FROM {schema}.live a WHERE a.queue_id = q.id AND a.state = 0 LIMIT $1)
   UNION ALL (SELECT b.key FROM {schema}.live b WHERE b.queue_id = q.id AND b.state = 1 LIMIT $1)) l
 WHERE q.dropped LIMIT $1;
 
 -- name: rules
--- The queues whose policies say when dead letters are requeued automatically, or how long finished jobs are kept.
+-- The queues whose policies requeue dead letters automatically or set how long finished jobs are kept.
 SELECT q.id, t.keep_completed_ms, t.keep_failed_ms, CASE WHEN NOT q.dropped THEN t.requeue_ms END, t.requeue_rounds,
   q.back_at_ms, q.back_key
 FROM {schema}.type t JOIN {schema}.queue q ON q.type = t.name
 WHERE coalesce(t.requeue_ms, t.keep_completed_ms, t.keep_failed_ms) IS NOT NULL;
 
 -- name: dead
--- Dead letters of some queues ($1), each queue from behind an instant and key ($2, $3) on, and until an instant ($4).
+-- Dead letters of the queues ($1), for each queue after a time and key ($2, $3) and until a time ($4).
 SELECT q.id, f.finished_at_ms, f.key, coalesce(j.rounds, 0)
 FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[]) AS q(id, at_ms, key, until_ms)
 CROSS JOIN LATERAL (
@@ -37,8 +37,8 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (SELECT b.rounds FROM {schema}.job b WHERE b.key = f.key LIMIT 1) j LIMIT $5;
 
 -- name: move_back_marks
--- Inputs: queues, the instant and key behind which each read of their dead letters began, and those at which it ended.
--- A mark that was reset meanwhile is kept.
+-- Inputs: queues, and for each the time and key after which its dead letters were read, and those where the read
+--   ended. A mark that was reset in the meantime is kept.
 UPDATE {schema}.queue q SET back_at_ms = s.end_ms, back_key = s.end_key
 FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s(id, at_ms, key, end_ms, end_key)
 WHERE q.id = s.id AND (q.back_at_ms, q.back_key) = (s.at_ms, s.key);
@@ -95,7 +95,7 @@ folded AS (
 SELECT count(*) FROM d;
 
 -- name: forget_zeros
--- Statistics are zero where only expired leases were counted that reclaim has taken back.
+-- Statistics are zero where the only expired leases were restored by reclaim.
 WITH measured AS (DELETE FROM {schema}.measure_hour WHERE jobs = 0),
 worked AS (
   DELETE FROM {schema}.work_hour
@@ -114,7 +114,7 @@ DELETE FROM {schema}.producer WHERE at_ms < $1;
 DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 
 -- name: vacuum
--- Dead rows slow claims down; autovacuum runs once a minute, which is late at thousands of jobs per second.
+-- Dead rows slow down claims; autovacuum runs once a minute, which is too late at thousands of jobs per second.
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
 
 -- name: vacuum_deltas

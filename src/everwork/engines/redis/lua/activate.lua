@@ -1,4 +1,4 @@
--- Purpose: promote what is due and lease the first jobs of each lane in the order of G9.
+-- Purpose: promote due jobs and lease the first jobs of each lane in claim order (guarantee G9).
 -- Inputs: now; claims, see parts/claim.lua.
 -- Returns: the reply of parts/claim.lua.
 -- Parts: records traits running effects queues endings claim

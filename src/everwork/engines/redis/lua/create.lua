@@ -1,9 +1,9 @@
 -- Purpose: accept jobs, all or none.
 -- Inputs: now; producer and number (16 digits), both '' without a stamp; jobs, see parts/intake.lua.
--- Returns: the first key if every job has a new one and no copies; else per job its id, with '=' in front of an earlier
---   job's. 'outdated' if the producer has used a higher number.
--- The hash `producers` has for each an instant (15 digits), its last number (16 digits) and what was returned. The
---   instants, about an hour apart, are in `producers:at` too, by which a sweep forgets old producers.
+-- Returns: the first key if every job got a new key and has no copies; otherwise one id per job, with '=' before the
+--   id of an earlier job. 'outdated' if the producer has already used a higher number.
+-- The hash `producers` has for each producer a time (15 digits), its last number (16 digits) and the reply.
+-- `producers:at` has these times too, rounded to about an hour; a sweep uses it to delete old producers.
 -- Parts: records traits running effects queues intake
 local producer, number, producers, seen_at = ARGV[2], ARGV[3], nil, nil
 if producer ~= '' then

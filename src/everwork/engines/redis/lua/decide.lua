@@ -1,4 +1,4 @@
--- Purpose: what the core needs to decide what follows a failed attempt.
+-- Purpose: read what the core needs to decide what happens after a failed attempt.
 -- Inputs: now; ids.
 -- Returns: the policies of the types, in a list; then per id, flat: attempt, attempts, max ('' unless it is
 --   processing); its own policy or ''; the number of its type's policy in the list, 0 for none.

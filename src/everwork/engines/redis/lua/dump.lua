@@ -1,5 +1,5 @@
--- Purpose: whole jobs with keys above a given one, lowest first.
--- Inputs: now; the id to start after; the most jobs to return.
+-- Purpose: read whole jobs with keys above a given one, lowest first.
+-- Inputs: now; the id to start after; the maximum number of jobs.
 -- Returns: ids, the five lists of parts/jobs.lua, own policies, histories.
 -- Parts: records jobs
 local after, limit, ids = ARGV[2], tonumber(ARGV[3]), {}

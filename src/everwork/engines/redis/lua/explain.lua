@@ -1,7 +1,8 @@
--- Purpose: why a job is not running.
+-- Purpose: explain why a job is not running.
 -- Inputs: now; id.
--- Returns: nothing for no such job; else now, its state, the fields of its type (flat), 1 if a probe runs, the running
---   jobs of its queue and of its lane (0 if there is no limit), jobs ahead, lease end ('' for none).
+-- Returns: nothing if the job does not exist; otherwise now, its state, the fields of its type (flat), 1 if a probe
+--   runs, the running jobs of its queue and of its lane (0 if there is no limit), jobs ahead, lease end ('' for
+--   none).
 -- Parts: records traits running effects queues
 local record, tail = state_of(ARGV[2])
 if not record then return false end

@@ -1,4 +1,4 @@
--- Purpose: change when live leases end.
+-- Purpose: extend live leases.
 -- Inputs: now; lease_ms; per lease id, attempt. Returns: the letters of check.lua.
 -- Parts: records leases
 local till, leases = fmt('%.0f', now + tonumber(ARGV[2])), {}

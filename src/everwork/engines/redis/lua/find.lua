@@ -1,12 +1,12 @@
--- Purpose: ids of jobs that may match a filter, in order, with their states; scans a bounded number.
--- Inputs: now; the order: 'n' newest first, 'd' as they become due, 'f' the latest failure first; the instant and the
---   id of the cursor (newest first: the id alone counts); the most ids to scan; the type, or ''; the letters of the
---   states; of pending jobs 'd' for due ones only, 't' for tried ones only; the instants, in 15 digits, from which and
---   before which they were created; texts that their states must contain.
--- Returns: the instant and the id of the next cursor (the id is '' at the end), ids, their instants, states, now, the
---   number scanned. Nothing if pending jobs are in too many lanes to be ordered.
---   The order 'k': the jobs that hold dedupe keys, in no order. Inputs: now; 'k'; the dedupe fields. Returns: now, ids.
--- Failed and cancelled jobs have indexes of their own, live ones are few; for completed ones the buckets are walked.
+-- Purpose: find ids of jobs that may match a filter, in order, with their states; scans a bounded number.
+-- Inputs: now; the order: 'n' newest first, 'd' as they become due, 'f' latest failure first; the time and the id of
+--   the cursor (only the id for newest first); the maximum number of ids to scan; the type, or ''; the letters of the
+--   states; for pending jobs 'd' to include only due ones, 't' only those that had an attempt; the times (15 digits)
+--   at or after which and before which they were created; strings that their states must contain.
+-- Returns: the time and the id of the next cursor (the id is '' at the end), ids, their times, states, now, the number
+--   scanned. Returns nothing if pending jobs are in too many lanes to be sorted.
+-- The order 'k': the jobs that hold dedupe keys, in no order. Inputs: now; 'k'; the dedupe fields. Returns: now, ids.
+-- Failed and cancelled jobs have their own indexes, and live jobs are few; for completed jobs, the buckets are scanned.
 -- Parts: records candidates ordered
 if ARGV[2] == 'k' then
   local holders = {}

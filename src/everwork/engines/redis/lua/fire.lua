@@ -1,8 +1,8 @@
--- Purpose: let scheduled times of triggers pass, each once, and create their jobs.
--- Inputs: now; fires, then per fire trigger, point; '1' and jobs (see parts/intake.lua; their owners are the numbers of
---   their fires, from 1 on) or '0'.
--- Returns: per fire '1' if it passes, else '0', when its trigger began, the last point that has passed; then per job
---   its id, with '=' in front of an earlier job's, '' if its point had passed.
+-- Purpose: mark scheduled times of triggers as passed, each exactly once, and create their jobs.
+-- Inputs: now; fires, then per fire trigger, point; '1' and jobs (see parts/intake.lua; an owner is the number of a
+--   fire, starting at 1) or '0'.
+-- Returns: per fire '1' if it is accepted, otherwise '0', when its trigger started, and the last scheduled time that
+--   has passed; then one id per job, with '=' before the id of an earlier job, '' if its scheduled time had passed.
 -- Parts: records traits running effects queues intake entries marks
 local n, marks, passed, out = tonumber(ARGV[2]), {}, {}, {}
 for i = 1, n do

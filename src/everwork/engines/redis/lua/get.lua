@@ -1,4 +1,4 @@
--- Purpose: whole jobs by key.
+-- Purpose: read whole jobs by key.
 -- Inputs: now; ids. Returns: the five lists of parts/jobs.lua.
 -- Parts: records jobs
 local ids = {}

@@ -1,5 +1,5 @@
--- Purpose: how the attempts of a job ended.
--- Inputs: now; id. Returns: state (false: no such job), last error or false, stored entries.
+-- Purpose: read how the attempts of a job ended.
+-- Inputs: now; id. Returns: state (false: the job does not exist), last error or false, stored entries.
 -- Parts: records
 local id = ARGV[2]
 local bucket = sub(id, 1, 13)

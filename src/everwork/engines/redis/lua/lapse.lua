@@ -1,6 +1,7 @@
--- Purpose: end expired leases as the core has decided; the writing half of a sweep.
--- Inputs: now; per lease the values of an outcome, see settle.lua.
--- Returns: how many were ended; one that was extended, ended or changed since it was read is left for the next sweep.
+-- Purpose: end expired leases as the core decided; the write half of a sweep.
+-- Inputs: now; for each lease the values of an outcome, see settle.lua.
+-- Returns: the number of leases ended; a lease that was extended, ended or changed since it was read is left for the
+--   next sweep.
 -- Parts: records traits running effects queues endings breakers work outcomes
 local ended_leases = 0
 for i = 2, #ARGV, VALUES do

@@ -1,8 +1,8 @@
--- Purpose: write jobs as another store has dumped them.
+-- Purpose: write jobs dumped from another store.
 -- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end
---   or '', the number of automatic requeues, the number of history entries, and these. Errors and results have a '=' in
---   front, because they may be empty texts.
--- Returns: how many were written; a job whose key exists is left as it is.
+--   or '', the number of automatic requeues, the number of history entries, and these. Errors and results are
+--   prefixed with '=', because they can be empty strings.
+-- Returns: the number of jobs written; existing jobs are left unchanged.
 -- Parts: records traits running effects queues
 local function register_queue(queue)
   local type, group = type_of(queue), string.match(queue, '\31(.*)$')
@@ -27,7 +27,7 @@ local function index_job(id, state, r, till)
     if r.expires ~= '' then call('ZADD', EXPIRY, r.expires, id) end
   else
     has_finished = true
-    -- By instant, because jobs are loaded in another order than they finished in; see retain_loaded.
+    -- By time, because jobs are not loaded in the order in which they finished; see retain_loaded.
     local kept = r.state == 'f' and 'f' or 'c'
     call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
     if r.state == 'f' then

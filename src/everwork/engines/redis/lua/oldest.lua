@@ -1,8 +1,8 @@
--- Purpose: since when the longest waiting due job of each type and group waits; a bounded number of types.
+-- Purpose: for each type and group, when its longest-waiting due job became due; a bounded number of types.
 -- Inputs: now; the type to continue after, '' for the first.
 -- Returns: the type to continue after, '' at the end; then per queue with due jobs its name and run_at, flat.
 -- Parts: records traits running effects queues
--- The most lanes and priorities to scan: of one queue; of one call, which then ends with its type.
+-- The maximum number of lanes and priorities to scan: per queue, and per call, which then ends after the current type.
 local LOOK_MAX, ENOUGH = @OLDEST_SCAN_MAX@, 2 * @OLDEST_SCAN_MAX@
 local scanned = 0
 
@@ -10,7 +10,8 @@ local function head_of(key, from) -- The lowest score of a set.
   return tonumber(call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
--- The smallest run_at of a lane, each priority starting with its own; not one ahead of now, as after a clock set back.
+-- The lowest run_at of a lane, from the first job of each priority; never in the future, which can happen after the
+-- clock was set back.
 local function oldest_in(key, left)
   local oldest, score = nil, head_of(key, '-inf')
   while score and left > 0 do
@@ -23,7 +24,7 @@ local function oldest_in(key, left)
   return oldest
 end
 
-local function oldest_of(queue) -- Including lanes at their limit, and due jobs that are not promoted yet.
+local function oldest_of(queue) -- Includes lanes at their limit, and due jobs that are not promoted yet.
   local oldest, last = head_of(future_key(queue), '-inf'), scanned + LOOK_MAX
   if oldest and oldest > now then oldest = nil end
   for _, lanes in ipairs({lanes_key(queue), full_key(queue)}) do

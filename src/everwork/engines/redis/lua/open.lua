@@ -1,6 +1,6 @@
--- Purpose: read the store's version, or create the store; safe when several processes start concurrently.
+-- Purpose: read the store's version, or create the store; safe if several processes start concurrently.
 -- Inputs: now; the version of this program; '1' to create a store if there is none.
--- Returns: the version found, or written; the numbers of the last wake-ups for work and for finished jobs. Nothing if
+-- Returns: the version found or written; the numbers of the last wake-ups for work and for finished jobs. Nothing if
 --   there is no store.
 -- Parts: records
 local version = call('GET', P .. ':version')

@@ -1,10 +1,10 @@
--- Purpose: take back expired leases, as long as no other attempt has started, and undo what their expiry counted;
---   extend those that hold.
+-- Purpose: restore expired leases for which no other attempt has started, and undo what their expiry counted; extend
+--   leases that are still held.
 -- Inputs: now; lease_ms; per lease id, attempt. Returns: the letters of check.lua.
 -- Parts: records traits running effects queues endings work leases
 local till = fmt('%.0f', now + tonumber(ARGV[2]))
 
-local function restore_error(id) -- That of the attempt before.
+local function restore_error(id) -- The previous attempt's.
   local entries = call('LRANGE', P .. ':h:' .. id, 0, -1)
   for i = #entries, 1, -1 do
     local kind, error = string.match(entries[i], '^%d+\n(%a+)\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')
@@ -14,7 +14,7 @@ local function restore_error(id) -- That of the attempt before.
   drop(ERRORS, id)
 end
 
-local function forget_requeue(id, attempt) -- That which followed the lapse.
+local function forget_requeue(id, attempt) -- The requeue that followed the expiry.
   local key = P .. ':h:' .. id
   local last = call('LINDEX', key, -1)
   local note = last and string.match(last, '^' .. attempt .. '\nrequeue\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')
@@ -23,13 +23,13 @@ local function forget_requeue(id, attempt) -- That which followed the lapse.
   if note == 'automatic' then put(REQUEUE_ROUNDS, id, call('HGET', REQUEUE_ROUNDS .. sub(id, 1, 13), id) - 1) end
 end
 
-local function less(key, field, by) -- Takes from a sum; one of an hour that is forgotten stays so.
+local function less(key, field, by) -- Subtracts from a sum, unless its hour has been deleted.
   if by > 0 and call('HEXISTS', key, field) == 1 and call('HINCRBY', key, field, fmt('%.0f', -by)) == 0 then
     call('HDEL', key, field)
   end
 end
 
-local function uncount(r, at_ms, activated, retry_at, worker, due) -- What add_failure has added.
+local function uncount(r, at_ms, activated, retry_at, worker, due) -- Undoes add_failure.
   local hour, type = fmt('%.0f', math.floor(at_ms / 3600000)), trait_for(r.queue).type
   local waited = math.max(0, activated - due)
   local sums, whose = P .. ':w:' .. hour, '\n' .. type .. '\n' .. worker

@@ -1,7 +1,7 @@
 -- Purpose: types with their pauses, policies and breakers, groups, entries, turns, marks of triggers.
 -- Inputs: now; the name of an action; its arguments. Returns: see each action.
 -- Parts: records traits running effects breakers queues endings removal entries policies recount upkeep marks switch
-local ENTRIES_BYTES = 4000000 -- Of one call: the server serves no other client meanwhile.
+local ENTRIES_BYTES = 4000000 -- Limits of one call: the server serves no other client in the meantime.
 
 local function register_type(type)
   local t = trait_of(type)
@@ -72,7 +72,7 @@ function act.set_policy(type, policy, max_attempts, rules)
   return act.count_on()
 end
 
-function act.count_on() -- 1 if there is more: a new limit holds for sure only once all running jobs are counted.
+function act.count_on() -- Returns 1 if there is more: a new limit is guaranteed only once all running jobs are counted.
   return recount_some() and 1 or 0
 end
 
@@ -87,7 +87,7 @@ function act.add_group(type, name)
   call('HSET', t.key, 'groups', table.concat(groups, '\31'))
 end
 
--- Cancels at most `limit` pending jobs of the group: how many; nothing if there is no such group.
+-- Cancels at most `limit` pending jobs of the group; returns how many, or nothing if the group does not exist.
 function act.drop_group(type, name, limit)
   local groups, queue = {}, type .. '\31' .. name
   local is_known = call('SISMEMBER', P .. ':dropped', queue) == 1
@@ -110,12 +110,12 @@ function act.types() -- now; then per type its name, a flat list of its fields, 
   return out
 end
 
-function act.register(name, ttl_ms, body) -- name: kind and name in one text; ttl_ms: '' for none.
+function act.register(name, ttl_ms, body) -- name: kind and name in one string; ttl_ms: '' for none.
   local till = ttl_ms == '' and '' or fmt('%.0f', now + tonumber(ttl_ms))
   put_entry(name, till, body)
 end
 
-function act.unregister(name) -- 1 if the entry was there and had not expired.
+function act.unregister(name) -- 1 if the entry existed and had not expired.
   local entry = call('HGET', ENTRIES, name)
   if not entry then return 0 end
   forget_entry(name)
@@ -134,14 +134,15 @@ function act.index() -- Sorts entries that were written by a version without the
 end
 
 -- prefix: of a kind's names, '' for all; last_name: the name to continue after, '' for the first.
--- Returns the name to continue after, '' at the end; then flat: kind and name in one text, expiry and body in another.
+-- Returns the name to continue after, '' at the end; then flat: kind and name in one string, expiry and body in
+-- another.
 function act.registered(prefix, last_name)
   local from = last_name ~= '' and '(' .. last_name or '[' .. prefix
   local to = prefix ~= '' and '(' .. prefix .. '\255' or '+'
   return entries_of(call('ZRANGEBYLEX', ENTRY_NAMES, from, to, 'LIMIT', 0, CHUNK), CHUNK)
 end
 
-function act.last_registered(prefix, below, limit) -- Those below a name, highest first; returns what registered does.
+function act.last_registered(prefix, below, limit) -- Below a name, highest first; returns the same as registered.
   local most = math.min(tonumber(limit), CHUNK)
   return entries_of(call('ZREVRANGEBYLEX', ENTRY_NAMES, '(' .. below, '[' .. prefix, 'LIMIT', 0, most), most)
 end
@@ -167,7 +168,7 @@ function act.subscribe(type, worker) -- The worker's group.
   return ''
 end
 
--- Of all arguments: now; then per trigger when it began and the last point that has passed.
+-- For all arguments: now; then for each trigger when it started and the last scheduled time that has passed.
 function act.trigger_marks()
   local out = {NOW}
   for i = 3, #ARGV do

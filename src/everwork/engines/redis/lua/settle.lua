@@ -1,17 +1,18 @@
 -- Purpose: end attempts: completions and releases by guard alone, failures as the core has decided; then create the
---   jobs that completions carry, then serve demands. All of it or, if a job has changed since its decision, nothing.
+--   jobs attached to completions, then lease jobs for demands. All or nothing: nothing if a job has changed since its
+--   decision.
 -- Inputs: now; segments, then per segment (no job twice in one):
 --     'complete', n, n ids, n attempts, results, and per result its number in the segment and its text; or
 --     'other', n, and per outcome id, attempt, verdict, guard, delay, max, kind, error, code, variables, '1' if the
 --     breaker counts it, the name under which its failure is measured, traceback or '';
---   '1' and jobs (see parts/intake.lua; their owners are the numbers of their completions, from 1 on) or '0';
+--   '1' and jobs (see parts/intake.lua; an owner is the number of a completion, starting at 1) or '0';
 --   '1' and claims (see parts/claim.lua) or '0'.
 --   attempt 0: checked by state only. verdict: retry, fail, release, '' if the job was not processing when it was read.
 --   guard: attempt, attempts, max as they were read ('' for none). variables: a payload without rare values, or '' to
 --   keep them.
--- Returns: 'again' if a job has changed since its decision; else {refused, leased, now}. refused: per refused outcome
---   its number over all segments, from 1 on, and '' for no such job, or its state, latest attempt, and how the named
---   attempt ended. leased: false, or the reply of parts/claim.lua.
+-- Returns: 'again' if a job has changed since its decision; otherwise {refused, leased, now}. refused: per refused
+--   outcome its number over all segments, from 1 on, and '' for no such job, or its state, latest attempt, and how
+--   the named attempt ended. leased: false, or the reply of parts/claim.lua.
 -- Parts: records traits running effects queues endings intake claim breakers work outcomes
 local segments = tonumber(ARGV[2])
 if not decisions_fit(3, segments) then return 'again' end

@@ -3,8 +3,8 @@
 -- Inputs: now; holder; turn_ms; for how long completed and cancelled jobs, and failed jobs, are kept (ms); hours of
 --   statistics kept.
 -- Returns: if there are expired leases, a list with id, state, own policy or '' and number of the type's policy of
---   each, and a list of these policies; nothing else was done; the script is called again when they end. Otherwise
---   an empty list, how many jobs expired, were requeued, were deleted, and '1' if there is more to do.
+--   each, and a list of these policies; nothing else was done, and the script is called again once they are ended.
+--   Otherwise an empty list, how many jobs expired, were requeued, were deleted, and '1' if there is more to do.
 -- Parts: records traits running effects queues endings removal entries policies recount upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed, policies} end
@@ -16,7 +16,7 @@ local has_turn, is_new = holds_turn(ARGV[2], tonumber(ARGV[3]))
 if has_turn then
   local more_running, more_unplaced, more_dead = recount(is_new), index_finished_jobs(), nil
   requeued, more_dead = requeue_dead_letters()
-  -- Failed jobs are deleted only when none of them may still be requeued automatically.
+  -- Failed jobs are deleted only once none of them can be requeued automatically.
   deleted = retain_all({c = tonumber(ARGV[4]), f = not more_unplaced and not more_dead and tonumber(ARGV[5]) or nil})
   local more_hours, more_failures = forget_hour(tonumber(ARGV[6])), index_failures()
   has_more = has_more or more_failures or more_running or more_unplaced or more_dead or more_hours or scanned >= STEP

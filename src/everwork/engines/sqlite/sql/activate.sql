@@ -1,4 +1,4 @@
--- Purpose: promote due jobs and lease the first jobs of each lane in the order of G9.
+-- Purpose: promote due jobs and lease the first jobs of each lane in claim order (guarantee G9).
 -- Inputs: type, group, limits, instants. Returns: the rows of leased jobs. urgency is the negated priority.
 
 -- name: read_queue
@@ -8,7 +8,7 @@ FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type
 WHERE q.type = ? AND q.grp = ? AND q.dropped = 0;
 
 -- name: read_bounds
--- Only of queues that have limits: few do, and a claim must be fast.
+-- Only for queues with limits: few have them, and a claim must be fast.
 SELECT t.max_running, t.lane_max_running, q.running, t.rate_jobs, t.rate_ms, q.rate_since_ms, q.rate_taken,
   t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
 FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type

@@ -1,5 +1,6 @@
--- Purpose: which leases still hold.
--- Inputs: a JSON object {"key": attempt, ...}. Returns: keys held; keys cancelled after that very attempt began.
+-- Purpose: find out which leases are still held.
+-- Inputs: a JSON object {"key": attempt, ...}. Returns: keys of held leases; keys of jobs cancelled during that
+--   attempt.
 
 -- name: held
 SELECT l.key, l.attempt

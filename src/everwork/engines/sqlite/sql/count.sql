@@ -1,4 +1,4 @@
--- Purpose: how many jobs are in which state.
+-- Purpose: count jobs by state.
 -- Inputs: none. Returns: tenant, type, group, state, jobs; folded counts and deltas summed in one snapshot.
 
 -- name: count

@@ -1,6 +1,6 @@
--- Purpose: delete finished jobs with all that belongs to them.
--- Inputs: a JSON array of keys, all of them finished. Returns: nothing.
--- The finished rows are deleted by delete_finished in shared.sql.
+-- Purpose: delete finished jobs with everything that belongs to them.
+-- Inputs: a JSON array of keys, all of them finished. Returns: nothing. The finished rows are deleted by
+--   delete_finished in shared.sql.
 
 -- name: dedupe
 DELETE FROM ew_dedupe WHERE (type, tenant, dedupe_key, key) IN (

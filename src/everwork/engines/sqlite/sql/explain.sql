@@ -1,6 +1,7 @@
--- Purpose: why a job is not running.
+-- Purpose: explain why a job is not running.
 -- Inputs: key, now.
--- Returns: pause, limits and breaker of the type, when it was last requested, and how many jobs are ahead in the lane.
+-- Returns: the type's pause, limits and breaker, when a worker last polled for it, and the number of jobs ahead in
+--   the lane.
 
 -- name: type
 SELECT t.name, q.grp, t.policy, t.paused, q.asked_at_ms, q.running,

@@ -1,5 +1,5 @@
 -- Purpose: extend live leases.
--- Inputs: a JSON object {"key": attempt, ...}, the new deadline. Returns: the keys whose lease holds.
+-- Inputs: a JSON object {"key": attempt, ...}, the new deadline. Returns: the keys whose leases are held.
 
 -- name: extend
 UPDATE ew_leased SET lease_until_ms = ?2 WHERE key IN (

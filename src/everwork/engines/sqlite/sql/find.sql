@@ -1,6 +1,6 @@
 -- Purpose: keys that may match a filter, newest first or in another order.
--- Inputs: queue, cursor (keys below it, or an instant and a key), limit. Returns: keys, in another order with their
---   instants; the jobs are then read by get.sql and matched.
+-- Inputs: queue, cursor (keys below it, or an instant and a key), limit. Returns: keys, and in orders other than
+--   newest first also their times; get.sql then reads the jobs, which are matched in Python.
 
 -- name: all
 SELECT key FROM ew_job WHERE key < ? ORDER BY key DESC LIMIT ?;
@@ -52,8 +52,8 @@ ORDER BY run_at_ms, key LIMIT ?4;
 SELECT id, type, grp FROM ew_queue;
 
 -- name: of_job
--- Those of the keys (?1, as JSON) whose jobs have one of the tenants (?2, as JSON), the correlation id (?3), the
--- dedupe key (?4), and were created from ?5 to before ?6. ?7: the default tenant.
+-- The keys among ?1 (JSON) whose jobs have one of the tenants (?2, JSON), the correlation id (?3) and the dedupe key
+-- (?4), and were created at or after ?5 and before ?6. ?7: the default tenant.
 SELECT j.key FROM json_each(?1) k
 CROSS JOIN ew_job j ON j.key = k.value
 WHERE (?3 IS NULL OR j.correlation_id = ?3) AND (?4 IS NULL OR j.dedupe_key = ?4)
@@ -63,7 +63,7 @@ WHERE (?3 IS NULL OR j.correlation_id = ?3) AND (?4 IS NULL OR j.dedupe_key = ?4
       IN (SELECT value FROM json_each(?2)));
 
 -- name: of_variables
--- Of the keys (?1, as JSON): how many bytes the variables have, and whether they contain the text (?2).
+-- For each key (?1, JSON): the size of the variables in bytes, and whether they contain the text (?2).
 SELECT j.key, length(CAST(j.variables AS BLOB)), instr(j.variables, ?2) > 0 FROM json_each(?1) k
 CROSS JOIN ew_job j ON j.key = k.value;
 

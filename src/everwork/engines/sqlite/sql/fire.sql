@@ -1,5 +1,6 @@
--- Purpose: pass scheduled times of triggers, each once; their jobs are created in the same transaction, see create.sql.
--- Inputs: the marks after these points. Returns: nothing.
+-- Purpose: mark scheduled times of triggers as passed, each exactly once; create.sql creates their jobs in the same
+--   transaction.
+-- Inputs: the new marks. Returns: nothing.
 
 -- name: put_mark
 INSERT INTO ew_registry (kind, name, body) VALUES ('trigger-mark', ?, ?)

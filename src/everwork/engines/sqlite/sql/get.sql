@@ -20,7 +20,7 @@ LEFT JOIN ew_future u ON u.queue = j.queue AND u.run_at_ms = COALESCE(v.run_at_m
 WHERE j.key = ?;
 
 -- name: job
--- First what job_from of engines/rules.py takes, in its order.
+-- The first columns are the arguments of job_from in engines/rules.py, in the same order.
 SELECT j.key, q.type, q.grp,
   CASE WHEN f.key IS NOT NULL THEN f.state WHEN l.key IS NOT NULL THEN 2 ELSE 1 END,
   j.variables, j.headers, s.body, COALESCE(v.priority, j.priority),

@@ -1,6 +1,6 @@
 -- Purpose: insert jobs that another store has dumped, with their keys.
--- Inputs: rows built from JobRecord. Returns: the keys that exist already.
--- The other rows are written by statements of create.sql and shared.sql.
+-- Inputs: rows built from JobRecord. Returns: the keys that already exist. The other rows are written by statements
+--   of create.sql and shared.sql.
 
 -- name: existing
 SELECT j.key FROM json_each(?1) k CROSS JOIN ew_job j ON j.key = k.value;
@@ -12,7 +12,7 @@ UPDATE ew_seq SET last = max(last, ?);
 INSERT INTO ew_back (key, rounds) VALUES (?, ?);
 
 -- name: look_back
--- For a dead letter that failed before the last one that was checked: check again from there.
+-- If a dead letter failed before the last one checked, continue from it instead.
 UPDATE ew_queue SET back_at_ms = ?2 - 1, back_key = 0 WHERE id = ?1 AND back_at_ms >= ?2;
 
 -- name: insert_leased

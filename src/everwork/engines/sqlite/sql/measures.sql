@@ -9,7 +9,7 @@ GROUP BY m.hour, q.type, m.what
 ORDER BY m.hour, q.type, m.what;
 
 -- name: of_type
--- From hour to hour, without reading the other types.
+-- Seeks from hour to hour, without reading other types.
 WITH RECURSIVE h (hour) AS (
   SELECT min(hour) FROM ew_measure WHERE hour > ?1 AND hour <= ?2
   UNION ALL

@@ -1,4 +1,4 @@
--- Purpose: find since when work waits, from one lane and priority to the next, not from job to job.
+-- Purpose: find the oldest due job, seeking from one lane and priority to the next instead of reading every job.
 -- Inputs: a queue, the lane and urgency to continue after, instants. Returns: see each statement.
 
 -- name: queues
@@ -8,8 +8,8 @@ SELECT id, type, grp FROM ew_queue WHERE dropped = 0 ORDER BY type, grp;
 SELECT lane, urgency, run_at_ms FROM ew_ready WHERE queue = ? ORDER BY lane, urgency, run_at_ms LIMIT 1;
 
 -- name: next_ready
--- The first job of the next priority, of the same lane or of another. The last number is higher than every instant:
--- without it, SQLite would seek the first job of this priority and walk over all the others.
+-- The first job of the next priority, in the same lane or the next. The last number is greater than any timestamp;
+-- without it, SQLite would seek to the first job of this priority and scan the others.
 SELECT lane, urgency, run_at_ms FROM ew_ready WHERE queue = ? AND (lane, urgency, run_at_ms) > (?, ?, ?)
 ORDER BY lane, urgency, run_at_ms LIMIT 1;
 

@@ -1,5 +1,5 @@
--- Purpose: take back expired leases, as long as no other attempt has started, and undo what their expiry counted.
--- Inputs: key and attempt; or the hour and queue that counted it. Returns: what the history records of it.
+-- Purpose: restore expired leases for which no other attempt has started, and undo what their expiry counted.
+-- Inputs: key and attempt; or the hour and queue that counted it. Returns: its entry in the history.
 
 -- name: lapse
 SELECT worker, activated_at_ms, at_ms, retry_at_ms, due_at_ms, attempts
@@ -11,7 +11,7 @@ UPDATE ew_back SET rounds = rounds - 1 WHERE key = ?1
   AND EXISTS (SELECT 1 FROM ew_history WHERE key = ?1 AND attempt = ?2 AND step = 1 AND error = ?3);
 
 -- name: forget_lapse
--- And the requeue that followed it.
+-- Also deletes the requeue that followed it.
 DELETE FROM ew_history WHERE key = ? AND attempt = ?;
 
 -- name: insert_leased

@@ -2,7 +2,7 @@
 -- Inputs: queues and their limits. Returns: queues whose stored counts are wrong.
 
 -- name: miscounted
--- A lane without limit key has no count. One that is open without work is no error: the next claim closes it.
+-- A lane without a limit key has no count. An open lane without work is not an error: the next claim closes it.
 WITH RECURSIVE
 limited AS MATERIALIZED (
   SELECT q.id, q.solo, q.fair, q.running, t.name, t.max_running AS most, t.lane_max_running AS lane_most
@@ -41,7 +41,7 @@ wrong AS (
 SELECT id, solo, name, most, lane_most FROM limited WHERE id IN (SELECT id FROM wrong);
 
 -- name: name_lanes
--- Every lane with ready work gets a row; from lane to lane, not from job to job.
+-- Every lane with ready work gets a row; seeks from lane to lane instead of reading every job.
 WITH RECURSIVE ready AS (
   SELECT min(lane) AS lane FROM ew_ready WHERE queue = ?1
   UNION ALL
@@ -66,6 +66,6 @@ SELECT lane, count(*) FROM ew_leased WHERE queue = ? GROUP BY lane;
 INSERT INTO ew_lane (queue, lane, open, busy) VALUES (?1, ?2, 0, ?3) ON CONFLICT DO UPDATE SET busy = ?3;
 
 -- name: open_lanes
--- ?2: how many may run in a lane.
+-- ?2: how many jobs may run in a lane.
 UPDATE ew_lane SET open = 1 - open WHERE queue = ?1 AND open <> (busy < ?2
   AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ew_lane.queue AND r.lane = ew_lane.lane));

@@ -17,11 +17,11 @@ SELECT id, solo FROM ew_queue WHERE type = ?;
 SELECT max_running, lane_max_running, back_ms, back_rounds FROM ew_type WHERE name = ?;
 
 -- name: look_back
--- Dead letters that the old policy kept may be requeued by the new one.
+-- The new policy may requeue dead letters that the old one kept.
 UPDATE ew_queue SET back_at_ms = 0, back_key = 0 WHERE type = ?;
 
 -- name: drop_queue
--- The row is kept for its finished jobs; no jobs are created for it any more.
+-- The row is kept for its finished jobs; no new jobs are created for it.
 UPDATE ew_queue SET dropped = 1 WHERE id = ?;
 
 -- name: read_group

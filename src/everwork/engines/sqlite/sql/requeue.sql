@@ -1,6 +1,6 @@
--- Purpose: make dead letters pending again, or let jobs that wait for a retry start afresh.
--- Inputs: keys. Returns: the max_attempts that the job was created with; whether a pending job was tried since its
---   creation or its last requeue.
+-- Purpose: requeue dead letters, or reset jobs that are waiting for a retry.
+-- Inputs: keys. Returns: the max_attempts that the job was created with; whether a pending job had an attempt since
+--   its creation or last requeue.
 
 -- name: created_with
 SELECT max_attempts FROM ew_job WHERE key = ?;

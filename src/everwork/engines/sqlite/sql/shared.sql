@@ -1,8 +1,8 @@
--- Purpose: what several operations read and write: types, queues, limits, breakers, lanes, counts, statistics, rows.
+-- Purpose: statements shared by several operations: types, queues, limits, breakers, lanes, counts, statistics, rows.
 -- Inputs and returns: see each statement.
 
 -- name: take_write_lock
--- Changes nothing; in a transaction that has read nothing yet, it waits for the lock, as BEGIN IMMEDIATE does.
+-- Changes nothing. As the first statement of a transaction, it waits for the write lock, like BEGIN IMMEDIATE.
 UPDATE ew_seq SET last = last WHERE 0;
 
 -- name: read_type
@@ -12,7 +12,7 @@ SELECT policy FROM ew_type WHERE name = ?;
 INSERT INTO ew_type (name) VALUES (?) ON CONFLICT DO NOTHING;
 
 -- name: make_queue
--- A queue whose lanes are limited must visit them in turn.
+-- If a queue's lanes are limited, they take turns.
 INSERT INTO ew_queue (type, grp, fair)
 SELECT name, ?2, lane_max_running IS NOT NULL FROM ew_type WHERE name = ?1
 ON CONFLICT DO UPDATE SET dropped = 0;
@@ -30,7 +30,7 @@ UPDATE ew_queue SET solo = ? WHERE id = ?;
 UPDATE ew_queue SET fair = 1 WHERE id = ?;
 
 -- name: open_lane
--- Writes nothing when the lane is open already, or at its limit. Lanes are served longest unserved first.
+-- Writes nothing if the lane is already open or at its limit. The least recently served lane comes first.
 INSERT INTO ew_lane (queue, lane) VALUES (?, ?)
 ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0 AND (busy = 0 OR busy < (
   SELECT t.lane_max_running FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = ew_lane.queue));
@@ -113,7 +113,7 @@ UPDATE ew_lane SET open = 1 WHERE queue = ?1 AND lane = ?2 AND open = 0 AND busy
   AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ?1 AND r.lane = ?2);
 
 -- name: less_busy
--- Keeps the lane open or closed: its index is not written.
+-- Leaves the lane open or closed, so its index is not written.
 UPDATE ew_lane SET busy = busy + ?3 WHERE queue = ?1 AND lane = ?2;
 
 -- name: more_busy

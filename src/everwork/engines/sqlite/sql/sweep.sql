@@ -1,4 +1,4 @@
--- Purpose: what one step of maintenance searches and does.
+-- Purpose: one step of maintenance.
 -- Inputs: instants and limits. Returns: candidates; settle, change and shared write.
 
 -- name: lapsed
@@ -8,7 +8,7 @@ SELECT key, attempt, worker FROM ew_leased WHERE lease_until_ms <= ? LIMIT ?;
 SELECT EXISTS (SELECT 1 FROM ew_expiry WHERE expires_at_ms <= ?);
 
 -- name: stranded
--- Pending jobs of groups that were dropped: no worker will ever request them.
+-- Pending jobs of dropped groups: no worker will ever poll for them.
 SELECT r.key FROM ew_queue q CROSS JOIN ew_ready r ON r.queue = q.id WHERE q.dropped = 1
 UNION ALL
 SELECT u.key FROM ew_queue q CROSS JOIN ew_future u ON u.queue = q.id WHERE q.dropped = 1 LIMIT ?;

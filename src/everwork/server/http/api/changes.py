@@ -90,7 +90,7 @@ async def reschedule(call: Call) -> Response:
     """Reschedule a pending job."""
     sent = await call.body()
     if (sent["run_at"] is None) == (sent["delay_ms"] is None):
-        raise InvalidInput("run_at", "or delay_ms must be given, but not both")
+        raise InvalidInput("run_at", "or delay_ms is required, but not both")
     await call.jobs.reschedule(call.key, run_at_ms=sent["run_at"], delay_ms=sent["delay_ms"])
     return await changed(call)
 
@@ -115,7 +115,7 @@ async def requeue_many(call: Call) -> Response:
     if not given:
         raise InvalidInput("all", 'must be true ({"all": true}) to requeue every dead letter; otherwise give a filter')
     if sent["all"] and len(given) > 1:
-        raise InvalidInput("all", "must not be given together with a filter")
+        raise InvalidInput("all", "cannot be combined with a filter")
     change = await call.jobs.requeue_matching(job_filter(sent), all=bool(sent["all"]))
     return json_response({"matched": change.matched, "changed": change.changed})
 

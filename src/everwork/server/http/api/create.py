@@ -107,9 +107,9 @@ def read_job(item: object, principal: Principal) -> NewJob:
 
 def _full_job(item: dict[str, Any], principal: Principal) -> NewJob:
     if "delay_ms" in item and "run_at" in item:
-        raise InvalidInput("delay_ms", "must not be given together with run_at; give one of them")
+        raise InvalidInput("delay_ms", "cannot be combined with run_at")
     if "type" not in item:
-        raise InvalidInput("type", "must be given")
+        raise InvalidInput("type", "is required")
     tenant = item.get("tenant")
     return wire_job(
         item["type"],
@@ -160,7 +160,7 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
         try:
             found = await _read(call, jobs[some], created[some])
         except EngineError:
-            break  # The jobs exist nevertheless.
+            break  # The jobs exist anyway.
         for job, one in zip(found, created[some], strict=True):
             is_full = chars >= RESPONSE_CHARS_MAX
             reports.append(created_key(one) if is_full else _created_job(job, one))

@@ -27,11 +27,11 @@ async def complete(call: Call) -> Response:
 
 
 async def fail(call: Call) -> Response:
-    """Fail an attempt; the type's policy decides what is not given."""
+    """Fail an attempt; the type's policy decides whatever the request leaves unset."""
     sent = await call.body()
     rule = next((name for name in ("by_policy", "strict") if sent[name]), None)
     if rule is not None and (sent["retries"], sent["backoff_ms"]) != (None, None):
-        raise InvalidInput(rule, "must not be given together with retries or backoff_ms")
+        raise InvalidInput(rule, "cannot be combined with retries or backoff_ms")
     default_ms = 0 if sent["retries"] is not None else None
     backoff_ms = default_ms if sent["backoff_ms"] is None else sent["backoff_ms"]
     outcome = Failed(call.key, sent["attempt"], sent["error_message"], sent["retries"], backoff_ms)
@@ -105,7 +105,7 @@ OPERATIONS: Final = (
                 Field(
                     "backoff_ms",
                     Integer(0, DELAY_MS_MAX),
-                    "Delay before the next attempt, in milliseconds. Default: 0 with `retries`, else by the policy.",
+                    "Delay before the next attempt, in milliseconds. Default: 0 with `retries`, or by policy.",
                 ),
                 Field(
                     "by_policy",

@@ -49,7 +49,7 @@ async def get_policy(call: Call) -> Response:
 
 
 async def put_policy(call: Call) -> Response:
-    """Replace the policy of a type; fields not given have their defaults."""
+    """Replace the policy of a type; unset fields use their defaults."""
     view = await call.admin.set_policy(call.path_param("type"), await call.sent_fields())
     return json_response(policy_report(call.path_param("type"), view))
 
@@ -70,7 +70,7 @@ async def delete_policy(call: Call) -> Response:
 
 
 async def open_breaker(call: Call) -> Response:
-    """Open the breaker of a type by hand."""
+    """Open the breaker of a type manually."""
     sent = await call.body()
     seconds = await call.admin.open_breaker(call.path_param("type"), sent["seconds"])
     return json_response({"type": call.path_param("type"), "seconds": seconds})

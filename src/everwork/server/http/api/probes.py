@@ -56,7 +56,7 @@ async def _sample(context: AppContext) -> FleetState | None:
 
 
 async def docs(call: Call) -> Response:  # noqa: ARG001 - every handler takes the call
-    """The API reference for people."""
+    """The API reference as a web page."""
     return Response(_PAGE, media_type="text/html", headers={"Content-Security-Policy": _POLICY})
 
 

@@ -70,7 +70,7 @@ _OF_NAME: Final[dict[str, Schema]] = {"priority": _WHOLE, "timeout_ms": {"type":
 
 
 def _properties(declared: type) -> dict[str, Any]:
-    """What JSON holds of the declared fields."""
+    """The declared fields as JSON."""
     return {field.json: _schema(field) for field in fields_of(declared)}
 
 

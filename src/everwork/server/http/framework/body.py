@@ -137,7 +137,7 @@ async def scan_json(raw: bytes) -> JsonScan:
     names = values = quotes = start = 0
     long_number: str | None = None
     while start < len(raw):
-        # A cut behind a comma splits neither a number nor an escape.
+        # A cut after a comma splits neither a number nor an escape sequence.
         end = raw.find(b",", start + CHUNK_BYTES) + 1 or len(raw)
         chunk = _without_escapes(raw[start:end])
         _check_size(values, quotes + chunk.count(b'"'))

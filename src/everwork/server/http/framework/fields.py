@@ -148,7 +148,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Traceback:
-    """The traceback of a failure, of any length, too."""
+    """The traceback of a failure, also of any length."""
 
     schema: Schema = field(default_factory=lambda: {"type": "string"})
 

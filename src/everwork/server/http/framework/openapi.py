@@ -33,7 +33,7 @@ SECTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "API keys": (r"/keys|/audit", "Create and revoke API keys; read the audit log."),
     "Server": (r"", "Health checks, metrics and this reference."),
 }
-"""What each section of the reference holds: the first whose pattern is found in the path of an operation."""
+"""The sections of the reference: an operation belongs to the first whose pattern matches its path."""
 _ORDER: Final = ("Jobs", *(name for name in SECTIONS if name != "Jobs"))
 _TITLE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TITLE_CHARS_MAX, "format": "text"}
 _PATH_FIELDS: Final[dict[str, Schema]] = {

@@ -238,7 +238,7 @@ def _parse(field: Field, texts: list[str] | None) -> Any:
 def _value(field: Field, value: object) -> Any:
     if value is None:
         if field.is_required:
-            raise InvalidInput(field.name, "must be given")
+            raise InvalidInput(field.name, "is required")
         return field.default
     return field.type.read(field.name, value)
 

@@ -89,7 +89,7 @@ class HttpServer:
             server.force_exit = True
             await _cancel_requests(server)
             await asyncio.wait([task], timeout=TICK_SECONDS)
-        await _cancel_requests(server)  # Requests that arrived while the server stopped.
+        await _cancel_requests(server)  # Requests that arrived while the server was stopping.
         self._server = self._task = None
 
     def _config(self) -> uvicorn.Config:

@@ -1,6 +1,6 @@
-"""Addresses of the dashboard: paths are named inside it, and get the prefix that it is reached under here.
+"""URLs of the dashboard: paths are relative to it, and get the prefix under which it is served.
 
-The server has it under `/ui`; an ASGI application that mounts it, under any path.
+The server uses `/ui`; an ASGI application can mount it under any path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
 
 
 class Prefix(NamedTuple):
-    """What the address of every page begins with: empty, or a path without a slash at its end."""
+    """The start of every page's URL: empty, or a path without a trailing slash."""
 
     path: str
     home: str
@@ -67,7 +67,7 @@ def prefix_of(scope: Scope) -> Prefix:
 
 @contextmanager
 def under(prefix: Prefix) -> Iterator[None]:
-    """Make addresses with this prefix meanwhile."""
+    """Use this prefix for addresses inside the context."""
     token = _current.set(prefix)
     try:
         yield

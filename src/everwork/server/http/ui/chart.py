@@ -24,7 +24,7 @@ ROUND_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 14_400
 """Possible grid lines of durations; shorter values are drawn on the lowest."""
 BAR_WIDTH_MAX: Final = 24.0
 POINTS_MIN: Final = 3
-"""Fewer points are no chart over time: their totals are drawn instead."""
+"""With fewer points, totals are drawn instead of a chart over time."""
 GAP_HEIGHT: Final = 5
 """The height of the strip that marks slots that were not counted."""
 NO_ATTEMPTS: Final = "No finished attempts in this time."
@@ -69,7 +69,7 @@ class Scale(Protocol):
 
 
 class Remarks(NamedTuple):
-    """What a chart says in words: the text instead of a chart without values, and a note beside the legend."""
+    """The texts of a chart: a placeholder if it has no values, and a note beside the legend."""
 
     empty: str = NO_ATTEMPTS
     note: str = ""
@@ -202,7 +202,7 @@ def _gaps(slots: Sequence[int], frame: Frame) -> Iterator[Markup]:
 
 
 def _line(one: Series, frame: Frame) -> Markup:
-    """The segments of a line; a single point is a level stroke across its slot, never a lone dot."""
+    """The segments of a line; a single point is drawn as a line across its slot, not as a dot."""
     drawn: list[str] = []
     for is_known, run in groupby(enumerate(one.values), lambda pair: pair[1] is not None):
         points = [(LEFT + (at + 0.5) * frame.width, frame.scale.y(value or 0)) for at, value in run if is_known]
@@ -237,7 +237,7 @@ def _totals(series: Sequence[Series], frame: Frame) -> Markup:
 
 
 def _empty(frame: Frame, gaps: Sequence[int]) -> Markup:
-    """Words instead of an empty chart: that nothing finished, and when there will be something."""
+    """The text shown instead of an empty chart."""
     more = f"Some of this time was {UNKNOWN}." if gaps else FILLS
     block = Markup('<div class="chart-empty"><p>{}</p><p class="quietly">{}</p></div>')
     return block.format(frame.remarks.empty, more)

@@ -100,7 +100,7 @@ class Dashboard:
         return render_live(view.template, {**self._layout(visit), **view.context, "flash": None})
 
     def redirect(self, request: Request, to: str, done: Done | None = None) -> Response:
-        """To another page, which shows the message of the action."""
+        """Redirect to another page, which shows the message of the action."""
         response = RedirectResponse(to, 303)
         if done is not None:
             self.visitors.set_flash(request, response, done)
@@ -250,7 +250,7 @@ def confirmation(visit: Visit) -> View:
 
 
 def detail_of(error: EverworkError | Refusal, unavailable: str = UNAVAILABLE) -> str:
-    """An error for people; `unavailable` instead of the engine's own message, which may name hosts."""
+    """An error message for the page; `unavailable` replaces the engine's own message, which may name hosts."""
     is_unavailable = isinstance(error, EverworkError) and wire(error).http == 503
     return unavailable if is_unavailable else in_json_words(str(error))
 

@@ -26,7 +26,7 @@ MINUTE_SLOTS: Final = 60
 PERCENTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 """The percentiles that are shown."""
 COST_SHARE_MAX: Final = 0.02
-"""The share of time that is spent on drawing the same charts at most: expensive ones are cached for longer."""
+"""The maximum share of time spent on drawing the same charts: expensive ones are cached for longer."""
 CACHE_SECONDS_MAX: Final = 60.0
 CACHED_CHARTS_MAX: Final = 50
 CACHED_TYPES_MAX: Final = 20
@@ -74,11 +74,11 @@ class Window(NamedTuple):
 
 
 WINDOWS: Final = (Window(10, 1, 5), Window(30, 2, 10), Window(MINUTE_SLOTS, 5, 15))
-"""Of the range of minutes: the shortest that has all counted minutes, so that a young store is not an empty hour."""
+"""The shortest range that includes all counted minutes, so that a new store does not show an empty hour."""
 
 
 class Point(NamedTuple):
-    """The attempts that finished in one slot; not known if no server was running to count them."""
+    """The attempts that finished in one slot; unknown if no server was running to count them."""
 
     start_ms: int
     work: Work
@@ -133,7 +133,7 @@ class HourlyCounts:
         oldest = self.now_ms // HOUR_MS - STATISTICS_KEEP_HOURS + 1
         self._first = max(oldest, self._first if is_known and self._first is not None else first)
         self._last = self.now_ms // HOUR_MS
-        # One hour more than needed, for another may have started since.
+        # One hour more than needed, because another may have started since.
         measures = await service.measures(min(new + 1, STATISTICS_KEEP_HOURS), self._type)
         kept = {hour: counts for hour, counts in self.counts.items() if self._first <= hour < first}
         # A month of many types is half a million rows: they must not block the event loop.
@@ -294,7 +294,7 @@ def _draw(range_: Range, points: Sequence[Point], steps: Sequence[Point], step: 
 
 
 def _remarks(range_: Range, points: Sequence[Point]) -> Remarks:
-    """The words of a chart; of a young store they say since when attempts are counted."""
+    """The texts of a chart; for a new store, they include since when attempts have been counted."""
     first = next((point for point in points if point.is_known), points[-1])
     if first is points[0]:
         return Remarks(f"No finished attempts in {range_.last}.")

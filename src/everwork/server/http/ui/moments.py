@@ -20,12 +20,12 @@ def utc_moment(name: str, text: str) -> int:
     if found is None:
         raise InvalidInput(name, f"{ALLOWED}, not {checks.shown(text)}")
     minute, seconds, zone = found.groups()
-    # A plus sign in an address that a person has typed arrives as a space.
+    # A plus sign in a URL that was typed by hand arrives as a space.
     return moment_ms(name, f"{minute}{seconds or ':00'}{(zone or 'Z').replace(' ', '+')}")
 
 
 def utc_iso(text: str) -> str:
-    """What was typed as an instant in UTC; empty if it is none."""
+    """The typed time in UTC; empty if it is not a time."""
     try:
         return utc_text(utc_moment("time", text))
     except InvalidInput:
@@ -33,7 +33,7 @@ def utc_iso(text: str) -> str:
 
 
 def utc_field(text: str) -> str:
-    """What was typed as the value of a datetime-local field, in UTC; unchanged if it is no time."""
+    """The typed time as the value of a datetime-local field, in UTC; unchanged if it is not a time."""
     try:
         moment = datetime.fromtimestamp(utc_moment("time", text) / 1000, UTC)
     except InvalidInput:

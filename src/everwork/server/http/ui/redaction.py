@@ -1,4 +1,4 @@
-"""Untrusted texts made safe to show: invisible characters are spelled out, secrets are masked."""
+"""Makes untrusted text safe to show: invisible characters are spelled out, secrets are masked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ END_CHARS_MIN: Final = 5
 INSIDE_CHARS_MIN: Final = 8
 """Listed names of at least this length match anywhere: `password` masks `dbpasswordhash`."""
 NAME_CHARS_MAX: Final = 200
-"""Of longer names only the end is checked."""
+"""For longer names, only the end is checked."""
 SHOWN_CHARS_MAX: Final = 20_000
 _HIDING: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _PLAIN: Final = re.compile(r"[\t\n\x20-\x7e]*")
@@ -87,7 +87,7 @@ class Masks:
         return self._may_hide(name) and self._known(name[-NAME_CHARS_MAX:])
 
     def _may_hide(self, text: str) -> bool:
-        """A quick check whether a text can contain a listed name, in a tenth of the time of the full one."""
+        """A quick check for whether a text can contain a listed name: ten times faster than the full check."""
         return bool(self._listed) and (
             not text.isascii() or bool(self._any_name.search(text.translate(_SQUEEZED).lower()))
         )
@@ -198,7 +198,7 @@ def _words(name: str) -> list[str]:
 
 
 SECRETS_MAX: Final = 1_000
-"""Of a job with more secrets no free text is shown: searching for all of them would block the server."""
+"""If a job has more secrets, none of its free text is shown: searching for all of them would block the server."""
 PAGE_WORK_MAX: Final = 50_000_000
 """Characters times secrets: the search takes about a twentieth of a second."""
 FILE_WORK_MAX: Final = 40 * PAGE_WORK_MAX
@@ -234,7 +234,7 @@ class RedactedJob:
 
     @property
     def editable(self) -> str | None:
-        """The variables as they are, indented; None if they are not shown so: secrets, or more than a page shows.
+        """The unmasked variables, indented; None if they contain secrets or are too long for a page.
 
         Invisible characters are escaped as JSON has them.
         """
@@ -249,7 +249,7 @@ class RedactedJob:
         return MASK if marked is None else self._unmarked(marked)
 
     def shows(self, query: JobFilter) -> bool:
-        """Whether the texts that a search has found are also in what is shown, not only in what is masked."""
+        """Whether the text that a search found is also visible, not only in masked values."""
         error, variables = query.error_text, query.variables_text
         is_error = error is None or error_matches(self.redact(self._job.last_error or ""), error)
         return is_error and (variables is None or variables in self._shown_variables)
@@ -286,7 +286,7 @@ class RedactedJob:
 
     @cached_property
     def _secrets(self) -> list[str]:
-        """The secrets, longest first, because one may contain another; cut off above the limit."""
+        """The secrets, longest first, because one may contain another; truncated at the limit."""
         found = (secret for value in self._values.values() for secret in self._masks.secrets_in(value))
         long: set[str] = set()
         for secret in found:
@@ -298,7 +298,7 @@ class RedactedJob:
 
 
 def only_shown(search: BulkFilter, masks: Masks) -> BulkFilter:
-    """The search without jobs of which only masked texts match."""
+    """The search without jobs that match only in masked text."""
     filter_ = search.filter
     if not masks or (filter_.error_text is None and filter_.variables_text is None):
         return search

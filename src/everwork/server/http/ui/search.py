@@ -41,7 +41,7 @@ class SearchForm:
 
 
 def read_search(read: ReadField, masks: Masks) -> SearchForm:
-    """Parse the search form; what is masked cannot be searched for."""
+    """Parse the search form; masked values cannot be searched for."""
     typed = {name: value for name in FIELDS if (value := read(name)) is not None}
     problems: dict[str, str] = {}
     found = {name: _checked(name, value, problems) for name, value in typed.items()}

@@ -50,7 +50,7 @@ class Visitors(ABC):
 
     @abstractmethod
     def remember(self, visit: Visit, response: Response) -> None:
-        """Set what the visitor's browser must send with its next form."""
+        """Set the cookie that the visitor's browser must send with its next form."""
 
     def set_session(self, request: Request, response: Response, session: Session) -> None:
         """Store a session's token in its cookie; an empty token expires the cookie."""
@@ -106,7 +106,7 @@ class LoggedInVisitors(Visitors):
         raise LoggedOut("the session has expired" if token else "not logged in")
 
     def viewer(self, request: Request) -> str:
-        """The session token that a request brings; empty without any."""
+        """The session token in a request; empty if there is none."""
         return request.cookies.get(_cookie(request), "")
 
     def remember(self, visit: Visit, response: Response) -> None:

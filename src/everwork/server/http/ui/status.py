@@ -10,7 +10,7 @@ from everwork.service.monitor.minutes import Span, Work
 
 ELEVATED_SHARE: Final = 0.1
 DEGRADED_SHARE: Final = 0.5
-"""Of the finished attempts: from this share of failed ones on, the status is no longer healthy."""
+"""At this share of failed attempts or more, the status is no longer healthy."""
 FEW_ATTEMPTS: Final = 20
 """Up to this number, failed attempts are counted, not given in percent."""
 LATE_MS: Final = 60_000
@@ -82,7 +82,7 @@ class Status(NamedTuple):
 
 
 def status_of(facts: Facts) -> Status:
-    """The status of a store; nothing looks good while something else is wrong."""
+    """The status of a store; it is never healthy while something else is wrong."""
     status = _work_status(facts)
     return status._replace(level=ATTENTION) if facts.has_problems and status.tone in ("good", "calm") else status
 

@@ -79,7 +79,7 @@ def timeline(
 
 
 def gist(error: str) -> str:
-    """The line that describes an error: of a traceback the last one, else the first."""
+    """The line that describes an error: the last line of a traceback, otherwise the first line."""
     lines = [line for line in error.splitlines() if line.strip()] or [""]
     return lines[-1] if lines[0].startswith(TRACEBACK) else lines[0]
 
@@ -94,7 +94,7 @@ def beginning(error: str) -> str:
 
 
 def _now(job: StoredJob, now_ms: int) -> list[TimelineEntry]:
-    """The entry of what is happening now, or next."""
+    """The entry for what is happening now or next."""
     if job.state is State.PROCESSING:
         title = f"Attempt {job.attempts} of {job.max_attempts} is running"
         return [TimelineEntry("now", "busy", title, job.activated_at_ms, worker=job.worker)]
@@ -167,7 +167,7 @@ def summary(job: StoredJob, why: Explanation, entries: Sequence[TimelineEntry], 
 
 
 def _end(job: StoredJob, entries: Sequence[TimelineEntry]) -> tuple[str, int | None]:
-    """Title and time of the job's end: from the history, if it has it."""
+    """Title and time of the job's end, from the history if possible."""
     if entries[0].at_ms is None or entries[0].at_ms < (job.finished_at_ms or 0):
         return job.state.label.capitalize(), job.finished_at_ms
     return entries[0].title, entries[0].at_ms
@@ -189,8 +189,8 @@ def _failure(entry: TimelineEntry) -> Failure:
 
 
 def _sentence(job: StoredJob, text: str) -> list[Piece]:
-    """The explanation as a sentence, without the state that the page shows anyway."""
-    known = f"it is {job.state.label} and "
+    """The explanation as a sentence, without the state, which the page already shows."""
+    known = f"{job.state.label} and "
     sentence = f"it {text.removeprefix(known)}" if text.startswith(known) else text
     return pieces(f"{sentence[:1].upper()}{sentence[1:]}.")
 

@@ -22,8 +22,9 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 
 
 class Visit(AuthorisedRequest):
-    """A visitor's request. `path` (inside the dashboard) and `query` are those of the page, also when it
-    is updated live."""
+    """A visitor's request. `path` (inside the dashboard) and `query` are those of the page, even when it is updated
+    live.
+    """
 
     def __init__(self, context: AppContext, request: Request, principal: Principal, session: Session) -> None:
         super().__init__(context, request, principal, is_person=True)
@@ -46,7 +47,7 @@ class Visit(AuthorisedRequest):
 
     @property
     def login_hint(self) -> str:
-        """More about how the visitor came in."""
+        """How the visitor logged in."""
         if self.is_by_link:
             return "This session started with a login link from the server and has all permissions"
         if self.principal is ANYBODY:
@@ -96,7 +97,7 @@ class Visit(AuthorisedRequest):
         """A form field that must not be empty."""
         value = self.optional(name)
         if value is None:
-            raise InvalidInput(name, "must be given")
+            raise InvalidInput(name, "is required")
         return value
 
     def optional(self, name: str) -> str | None:

@@ -2,9 +2,9 @@
 --   numbers.
 -- Inputs: records, traits, effects. settle_breakers() runs after all outcomes, so that completions count before
 --   failures, and before claims.
-local noted = {} -- By type: how many attempts ended; false for one whose breaker has nothing to count.
+local noted = {} -- By type: the number of ended attempts; false if its breaker has nothing to count.
 
-local function note_of(r) -- The note of the job's type, and the id of the probe if this may be its attempt.
+local function note_of(r) -- The counter of the job's type, and the id of the probe if this can be its attempt.
   local t = trait_for(r.queue)
   local note = noted[t.type]
   if note == nil then

@@ -1,5 +1,5 @@
--- Purpose: the ids of jobs in some states, newest first. Inputs: records.
--- The most live jobs that are sorted; with more of them the buckets are walked.
+-- Purpose: list the ids of jobs in given states, newest first. Inputs: records.
+-- The maximum number of live jobs to sort; above it, the buckets are scanned.
 local FEW = @LIST_SCAN_MAX@
 
 local function add_keys(queue, keys, futures)
@@ -42,7 +42,7 @@ local function live_ids(states, below, ids, due)
   end
   for _, key in ipairs(keys) do
     for _, id in ipairs(futures[key] and call('ZRANGEBYSCORE', key, '-inf', due) or call('ZRANGE', key, 0, -1)) do
-      if id < below then ids[#ids + 1] = id end -- The filler among the leases sorts after every id.
+      if id < below then ids[#ids + 1] = id end -- The placeholder among the leases sorts after every id.
     end
   end
   return true
@@ -54,7 +54,7 @@ local function cut(ids, step) -- The first ones, and the next cursor.
   return ids, ids[step]
 end
 
-local function by_index(below, step, states, due) -- Of scheduled jobs only those that run until `due`.
+local function by_index(below, step, states, due) -- Includes only scheduled jobs whose run_at is not after `due`.
   local ids = {}
   if not live_ids(states, below, ids, due) then return nil end
   for letter, key in pairs({f = FAILED, x = CANCELLED}) do
@@ -69,11 +69,11 @@ end
 
 local function by_walking(below, step)
   local ids, last = {}, '[' .. sub(below, 1, 13)
-  while #ids <= step do -- One more than needed, which shows that there are others.
+  while #ids <= step do -- One more than needed, to see whether there are more.
     local buckets = call('ZREVRANGEBYLEX', P .. ':buckets', last, '-', 'LIMIT', 0, 1)
     if not buckets[1] then return ids, '' end
     local found = call('HKEYS', STATES .. buckets[1])
-    table.sort(found) -- Ascending: a comparison function of our own would take several times as long.
+    table.sort(found) -- Ascending: a custom comparison function would take several times as long.
     for i = #found, 1, -1 do
       if found[i] < below then ids[#ids + 1] = found[i] end
     end

@@ -1,5 +1,6 @@
 -- Purpose: change jobs one by one. Inputs: records. act(id, record, r) returns accepted, repeated or wrong_state.
--- Returns: per id from ARGV[at] on: that verdict, the state it was found in, attempts, max; '' for no such job.
+-- Returns: for each id, starting at ARGV[at]: the verdict, the state before the change, attempts, max; '' if the job
+--   does not exist.
 local function change(at, act)
   local out = {}
   for i = at, #ARGV do

@@ -3,13 +3,13 @@
 --   claim type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker,
 --   limit, lease_ms.
 -- Returns: now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids,
---   heads, infos, payloads. The jobs are for its demands, in their order; an info is attempt, attempts, max, priority,
---   lane.
+--   heads, infos, payloads. The jobs are assigned to its demands in order; an info is attempt, attempts, max,
+--   priority, lane.
 local PROMOTE_MAX = @PROMOTE_MAX@
 
--- A tenant's lanes are found by walking over all of them. If several claims of a call are for the jobs of some tenants
--- only, the lanes of their queue are read once.
-local bound, indexed = {}, {} -- By queue: how many such claims there are; its lanes as they were read.
+-- A tenant's lanes are found by scanning all lanes. If several claims of a call are restricted to some tenants, the
+-- lanes of their queue are read only once.
+local bound, indexed = {}, {} -- By queue: the number of such claims; its lanes as read.
 
 local function promote(queue)
   local future = future_key(queue)
@@ -31,9 +31,9 @@ local function promote(queue)
   end
 end
 
-local function pop(queue, lane, n, ids) -- Appends up to n ids: how many, and whether the lane is empty now.
+local function pop(queue, lane, n, ids) -- Appends up to n ids; returns how many, and whether the lane is now empty.
   local ready = ready_key(queue, lane)
-  local got = call('ZRANGE', ready, 0, n) -- One more than n, to see whether any are left.
+  local got = call('ZRANGE', ready, 0, n) -- One more than n, to see whether there are more.
   local popped = #got
   local is_empty = popped <= n
   if is_empty then
@@ -87,7 +87,7 @@ local function lanes_of(queue, tenants, limit) -- Lanes with ready work, least r
   return names
 end
 
--- How many more jobs may start of each lane with a limit key.
+-- How many more jobs may start in each lane with a limit key.
 local function read_capacities(queue, names, limit, capacities)
   local unknown = {}
   for _, lane in ipairs(names) do
@@ -151,7 +151,7 @@ local function lease(ids, demands) -- Writes claimed jobs as leased; returns hea
   local runs = runs_of(ids)
   local records, payloads = fetch(STATES, ids, runs), fetch(PAYLOADS, ids, runs)
   local states, leases, heads, infos, followings, next_of = {}, {}, {}, {}, {}, nil
-  local at, last, worker, till = -2, 0, nil, nil -- Of the demand whose jobs are written, in `demands`; its last job.
+  local at, last, worker, till = -2, 0, nil, nil -- The current index in `demands`, and its last job.
   for i = 1, #ids do
     while i > last do
       at = at + 3
@@ -205,7 +205,7 @@ local function read_claims(at)
   return claims
 end
 
--- The traits of the type, unless there is no such group; stores the time of the demand.
+-- Returns the traits of the type, or nothing if the group does not exist; stores the time of the demand.
 local function demanded_type(request)
   local t, asked = trait_of(request.type), 'asked\n' .. request.group
   if not t.known then
@@ -224,14 +224,14 @@ local function demanded_type(request)
   return t
 end
 
--- The window of the rate, a new one if the last has ended: since when, how many started.
+-- The current rate window, or a new one if it has ended: its start, and how many jobs have started in it.
 local function window_of(t, group)
   local since, used = string.match(call('HGET', t.key, 'window\n' .. group) or '', '^(%d+) (%d+)$')
   if not since or math.abs(now - since) >= t.rate_ms then return now, 0 end
   return tonumber(since), tonumber(used)
 end
 
--- How many jobs may start now, and from when on more may if they only have to wait.
+-- How many jobs may start now, and when more may start if only time is holding them back.
 local function capacity_for(request, t)
   local capacity, till = request.limit, nil
   if t.paused then return 0 end
@@ -252,7 +252,7 @@ local function enter_window(t, group, started)
   call('HSET', t.key, 'window\n' .. group, fmt('%.0f %.0f', since, used + started))
 end
 
-local function start(request, t, capacity, out) -- Leases the jobs that may start: how many.
+local function start(request, t, capacity, out) -- Leases the jobs that may start; returns how many.
   promote(request.queue)
   if t.max_per_key then apply_running() end
   local ids = claim(request.queue, capacity, request.tenants, t.max_per_key)
@@ -292,7 +292,7 @@ local function activate(at)
   return out
 end
 
-local function answered(out) -- After finish(): the wake-ups of this script itself are not news to its caller.
+local function answered(out) -- After finish(): this script's own wake-ups must not wake its caller.
   out[3] = call('HGET', P .. ':bell', 'work') or '0'
   return out
 end

@@ -1,4 +1,4 @@
--- Purpose: what writing scripts collect and write at their end: counts, statistics, wake-ups, retention.
+-- Purpose: effects that scripts collect and write at their end: counts, statistics, wake-ups, retention.
 -- Inputs: records, traits, running. finish() must be the last write of a script.
 local counts, work, measured, woken, waiting, has_finished = {}, {}, {}, {}, {}, false
 local ended = {} -- The ids of finished jobs, by the name of the list that retention reads.
@@ -14,11 +14,11 @@ local function move_count(r, state, by)
   count(r, state, by)
 end
 
-local function wake(t) -- Wakes all who wait for jobs of a type.
+local function wake(t) -- Wakes every process that is waiting for jobs of a type.
   for _, queue in ipairs(queues_of(t)) do woken[queue] = true end
 end
 
--- The name of the list of finished jobs ('c' or 'f'): a type with a retention of its own has its own list.
+-- The name of the list of finished jobs ('c' or 'f'): a type with its own retention has its own list.
 local function kept_as(t, kept)
   return t['keep_' .. kept] and kept .. ':' .. t.type or kept
 end
@@ -30,7 +30,7 @@ local function ended_as(r, kept)
   return list
 end
 
-local function schedule_requeue(id, r, kind, finished) -- Of a dead letter, if its type's policy says so.
+local function schedule_requeue(id, r, kind, finished) -- For a dead letter, if its type's policy requeues it.
   local t = trait_for(r.queue)
   if t.requeue_ms and kind ~= 'reject' then call('ZADD', P .. ':again:' .. t.type, finished, id) end
 end
@@ -46,7 +46,7 @@ local function unschedule_requeue(id, r)
   if t.requeue_ms then call('ZREM', P .. ':again:' .. t.type, id) end
 end
 
--- Only waiters are notified: a process that got fewer jobs than it demanded has left a flag.
+-- Only waiting processes are notified: a process that got fewer jobs than it requested has left a flag.
 local function notify(field, channel, message)
   if call('HDEL', P .. ':bell', field) == 1 then redis.pcall('PUBLISH', P .. channel, message) end
 end
@@ -91,6 +91,6 @@ local function finish()
     call('HINCRBY', P .. ':bell', 'done', 1)
     notify('d', ':done', '')
   end
-  -- Last, so that no process is woken by what its own call has just returned.
+  -- Last, so that no process is woken by jobs that its own call has just returned.
   for queue in pairs(waiting) do call('HSETNX', P .. ':bell', 'w' .. queue, 1) end
 end

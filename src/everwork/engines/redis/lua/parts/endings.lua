@@ -16,15 +16,15 @@ local function past_end(id, attempt) -- How an attempt ended; nil if it is not i
   end
 end
 
-local function lapse_of(id, attempt) -- The entry of the history that says so, if the attempt's lease has lapsed.
+local function lapse_of(id, attempt) -- The history entry of the attempt's lease expiry, if it expired.
   for _, entry in ipairs(call('LRANGE', P .. ':h:' .. id, 0, -1)) do
     if string.match(entry, '^(%d+)\nlapse\n') == attempt then return entry end
   end
 end
 
--- An expired lease is noted with what reclaim.lua needs to undo it, behind its error: since when the job had been due,
--- and its attempts. Entries that another store or version has written end with their error. Of other ends it is the
--- traceback that follows the error, if there is one.
+-- An expired lease is recorded with what reclaim.lua needs to undo it, after its error: when the job became due, and
+-- its attempts. Entries written by another store or version end with their error. For other outcomes, the error is
+-- followed by the traceback, if there is one.
 local function lapse_text(error, due, attempts) return error .. '\0' .. fmt('%.0f', due) .. ' ' .. attempts end
 
 local function lapse_parts(text)
@@ -32,7 +32,7 @@ local function lapse_parts(text)
   return error or text, tonumber(due), tonumber(attempts)
 end
 
-local function set_variables(id, given) -- The rare values, in the first line of the payload, stay.
+local function set_variables(id, given) -- Keeps the rare values in the first line of the payload.
   local rare = string.match(call('HGET', PAYLOADS .. sub(id, 1, 13), id), '^%[[^\n]*\n')
   if rare then given = rare .. (string.match(given, '^%[[^\n]*\n(.*)$') or given) end
   put(PAYLOADS, id, given)
@@ -61,14 +61,14 @@ local function cancel_pending(ids, kind, reason)
 end
 
 local STEP = @SWEEP_STEP_MAX@
-local function expire() -- Cancels expired pending jobs: how many, and whether there may be more.
+local function expire() -- Cancels expired pending jobs; returns how many, and whether there may be more.
   local due = call('ZRANGEBYSCORE', EXPIRY, '-inf', NOW, 'LIMIT', 0, STEP)
   if #due == 0 then return 0, false end
   call('ZREMRANGEBYRANK', EXPIRY, 0, #due - 1)
   return cancel_pending(due, 'expire', 'expired'), #due == STEP
 end
 
--- With its attempts from 0 on, from `run_at` on; its error is cleared, its history records the requeue.
+-- Resets attempts to 0, due at `run_at`; clears the error and records the requeue in the history.
 local function enter_again(id, record, r, run_at, max, error)
   put(STATES, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
   drop(ERRORS, id)

@@ -1,5 +1,5 @@
--- Purpose: the entries of the registry: a hash by kind and name in one text; a sorted set of these texts keeps their
---   order.
+-- Purpose: the entries of the registry: a hash keyed by kind and name in one string; a sorted set of these strings
+--   keeps their order.
 -- Inputs: records. An entry is its expiry or '', a line feed, its body.
 local ENTRIES, ENTRY_NAMES = P .. ':registry', P .. ':registered'
 

@@ -1,7 +1,7 @@
--- Purpose: the places of jobs in a list that is ordered by an instant: run_at, or the failure.
--- Inputs: records, candidates. A place is {instant, id}.
+-- Purpose: the positions of jobs in a list that is ordered by time: run_at, or the time of the failure.
+-- Inputs: records, candidates. A position is {time, id}.
 
--- The rank of the first member behind a score and id; `sign` 1: ascending, -1: descending.
+-- The rank of the first member after a score and id; `sign` 1: ascending, -1: descending.
 local function rank_behind(key, score, id, sign)
   local is_up, exact = sign == 1, fmt('%.0f', score)
   local low = is_up and call('ZCOUNT', key, '-inf', '(' .. exact) or call('ZCOUNT', key, '(' .. exact, '+inf')
@@ -14,7 +14,7 @@ local function rank_behind(key, score, id, sign)
   return low
 end
 
--- Adds places of a set, at most `step`, up to the score `last`; scores are instants above `base`.
+-- Adds positions of a set, at most `step`, up to the score `last`; scores are `base` plus a time.
 local function add_places(places, key, base, from, step, last)
   local rank = rank_behind(key, base + from[1], from[2], 1)
   local found = call('ZRANGE', key, rank, rank + step - 1, 'WITHSCORES')
@@ -45,7 +45,8 @@ local function add_ready(places, key, from, step)
   return ranges
 end
 
--- Pending jobs of a type ('' for all) as they become due, until an instant; nil if they are in too many lanes.
+-- Pending jobs of a type ('' for all) in the order in which they become due, until a given time; nil if they are in
+-- too many lanes.
 local function due_places(type, from, step, till)
   local keys, futures, ranges, too_many = {}, {}, 0, false
   if type == '' then keys, too_many = pending_keys(futures)

@@ -1,9 +1,9 @@
 -- Purpose: end attempts, each judged separately.
 -- Inputs: records, traits, effects, queues, endings, breakers, work; ARGV as in settle.lua.
 -- A refused outcome is returned with the job's state, its latest attempt, and how the named attempt ended.
-local completed, judged = {}, 0 -- Which completions were accepted, and how many outcomes have been judged.
+local completed, judged = {}, 0 -- The accepted completions, and the number of outcomes judged so far.
 local n_completions = 0
-local VALUES = 13 -- Of an outcome other than a completion.
+local VALUES = 13 -- For an outcome other than a completion.
 
 local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = number
@@ -104,7 +104,7 @@ end
 local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than a completion.
   local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, measured_as, traceback = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
-  local spent = kind ~= 'lapse' and math.max(0, now - r.activated) or nil -- How long a lapsed one ran is not known.
+  local spent = kind ~= 'lapse' and math.max(0, now - r.activated) or nil -- Unknown after a lease expiry.
   local waited = math.max(0, r.activated - run_at)
   local noted = kind == 'lapse' and lapse_text(error, run_at, r.attempts)
     or traceback ~= '' and error .. '\0' .. traceback or error

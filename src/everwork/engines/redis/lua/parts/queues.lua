@@ -1,6 +1,6 @@
 -- Purpose: the sorted sets of pending jobs (ready by lane, or scheduled), and how jobs enter and leave them.
 -- Inputs: records, traits, running, effects.
-local PRIORITY_STEP = 4398046511104 -- 2^42: instants until the year 2109 times 1,024 priorities are exact in a double.
+local PRIORITY_STEP = 4398046511104 -- 2^42: times up to the year 2109 and 1,024 priorities fit a double.
 local SOON_MS = 1000 -- Waiters poll at least this often, so later jobs need no wake-up.
 
 local scores = {}
@@ -18,7 +18,7 @@ local function ready_key(queue, lane) return P .. ':ready:' .. queue .. '\n' .. 
 local function future_key(queue) return P .. ':future:' .. queue end
 
 local opened = {}
--- A lane with ready work; a new one comes first, one that returns has its old turn.
+-- Adds a lane with ready work; a new lane comes first, a returning lane keeps its turn.
 local function open_lane(queue, lane)
   local name = queue .. '\n' .. lane
   if opened[name] then return end

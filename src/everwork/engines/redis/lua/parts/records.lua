@@ -1,7 +1,7 @@
--- Purpose: what every script starts with: the clock, the names of keys, and a job's state as one short text.
+-- Purpose: the prelude of every script: the clock, the names of keys, and a job's state as one short string.
 -- Inputs: KEYS[1] the namespace in braces, which is never a key itself; ARGV[1] now in ms, '' for the server's own
---   clock.
--- Because KEYS[1] does not exist, a cluster replies ASK to every call while it moves the slot: nothing is half moved.
+--   clock. Because KEYS[1] does not exist, a cluster replies ASK to every call while it moves the slot: nothing is
+--   half moved.
 --
 -- P is the prefix of every key. A job's id is its key in 16 digits, so that ids sort as text. Jobs are stored in
 -- buckets of 1,000 ids, one hash per bucket and kind of value: s state, j payload (written once, and parsed here only
@@ -23,23 +23,24 @@ local STATES, PAYLOADS, ERRORS, RESULTS = P .. ':s:', P .. ':j:', P .. ':e:', P 
 local DEDUPE_FIELDS, OWN_POLICIES, REQUEUE_ROUNDS = P .. ':k:', P .. ':p:', P .. ':a:'
 local LEASES, EXPIRY = P .. ':leases', P .. ':expiry'
 local FAILED, CANCELLED, FAILED_AT = P .. ':failed', P .. ':cancelled', P .. ':failed-at'
--- A small set or hash is a list that every write walks over; one long member makes it a tree or table permanently.
+-- Redis stores a small set or hash as a list that every write scans; one long member converts it to a tree or table
+-- permanently.
 local FILLER = string.rep('~', 65)
-local CHUNK = 2000 -- Lua cannot unpack more than about 7,900 values; even, for pairs.
+local CHUNK = 2000 -- Lua cannot unpack more than about 7,900 values; an even number, for pairs.
 
--- A full server refuses a script whose first write may take memory. After this write, which takes none, it allows
--- others: accepted jobs must be leased, settled and deleted on a full server, too. Scripts that create jobs do not use
--- it.
+-- A server that is out of memory refuses a script whose first write may allocate. After this write, which allocates
+-- nothing, it allows others: accepted jobs must be leased, settled and deleted even then. Scripts that create jobs do
+-- not use it.
 local function allow_writes_when_full() call('ZREM', LEASES, '') end
 
-local function call_many(command, key, args) -- In one call, or several where unpack would overflow.
+local function call_many(command, key, args) -- In one call, or in several if unpack would overflow.
   local n = #args
   if n == 0 then return end
   if n <= CHUNK then return call(command, key, unpack(args)) end
   for i = 1, n, CHUNK do call(command, key, unpack(args, i, math.min(i + CHUNK - 1, n))) end
 end
 
--- Neighbours in one bucket, flat: bucket, first, last. To be shared by calls on the same ids.
+-- Runs of ids in the same bucket, flat: bucket, first, last. The result can be reused for calls with the same ids.
 local function runs_of(ids)
   local runs, n, i = {}, #ids, 1
   while i <= n do
@@ -52,7 +53,7 @@ local function runs_of(ids)
   return runs
 end
 
-local function fetch(part, ids, runs) -- One kind of value of jobs, in the order of ids; false where there is none.
+local function fetch(part, ids, runs) -- One kind of value of the jobs, in the order of ids; false where there is none.
   runs = runs or runs_of(ids)
   if #runs == 3 then return call('HMGET', part .. runs[1], unpack(ids)) end
   local out = {}
@@ -106,7 +107,7 @@ end
 local function tenant_of(lane) return lane == '' and '' or string.match(lane, '^(.-)\31') end
 local function type_of(queue) return string.match(queue, '^([^\31]*)') end
 
-local function create_store() -- Also after the database was flushed under a running engine.
+local function create_store() -- Works even after the database was flushed while an engine is running.
   call('SETNX', P .. ':version', '@SCHEMA_VERSION@')
   call('ZADD', LEASES, '+inf', FILLER)
 end

@@ -1,9 +1,9 @@
 -- Purpose: recount the running jobs of types with limits, and which lanes are full, in bounded steps while jobs start
 --   and end.
 -- Inputs: records, traits, running, effects, endings. Starts and ends only add to a number and subtract from it, so a
---   wrong number stays wrong by the same amount: the leases at the start are subtracted from a copy of the numbers, and
---   the remainder is the error.
-local RECOUNT, RECOUNTED = P .. ':recount', P .. ':recounted' -- The leases that are left to subtract; the queues.
+--   wrong number stays wrong by the same amount: the leases at the start are subtracted from a copy of the numbers,
+--   and the remainder is the error.
+local RECOUNT, RECOUNTED = P .. ':recount', P .. ':recounted' -- The leases left to subtract; the queues.
 local RECOUNT_EVERY_MS = 60000
 
 local function was_full_key(queue) return P .. ':wasfull:' .. queue end
@@ -48,7 +48,7 @@ local function subtract(errors, r) -- A job that was leased at the start; its qu
   if trait_for(r.queue).max_per_key and has_limit_key(r.lane) then mine[r.lane] = (mine[r.lane] or 0) - 1 end
 end
 
--- A bounded number; false if one of these jobs was deleted, so that its queue is unknown.
+-- Processes a bounded number; false if one of these jobs was deleted, so that its queue is unknown.
 local function subtract_leases()
   local popped, ids, errors = call('ZPOPMIN', RECOUNT, STEP), {}, {}
   for i = 1, #popped, 2 do
@@ -66,7 +66,7 @@ local function subtract_leases()
   return true
 end
 
-local function repair_numbers(queue) -- Of a bounded number of lanes: how many.
+local function repair_numbers(queue) -- Processes a bounded number of lanes; returns how many.
   local wrong, lanes = call('HRANDFIELD', error_key(queue), STEP, 'WITHVALUES'), {}
   for i = 1, #wrong, 2 do
     lanes[#lanes + 1] = wrong[i]
@@ -76,7 +76,7 @@ local function repair_numbers(queue) -- Of a bounded number of lanes: how many.
   return #lanes
 end
 
-local function repair_full(queue) -- Reopens full lanes with capacity: how many it has checked, a bounded number.
+local function repair_full(queue) -- Reopens full lanes that have capacity; returns how many it checked.
   local popped, limit, lanes = call('ZPOPMIN', was_full_key(queue), STEP), trait_for(queue).max_per_key, {}
   for i = 1, #popped, 2 do lanes[#lanes + 1] = popped[i] end
   local numbers = numbers_of(queue, lanes)
@@ -103,7 +103,7 @@ local function recount_some() -- Whether there is more.
   return call('EXISTS', RECOUNT) == 1 or repair_some()
 end
 
-local function recount(is_wanted) -- Continues a recount, or starts one: whether there is more.
+local function recount(is_wanted) -- Continues or starts a recount; returns whether there is more to do.
   local since = now - (call('HGET', P .. ':turns', '\ncounted') or 0)
   if is_wanted or since < 0 or since >= RECOUNT_EVERY_MS then
     call('HSET', P .. ':turns', '\ncounted', NOW)

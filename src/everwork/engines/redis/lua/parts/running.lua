@@ -1,9 +1,9 @@
 -- Purpose: the number of running jobs of a queue and of each of its lanes with a limit key; only for types with such
 --   limits.
 -- Inputs: records, traits. A hash per queue: the lanes, and \n for all of them. A lane with ready work that is at its
---   limit is not among the lanes of its queue but among the full ones, with its turn, until one of its jobs ends.
-local running, freed = {}, {} -- By queue: changes to be applied; whether jobs may start that could not before.
-local known, changed = {}, {} -- By queue, of its lanes: how many run; which of these numbers are to be written.
+--   limit is moved, with its turn, from the lanes of its queue to the full lanes until one of its jobs ends.
+local running, freed = {}, {} -- By queue: changes to apply; whether jobs that were held back may start.
+local known, changed = {}, {} -- By queue and lane: the number of running jobs; which of these numbers must be written.
 
 local function lanes_key(queue) return P .. ':lanes:' .. queue end
 local function full_key(queue) return P .. ':full:' .. queue end
@@ -14,7 +14,7 @@ local function begin_count(queue) call('HSET', run_key(queue), FILLER, 0) end
 
 local function has_limit_key(lane) return lane ~= '' and string.byte(lane, -1) ~= 31 end
 
-local function add_running(queue, lane, by) -- To a lane, or with \n to the total.
+local function add_running(queue, lane, by) -- Adds to a lane, or to the total if the lane is \n.
   local q = running[queue]
   if not q then q = {t = trait_for(queue), total = 0, lanes = {}}; running[queue] = q end
   if lane == '\n' then q.total = q.total + by else q.lanes[lane] = (q.lanes[lane] or 0) + by end
@@ -27,7 +27,7 @@ local function count_running(r, by) -- Adds jobs of this queue and lane.
   if t.max_per_key and has_limit_key(r.lane) then add_running(r.queue, r.lane, by) end
 end
 
-local function numbers_of(queue, lanes) -- How many run of each lane, by its name; may have other lanes, too.
+local function numbers_of(queue, lanes) -- The number of running jobs by lane; can include other lanes.
   local numbers, unknown = known[queue] or {}, {}
   known[queue] = numbers
   for _, lane in ipairs(lanes) do
@@ -40,7 +40,7 @@ local function numbers_of(queue, lanes) -- How many run of each lane, by its nam
   return numbers
 end
 
-local function reopen_lanes(queue, lanes) -- Those of them that are among the full ones.
+local function reopen_lanes(queue, lanes) -- The lanes among them that are full.
   local gone, back = {}, {}
   for i = 1, #lanes, CHUNK do
     local turns = call('ZMSCORE', full_key(queue), unpack(lanes, i, math.min(i + CHUNK - 1, #lanes)))
@@ -80,7 +80,7 @@ local function apply_total(queue, q)
   if limit and after < limit and after - q.total >= limit then freed[queue] = true end
 end
 
-local function apply_running() -- Ended jobs give their capacity back.
+local function apply_running() -- Ended jobs return their capacity.
   for queue, q in pairs(running) do
     apply_total(queue, q)
     apply_lanes(queue, q)
@@ -88,7 +88,7 @@ local function apply_running() -- Ended jobs give their capacity back.
   running = {}
 end
 
--- A number below 0 is stored as none; a recount must know the difference.
+-- A number below 0 is stored as nothing; a recount needs the difference.
 local function note_deficit(queue, lane, number)
   if number < 0 and call('EXISTS', error_key(queue)) == 1 then
     call('HINCRBY', error_key(queue), lane, -number)

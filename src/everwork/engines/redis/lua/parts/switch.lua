@@ -1,4 +1,5 @@
--- Purpose: put a policy into effect: count what was not counted before, recheck what an earlier limit held back.
+-- Purpose: apply a changed policy: count jobs that were not counted before, recheck jobs that an earlier limit held
+--   back.
 -- Inputs: records, traits, running, effects, endings, recount.
 local function switch_limits(before, t)
   local was_counted, is_counted = before.max_running or before.max_per_key, t.max_running or t.max_per_key
@@ -31,5 +32,5 @@ local function switch_finished(before, t)
   end
   local is_new = t.keep_c and not before.keep_c or t.keep_f and not before.keep_f
     or t.requeue_ms and before.requeue_rounds ~= t.requeue_rounds
-  if is_new then call('SET', P .. ':unplaced', '') end -- The sweep walks over all jobs, from the first one on.
+  if is_new then call('SET', P .. ':unplaced', '') end -- The sweep scans all jobs, starting with the first.
 end

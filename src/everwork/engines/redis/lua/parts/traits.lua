@@ -1,7 +1,7 @@
 -- Purpose: the traits of a type, read once per script. Inputs: records.
--- The hash of a type: known, paused, groups, policy (a text, which no script parses), max and rules (its numbers, see
+-- The hash of a type: known, paused, groups, policy (a string that no script parses), max and rules (its numbers, see
 --   below); of its breaker: failures, breaker (open until), probe (id and attempt); per group asked \n group (the time
---   of the last demand) and window \n group (of its rate: since when, how many jobs have started).
+--   of the last demand) and window \n group (of its rate: when it started, how many jobs have started).
 local RULES = {'breaker_failures', 'breaker_ms', 'max_running', 'max_per_key', 'rate_jobs', 'rate_ms', 'requeue_ms',
   'requeue_rounds', 'keep_c', 'keep_f'} -- One word each; '-' is no rule.
 local traits = {}

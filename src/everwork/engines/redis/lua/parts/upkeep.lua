@@ -12,7 +12,7 @@ local function lapsed_leases()
   return out
 end
 
-local function cancel_queue(queue, reason, step) -- Cancels pending jobs of a queue: how many, a bounded number.
+local function cancel_queue(queue, reason, step) -- Cancels up to `step` pending jobs; returns how many.
   local ids = call('ZRANGE', future_key(queue), 0, step - 1)
   for _, lanes in ipairs({lanes_key(queue), full_key(queue)}) do
     for _, lane in ipairs(call('ZRANGE', lanes, 0, step - 1)) do
@@ -23,7 +23,7 @@ local function cancel_queue(queue, reason, step) -- Cancels pending jobs of a qu
   return cancel_pending(ids, 'cancel', reason)
 end
 
-local function cancel_dropped() -- Pending jobs of dropped groups: no worker will ever demand them.
+local function cancel_dropped() -- Pending jobs of dropped groups: no worker will ever poll for them.
   local has_more = false
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
     if cancel_queue(queue, 'its group was dropped', STEP) >= STEP then has_more = true end
@@ -31,7 +31,7 @@ local function cancel_dropped() -- Pending jobs of dropped groups: no worker wil
   return has_more
 end
 
-local function holds_turn(holder, turn_ms) -- And whether another process had it before.
+local function holds_turn(holder, turn_ms) -- Also returns whether another process held it before.
   local till, owner = string.match(call('HGET', P .. ':turns', 'sweep') or '0\n', '^(%d+)\n(.*)$')
   local left = till - now
   if left > 0 and owner ~= holder then return false, false end
@@ -39,13 +39,13 @@ local function holds_turn(holder, turn_ms) -- And whether another process had it
   return true, owner ~= holder
 end
 
-local scanned = 0 -- How many finished jobs this step has checked; a bounded number.
+local scanned = 0 -- How many finished jobs this step has checked; bounded.
 
-local function retain_later(id, r, kept) -- By instant, because these are found in another order than they finished in.
+local function retain_later(id, r, kept) -- By time, because these are not found in the order in which they finished.
   call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
 end
 
-local function remove_old(ids, kept, usual_ms) -- Deletes those past their retention: how many.
+local function remove_old(ids, kept, usual_ms) -- Deletes jobs past their retention; returns how many.
   local old, records = {}, {}
   for i, record in ipairs(fetch(STATES, ids)) do
     local r = record and parse(sub(record, 31))
@@ -71,7 +71,7 @@ local function retain_loaded(list, kept, keep_ms, usual_ms) -- The same as retai
   return remove_old(ids, kept, usual_ms)
 end
 
-local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs past their retention: how many.
+local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs past their retention; returns how many.
   local key = P .. ':old:' .. list
   local gone = retain_loaded(list, kept, keep_ms, usual_ms)
   while scanned < STEP do
@@ -103,7 +103,7 @@ local function retain_all(usual) -- usual: the retention by 'c' and 'f', or one 
   return gone
 end
 
--- Unless the job was rejected, has expired, or has used its rounds: 1 if it was requeued.
+-- Requeues the job unless it was rejected, has expired, or has used up its automatic requeues; returns 1 if requeued.
 local function requeue_automatically(id, record, r, t)
   local rounds = tonumber(call('HGET', REQUEUE_ROUNDS .. sub(id, 1, 13), id) or 0)
   if r.kind == 'reject' or r.expires ~= '' and tonumber(r.expires) <= now or rounds >= t.requeue_rounds then
@@ -114,7 +114,7 @@ local function requeue_automatically(id, record, r, t)
   return 1
 end
 
-local function requeue_dead_letters() -- Those that are due: how many, and whether there may be more.
+local function requeue_dead_letters() -- Requeues those that are due; returns how many, and whether there may be more.
   local requeued, left, dropped = 0, STEP, {}
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do dropped[queue] = true end
   for _, type in ipairs(call('SMEMBERS', P .. ':agains')) do
@@ -134,14 +134,14 @@ local function requeue_dead_letters() -- Those that are due: how many, and wheth
   return requeued, false
 end
 
-local function index_finished(id, r) -- Lists it where a new rule of its type finds it.
+local function index_finished(id, r) -- Adds it to the list that a new rule of its type reads.
   if r.finished == '' then return end
   local kept = r.state == 'f' and 'f' or 'c'
   if trait_for(r.queue)['keep_' .. kept] then retain_later(id, r, kept) end
   if r.state == 'f' then schedule_requeue(id, r, r.kind, r.finished) end
 end
 
--- Jobs that finished before their type got a rule about them; whether there are more. See parts/switch.lua.
+-- Handles jobs that finished before their type got such a rule; returns whether there are more. See parts/switch.lua.
 local function index_finished_jobs()
   local last, seen = call('GET', P .. ':unplaced'), 0
   if not last then return false end
@@ -159,7 +159,7 @@ local function index_finished_jobs()
   return true
 end
 
--- Dead letters of an earlier version, which kept no order of their failures; whether there are more.
+-- Handles dead letters of an earlier version, which did not store their order; returns whether there are more.
 local function index_failures()
   if call('ZCARD', FAILED) <= call('ZCARD', FAILED_AT) then return false end
   local last = call('HGET', P .. ':turns', '\nfailures') or ''
@@ -171,7 +171,7 @@ local function index_failures()
   return #ids == STEP
 end
 
-local function forget_hour(hours_kept) -- Deletes the statistics of one hour past its retention; whether there was one.
+local function forget_hour(hours_kept) -- Deletes one hour of old statistics; returns whether there was one.
   local first = math.floor(now / 3600000) - hours_kept
   local hour = call('ZRANGEBYSCORE', P .. ':hours', '-inf', '(' .. first, 'LIMIT', 0, 1)[1]
   if not hour then return false end
@@ -182,7 +182,7 @@ local function forget_hour(hours_kept) -- Deletes the statistics of one hour pas
   return true
 end
 
--- Deletes expired ones among the next entries of the registry. Some are long, so their bytes are bounded.
+-- Deletes expired ones among the next entries of the registry. Some are long, so the total size is bounded.
 local function tidy_entries()
   local last_name, size = call('HGET', P .. ':turns', '\ntidying'), 0
   if not last_name then return end

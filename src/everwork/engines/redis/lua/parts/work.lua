@@ -1,8 +1,8 @@
--- Purpose: what ended attempts add to the statistics of their hour; core/measures.py has the names of the measures.
--- Inputs: records, traits, effects. Work is summed up by type \n worker, measures by type.
-local BOUNDS = {@BOUNDS_MS@, math.huge} -- Where the buckets end, inclusive.
+-- Purpose: what finished attempts add to the statistics of their hour; the names are in core/measures.py.
+-- Inputs: records, traits, effects. Work is summed by type \n worker, measures by type.
+local BOUNDS = {@BOUNDS_MS@, math.huge} -- The inclusive upper bounds of the buckets.
 local EXECUTION, WAIT = {@EXECUTION_NAMES@}, {@WAIT_NAMES@}
-local at = 1 -- Neighbours are alike, so the search for a bucket starts where the last one ended.
+local at = 1 -- Consecutive values are similar, so the search for a bucket starts where the last one ended.
 
 local function bucket_of(names, ms)
   while ms > BOUNDS[at] do at = at + 1 end
@@ -27,7 +27,7 @@ local function add_work(r, what, jobs, execution_ms, wait_ms)
   add(sums, 'wait', wait_ms)
 end
 
--- Of one failed attempt; without a run time if that is not known.
+-- For one failed attempt; without a run time if it is unknown.
 local function add_failure(r, what, execution_ms, wait_ms, measured_as)
   local measures = measures_of(r)
   if execution_ms then add(measures, bucket_of(EXECUTION, execution_ms), 1) end

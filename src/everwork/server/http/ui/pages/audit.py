@@ -15,7 +15,7 @@ from everwork.service.access.audit import AuditEntry
 
 ROWS: Final = 100
 STEPS_MAX: Final = 10
-"""How many pages of entries a filter scans at most."""
+"""The maximum number of pages of entries that a filter scans."""
 ACTION_PREFIXES: Final = ("jobs.", "dead.", "types.", "groups.", "workers.", "triggers.", "processes.", "keys.", "ui.")
 GONE: Final = ("jobs.delete", "dead.purge")
 """Actions after which the job no longer exists."""

@@ -42,7 +42,7 @@ CAUSES: Final[Mapping[str, str]] = {
 }
 """Why attempts failed (`core.measures`), in words."""
 NO_CLASS: Final = "Other errors"
-"""The heading of errors that begin with no exception class."""
+"""The heading of errors that do not start with an exception class."""
 SCAN_MAX: Final = 1_000
 """How many of the newest dead letters the page scans, unless more are requested."""
 SCAN_FURTHER_MAX: Final = 20_000
@@ -140,7 +140,7 @@ async def sure(visit: Visit) -> View:
 
 
 async def change(visit: Visit) -> Done:
-    """Requeue or delete what was confirmed, nothing that has failed since."""
+    """Requeue or delete the confirmed jobs, but none that have failed since."""
     action, form = _action(visit), _sent_form(visit)
     until_ms = checks.whole_number("until", checks.typed(visit.required("until")), 0, INSTANT_MS_MAX)
     done = await visit.jobs.change_dead(action, _until(form.query, until_ms))
@@ -313,7 +313,7 @@ def _error_classes(
     found: dict[str, list[StoredJob]] = {}
     for job in jobs:
         found.setdefault(exception_class(_redacted(masks, job)), []).append(job)
-    if not any(found):  # One bar of all would show nothing.
+    if not any(found):  # A single bar of 100 % would be meaningless.
         return []
     ordered = sorted(found.items(), key=lambda one: (not one[0], -len(one[1]), one[0]))[:RECENT_CLASSES_MAX]
     return [_error_class(name, of_class, len(jobs), rules, type) for name, of_class in ordered]

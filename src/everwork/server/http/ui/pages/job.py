@@ -110,7 +110,7 @@ def _retries_min(job: StoredJob) -> int:
 
 
 def _links(visit: Visit, job: StoredJob, why: Explanation) -> list[Link]:
-    """Links that belong to the reason; those about all tenants only for visitors who may see them."""
+    """Links related to the reason; links to data of all tenants only for visitors who may see them."""
     found = []
     if why.reason in (Reason.PAUSED, Reason.BREAKER, Reason.LIMIT):
         found.append(Link(f"Type {job.type}", type_url(job.type)))

@@ -142,9 +142,9 @@ def _read(typed: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
         except InvalidInput as error:
             problems[one.name] = error.problem
     if "type" not in item and "type" not in problems:
-        problems["type"] = "must be given"
+        problems["type"] = "is required"
     if {"delay_ms", "run_at"} <= item.keys():
-        problems["run_at"] = "cannot be combined with a delay: give one of them"
+        problems["run_at"] = "cannot be combined with a delay"
     return item, problems
 
 

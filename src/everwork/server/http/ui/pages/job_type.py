@@ -36,7 +36,7 @@ from everwork.service.fleet.fleet import types_taken
 DUE_SCAN_MAX: Final = 100
 """How many pending jobs are scanned to count those due: engines count only pending ones."""
 OPEN_SECONDS: Final = (60, 600, 3_600, 86_400)
-"""The choices for opening a breaker by hand."""
+"""The choices for opening a breaker manually."""
 BREAKER_ROWS_MAX: Final = 500
 _BREAKER_ORDER: Final = {BreakerState.OPEN: 0, BreakerState.HALF_OPEN: 1, BreakerState.CLOSED: 2}
 
@@ -100,7 +100,7 @@ async def show_breakers(visit: Visit) -> View:
 
 
 async def open_breaker(visit: Visit) -> Done:
-    """Open a breaker by hand."""
+    """Open a breaker manually."""
     type = visit.required("type")
     seconds = await visit.admin.open_breaker(type, _seconds(visit.required("seconds")))
     return Done(f"The breaker of {type} is open for {duration(seconds * 1000)}; after that, one job runs as a probe.")

@@ -69,14 +69,14 @@ async def show(visit: Visit) -> View:
 
 
 async def _counts(visit: Visit) -> Sequence[Count]:
-    """Counts of jobs by state, also for administrators who may not see jobs."""
+    """Counts of jobs by state, even for administrators who may not see jobs."""
     if visit.may_see_jobs or not visit.may_administer:
         return await visit.jobs.count()
     return (await visit.context.sampler.recent()).counts
 
 
 async def _whole(visit: Visit, counts: Sequence[Count]) -> dict[str, Any]:
-    """The part of the page about all tenants."""
+    """The part of the page that covers all tenants."""
     sampler, range_ = visit.context.sampler, range_of(visit)
     sample = sampler.latest or await sampler.fresh()
     drawn, processes, workers = await asyncio.gather(
@@ -171,7 +171,7 @@ def _facts(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], pro
 
 
 def _quiet(sampler: MetricsSampler, sample: Sample) -> str:
-    """How long no attempt has finished, as far as the sampler knows."""
+    """How long no attempt has finished, according to the sampler."""
     busy = [minute.minute for minute in sampler.minutes if minute.total.ended]
     if busy:
         return duration(max(sample.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))

@@ -182,7 +182,7 @@ async def clear(visit: Visit) -> Done:
 
 
 def _saved(type: str) -> Done:
-    return Done(f"The policy of {type} was saved. It applies from the next attempt on.", type_url(type))
+    return Done(f"The policy of {type} was saved. It applies to the next attempt.", type_url(type))
 
 
 async def _stored_card(visit: Visit, type: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ async def show_one(visit: Visit) -> View:
     """Show one trigger: its next scheduled times, variables and latest jobs."""
     name = visit.param("name")
     if name is None:
-        raise InvalidInput("name", "must be given")
+        raise InvalidInput("name", "is required")
     view, titles = await asyncio.gather(visit.admin.trigger(name), _titles(visit))
     fires = await visit.admin.fires(view.entry.name, FIRES_OF_ONE)
     context: dict[str, Any] = {

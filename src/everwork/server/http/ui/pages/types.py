@@ -202,7 +202,7 @@ def rates(sampler: MetricsSampler) -> Callable[[str], float | None]:
 
 
 def failing_to_start(sample: Sample, workers: Sequence[WorkerView]) -> set[str]:
-    """Types whose only workers fail to start, and that no other worker has requested lately."""
+    """Types whose only workers fail to start, and that no other worker has polled for recently."""
     stuck = {type for one in workers if one.broken and not one.processes for type in one.entry.types}
     taken = {type for one in workers if one.processes for type in one.entry.types}
     requested = {one.type for one in sample.types if sample.at_ms - (one.last_asked_ms or 0) <= NO_WORKER_MS}

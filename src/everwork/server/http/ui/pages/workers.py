@@ -160,7 +160,7 @@ async def restart(visit: Visit) -> Done:
 def _by_holder(
     jobs: Iterable[RunningJob],
 ) -> tuple[Mapping[str, Sequence[RunningJob]], Mapping[str, Sequence[RunningJob]]]:
-    """Leased jobs by process, and those of workers that are not registered by name."""
+    """Leased jobs by process; those of unregistered workers by worker name."""
     held: defaultdict[str, list[RunningJob]] = defaultdict(list)
     others: defaultdict[str, list[RunningJob]] = defaultdict(list)
     for job in jobs:
@@ -207,7 +207,7 @@ def _class(view: WorkerView, running: int) -> HandlerRow:
 
 
 def _functions(processes: Sequence[ProcessView], jobs: Sequence[RunningJob]) -> list[HandlerRow]:
-    """What takes jobs without a worker class, by kind and type."""
+    """Functions, streams and pollers that take jobs without a worker class, by kind and type."""
     serving: Counter[tuple[str, str]] = Counter()
     for one in processes:
         serving.update({(one.entry.kind, type) for type in one.entry.types})

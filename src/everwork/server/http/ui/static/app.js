@@ -49,7 +49,7 @@
 
   function mergeAttributes(old, fresh) {
     for (const { name } of [...old.attributes]) {
-      // What the viewer has opened or selected stays.
+      // Keep what the viewer has opened or selected.
       if (!fresh.hasAttribute(name) && !["open", "data-at", "title"].includes(name)) old.removeAttribute(name);
     }
     for (const { name, value } of fresh.attributes) {
@@ -326,7 +326,7 @@
     utcFields(event.target).forEach((field) => {
       const date = new Date(field.value);
       if (Number.isNaN(date.getTime())) return;
-      // The hour that a change of the clocks repeats stays the one it was.
+      // When clocks are set back, keep the same occurrence of the repeated hour.
       const isSame = field.dataset.utc && field.value === field.dataset.shown;
       event.formData.set(field.name, isSame ? field.dataset.utc : date.toISOString().replace(":00.000Z", "Z"));
     });
