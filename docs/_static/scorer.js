@@ -1,12 +1,19 @@
 // How search results are ranked. Sphinx puts this into language_data.js, which is loaded after `Search` is defined.
 // Its own ranking gives every page that has all words the same score, and drops a page that lacks one of them. Here rare
 // words count more than common ones, titles more than headings, headings more than text, and one heading with several of
-// the words most of all.
+// the words most of all. A word that no page has, such as "vs", is ignored.
 var Scorer = {
   objNameMatch: 90, objPartialMatch: 1, objPrio: { 0: 5, 1: 0, 2: -5 }, objPrioDefault: 0,
   title: 15, partialTitle: 7, term: 5, partialTerm: 2,
 };
 
+// Words that people type -> the words of these pages.
+const ALIASES = {
+  postgres: ["postgresql"], k8s: ["kubernetes"], helm: ["kubernetes"], payload: ["variables", "arguments"], permissions: ["privileges"],
+  idempotency: ["dedupe"], idempotent: ["dedupe"], dlq: ["dead"], stuck: ["pending"],
+  migrate: ["moving"], later: ["delay"], crash: ["killed"], oom: ["killed"], nightly: ["cron"], periodic: ["cron"],
+  encryption: ["tls"], ssl: ["tls"], ttl: ["retention"], pii: ["masked"], redact: ["masked"], hide: ["masked"],
+};
 const PAGE_TITLE = 5, HEADING = 2, TEXT = 1, PREFIX = 0.5, COVERAGE_MIN = 0.5;
 // Generated lists have every word somewhere, and index pages answer nothing.
 const LESS = [[/^reference\/(api|rest-operations|rest-schemas|grpc-|commands)/, 0.6], [/(^|\/)index$/, 0.4]];
@@ -17,6 +24,9 @@ function rankedPages(words) {
   const stems = (text) => new Set(splitQuery(text.toLowerCase()).map((word) => stemmer.stemWord(word)));
   const files = (table, word) => (Object.hasOwn(table, word) ? [].concat(table[word]) : []);
   const titles = index.titles.map(stems);
+  const aliases = new Map(
+    Object.entries(ALIASES).map(([word, others]) => [stemmer.stemWord(word), others.map((one) => stemmer.stemWord(one))]),
+  );
   const found = new Map(); // Page -> word -> weight
   const note = (page, word, weight) => {
     if (!found.has(page)) found.set(page, new Map());
@@ -29,15 +39,17 @@ function rankedPages(words) {
     let spelled = [word];
     if (!files(index.terms, word).length && !files(index.titleterms, word).length && word.length > 2)
       spelled = Object.keys(index.terms).filter((term) => term.startsWith(word));
-    const factor = spelled[0] === word ? 1 : PREFIX, has = new Set();
-    for (const term of spelled) {
+    const has = new Set();
+    for (const term of [...spelled, ...(aliases.get(word) ?? [])]) {
+      const factor = term === word ? 1 : PREFIX;
       for (const page of files(index.terms, term)) { note(page, word, TEXT * factor); has.add(page); }
       for (const page of files(index.titleterms, term)) {
         note(page, word, (titles[page].has(term) ? PAGE_TITLE : HEADING) * factor); has.add(page);
       }
     }
-    rarity.set(word, Math.log(1 + pages / Math.max(1, has.size)));
+    if (has.size) rarity.set(word, Math.log(1 + pages / has.size));
   }
+  words = new Set(rarity.keys());
 
   const headings = new Map(); // Page -> [score, title, anchor] of its best heading
   for (const [title, places] of Object.entries(index.alltitles)) {

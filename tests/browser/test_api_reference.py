@@ -23,6 +23,21 @@ async def test_a_request_is_sent_and_its_response_shown(visitor: Visitor) -> Non
     assert (created["type"], created["state"]) == ("from-the-reference", "pending")
 
 
+async def test_markup_directions_and_long_numbers_of_a_job_are_shown_as_they_are(visitor: Visitor) -> None:
+    page = await visitor.go("/docs#createJobs")
+    part = page.locator("#createJobs")
+    await page.get_by_label("API key").fill(KEY)
+    variables = '{"<img src=x onerror=alert(1)>": "</script>", "n": 9007199254740993, "d": "a\u202eb"}'
+    await part.get_by_label("Request body (JSON)").fill(f'{{"type": "odd", "variables": {variables}}}')
+    assert "9007199254740993" in await part.locator("pre").first.inner_text()
+    await part.get_by_role("button", name="Send request").click()
+    await part.locator(".status", has_text="201 Created").wait_for()
+    shown = await part.locator("pre").last.inner_text()
+    assert '"<img src=x onerror=alert(1)>": "</script>"' in shown
+    assert ('"n": 9007199254740993' in shown, '"d": "a\\u202eb"' in shown) == (True, True)
+    assert await page.locator("img[src=x]").count() == 0
+
+
 async def test_parameters_become_part_of_the_address_and_of_the_curl_command(visitor: Visitor) -> None:
     page = await visitor.go("/docs#listJobs")
     part = page.locator("#listJobs")

@@ -29,6 +29,10 @@ BAD_JOBS = {
     "variables that are a list": (["x", "--variables", "[1]"], "variables: must be a JSON object, not [1]"),
     "variables that are no JSON": (["x", "--variables", "{a}"], "variables: must be a JSON object"),
     "NaN in variables": (["x", "--variables", '{"a": NaN}'], "variables: must be a JSON object"),
+    "one name twice in variables": (
+        ["x", "--variables", '{"a": 1, "a": 2}'],
+        "variables: must not have the name 'a' twice in one object",
+    ),
     "variables twice": (["x", "--variables", "{}", "--var", "a=1"], "variables: cannot be combined with var"),
     "a var without value": (["x", "--var", "a"], "var: must be NAME=VALUE, not 'a'"),
     "a var twice": (["x", "--var", "a=1", "--var", "a=2"], "var: must name 'a' only once"),

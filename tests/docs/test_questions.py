@@ -31,7 +31,7 @@ async def found(page: Page, site: Path, typed: str) -> list[str]:
 
 
 async def test_every_question_leads_to_its_page(site: Path, browser: Browser) -> None:
-    assert len(QUESTIONS) == 25
+    assert len(QUESTIONS) == 50
     page = await browser.new_page()
     missed = []
     for question in QUESTIONS:

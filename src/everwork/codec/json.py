@@ -114,6 +114,21 @@ def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, An
     return value
 
 
+def decode_typed_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, Any]:
+    """The value of a JSON object that a person typed: one of two equal names is a mistake, not a value to drop."""
+    value = decode_object(field, text, bytes_max)
+    json.loads(text, object_pairs_hook=lambda pairs: _refuse_duplicates(field, pairs))
+    return value
+
+
+def _refuse_duplicates(field: str, pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise InvalidInput(field, f"must not have the name {shown(name)} twice in one object")
+        names.add(name)
+
+
 def decode_json(field: str, text: str | bytes, bytes_max: int) -> Any:
     """The value of any external JSON text."""
     return _decoded(field, text, bytes_max, "JSON")

@@ -20,7 +20,7 @@ from everwork.cli.options import AsJson, EngineUrl, number, parse_pairs, parse_s
 from everwork.cli.output import write, write_json, write_stderr
 from everwork.cli.session import use
 from everwork.codec.job_reports import job_report
-from everwork.codec.json import decode_object
+from everwork.codec.json import decode_typed_object
 from everwork.codec.new_job import new_job
 from everwork.core import checks
 from everwork.core.job import NewJob
@@ -207,11 +207,11 @@ def parse_variables(text: str | None, var: list[str] | None) -> dict[str, Any] |
     if var:
         raise InvalidInput("variables", "cannot be combined with var")
     if text != "-":
-        return decode_object("variables", text.encode("utf-8", "surrogateescape"), PAYLOAD_BYTES_MAX)
+        return decode_typed_object("variables", text.encode("utf-8", "surrogateescape"), PAYLOAD_BYTES_MAX)
     raw = sys.stdin.buffer.read(PAYLOAD_BYTES_MAX + 1)
     if len(raw) > PAYLOAD_BYTES_MAX:
         raise InvalidInput("variables", f"must be at most {PAYLOAD_BYTES_MAX:,} bytes of JSON; standard input has more")
-    return decode_object("variables", raw, PAYLOAD_BYTES_MAX)
+    return decode_typed_object("variables", raw, PAYLOAD_BYTES_MAX)
 
 
 def _variable(name: str, text: str) -> Any:
@@ -343,7 +343,7 @@ def _jobs(lines: IO[bytes]) -> Iterator[NewJob]:
 
 
 def _job(line: bytes) -> NewJob:
-    fields = decode_object("job", line, LINE_BYTES_MAX)
+    fields = decode_typed_object("job", line, LINE_BYTES_MAX)
     unknown = fields.keys() - set(FIELDS)
     if unknown:
         raise InvalidInput(min(unknown), f"unknown field; allowed: {', '.join(FIELDS)}")

@@ -220,6 +220,9 @@ async def test_a_form_of_another_site_or_without_the_sessions_token_does_nothing
         assert "nothing was changed" in answer.text
     wrong = await visitor.client.post(path, json={"csrf": visitor.csrf})
     assert wrong.status_code == 415
+    assert "Not a form" in wrong.text
+    huge = await visitor.client.post(path, data={"csrf": visitor.csrf, "reason": "x" * 3_000_000})
+    assert (huge.status_code, "Too large" in huge.text, "at most 2 MiB" in huge.text) == (413, True, True)
     assert (await visitor.rest.ok("GET", f"/api/v1/jobs/{job['key']}"))["state"] == "pending"
     fields = {"csrf": visitor.csrf, "sure": "yes"}
     assert (await visitor.client.post(path, data=fields, headers={"Origin": visitor.rest.url})).status_code == 303

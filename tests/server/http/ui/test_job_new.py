@@ -68,6 +68,8 @@ async def test_a_link_fills_in_the_form_and_known_types_are_offered(visitor: Vis
 
 WRONG = [
     ("type", "", "is required"),
+    ("variables", '{"a": {"b": 1, "b": 2}}', "must not have the name 'b' twice in one object"),
+    ("headers", '{"a": 1, "a": 2}', "must not have the name 'a' twice in one object"),
     ("type", "x" * 256, "must have 1 to 255 characters, not 256"),
     ("variables", '{"to": ', "must be a JSON object: "),
     ("variables", "[1]", "must be a JSON object, not [1]"),

@@ -134,7 +134,8 @@ async def test_a_policy_is_changed_and_taken_back_and_mistakes_are_told_with_wha
         '{"max_attempts": 0}': "max_attempts",
         '{"nonsense": 1}': "is not a field of a policy",
         "[1]": "must be a JSON object",
-        "{": "is not valid JSON",
+        "{": "must be a JSON object: unexpected end of data",
+        '{"base": 1, "base": 2}': "must not have the name &#39;base&#39; twice in one object",
         '{"breaker_failures": "x"}': "breaker_failures",
     }
     for typed, told in mistakes.items():

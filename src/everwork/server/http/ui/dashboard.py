@@ -261,8 +261,12 @@ def title_of(status: int) -> str:
         401: "Session expired",
         403: "Not allowed",
         404: "Not found",
+        408: "Too slow",
         409: "Not possible in this state",
+        413: "Too large",
+        415: "Not a form",
         422: "Invalid input",
+        429: "Too many requests",
         503: "Engine unavailable",
     }.get(status, "Something went wrong")
 

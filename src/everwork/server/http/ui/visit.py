@@ -119,7 +119,7 @@ def parse_pairs(raw: bytes) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError:
-        raise InvalidInput("query", f"must be UTF-8 with at most {FIELDS_MAX:,} fields") from None
+        raise InvalidInput("form or address", f"must be UTF-8 with at most {FIELDS_MAX:,} fields") from None
     found: dict[str, list[str]] = {}
     for name, value in pairs:
         found.setdefault(name, []).append(value)

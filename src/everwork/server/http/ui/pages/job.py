@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.codec.fields import JSON_TEXTS
-from everwork.codec.json import decode_object
+from everwork.codec.json import decode_typed_object
 from everwork.core import checks
 from everwork.core.job import StoredJob
 from everwork.core.limits import (
@@ -148,7 +148,7 @@ async def requeue_with(visit: Visit) -> Done | View:
     if RedactedJob(masks_of(visit), job).editable is None:
         raise InvalidInput("variables", "cannot be edited here, because some of them are masked or too long to show")
     try:
-        variables = decode_object("variables", typed, PAYLOAD_BYTES_MAX)
+        variables = decode_typed_object("variables", typed, PAYLOAD_BYTES_MAX)
         await visit.jobs.requeue(visit.key, variables=variables)
     except InvalidInput as error:
         return View("job_requeue.html", {"job": job, "typed": typed, "error": str(error), "here": visit.back}, 422)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.json import decode_object
+from everwork.codec.json import decode_typed_object
 from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.leasing import Created
@@ -67,7 +67,7 @@ def _moment(name: str, text: str) -> str:
 
 
 def _object(bytes_max: int) -> Callable[[str, str], dict[str, Any]]:
-    return lambda name, text: decode_object(name, text, bytes_max)
+    return lambda name, text: decode_typed_object(name, text, bytes_max)
 
 
 _NAME: Final = f"up to {NAME_CHARS_MAX} characters"

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any, Final, NamedTuple
 
-import orjson
-
-from everwork.codec.json import decode_policy
+from everwork.codec.json import decode_policy, decode_typed_object
 from everwork.core import checks
 from everwork.core.classify import Strategy
-from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS
+from everwork.core.limits import COMPLETED_KEEP_MS, FAILED_KEEP_MS, PAYLOAD_BYTES_MAX
 from everwork.core.policy import TypePolicy, default_text, fields_of, policy_from
 from everwork.core.policy_fields import FIELDS, PolicyField
 from everwork.exceptions import InvalidInput
@@ -166,7 +164,7 @@ async def set_by_json(visit: Visit) -> Done | View:
     """Set the policy of a type from the typed JSON."""
     type, typed = visit.required("type"), visit.optional("policy") or "{}"
     try:
-        await visit.admin.set_policy(type, _object(typed))
+        await visit.admin.set_policy(type, decode_typed_object("policy", typed, PAYLOAD_BYTES_MAX))
     except InvalidInput as error:
         card = await _stored_card(visit, type)
         context = {**card, "typed": typed, "error": str(error), "is_json": True, "here": type_url(type)}
@@ -230,16 +228,6 @@ def _sent_rules(visit: Visit) -> list[Rule]:
     """The rows of error rules with a value, in their order."""
     sent = zip_longest(*(visit.values(part) for part in RULE_PARTS), fillvalue="")
     return [Rule(match, value.strip(), strategy) for match, value, strategy in sent if value.strip()]
-
-
-def _object(typed: str) -> dict[str, Any]:
-    try:
-        given = orjson.loads(typed)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput("policy", f"must be a JSON object, but is not valid JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise InvalidInput("policy", 'must be a JSON object such as {"max_attempts": 10}')
-    return given
 
 
 PAGES = ()
