@@ -127,7 +127,7 @@ async def test_a_setting_that_nobody_knows_is_refused(url: str) -> None:
     problem = await the_problem(f"{url}&pol=3")
     assert isinstance(problem, BadConfiguration)
     assert '"pol"' in str(problem)
-    assert "correct the URL's query" in str(problem)
+    assert "correct the query string of the URL" in str(problem)
 
 
 async def test_what_the_driver_knows_goes_to_the_driver(url: str) -> None:
@@ -226,7 +226,7 @@ async def test_a_server_that_shuts_down_is_told(server: PostgresServer, tmp_path
     server.restart()
     assert isinstance(problem, EngineUnavailable)
     assert "shutting down" in str(problem)
-    assert "try again" in str(problem)
+    assert "retry when the server is up" in str(problem)
 
 
 async def test_a_database_that_is_not_in_utf8_is_refused(server: PostgresServer, admin: psycopg.Connection) -> None:

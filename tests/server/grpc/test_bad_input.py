@@ -69,7 +69,11 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("ActivateJobs", {**WORK, "group": "g" * 256}, "group: must have"),
     ("CompleteJob", {}, "job_key: is required"),
     ("CompleteJob", {"job_key": "1", "variables_json": "nope"}, "variables_json: must be JSON"),
-    ("CompleteJob", {"job_key": "1", "variables": {"a": "1"}, "variables_json": "1"}, "variables_json: must not"),
+    (
+        "CompleteJob",
+        {"job_key": "1", "variables": {"a": "1"}, "variables_json": "1"},
+        "variables_json: cannot be combined with variables",
+    ),
     ("FailJob", {"job_key": "1", "retries": -1}, "retries: must be a whole number from 0 to 100"),
     ("FailJob", {"job_key": "1", "retries": 101}, "retries: must be"),
     ("FailJob", {"job_key": "1", "backoff_timeout": -1}, "backoff_timeout: must be a whole number from 0 to"),

@@ -132,7 +132,7 @@ async def test_a_policy_is_changed_and_taken_back_and_mistakes_are_told_with_wha
     await visitor.rest.job()
     mistakes = {
         '{"max_attempts": 0}': "max_attempts",
-        '{"nonsense": 1}': "is not a field of a policy",
+        '{"nonsense": 1}': "unknown policy field",
         "[1]": "must be a JSON object",
         "{": "must be a JSON object: unexpected end of data",
         '{"base": 1, "base": 2}': "must not have the name &#39;base&#39; twice in one object",
