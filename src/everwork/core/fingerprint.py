@@ -88,7 +88,7 @@ def _is_class(name: str, has_module: bool) -> bool:
 def commonplace(error: str) -> str:
     """An error without the parts that differ between jobs: ids, numbers, quoted strings."""
     text = error[:_COMPARED_CHARS]
-    # All digits are replaced here, except the 0 of 0x, so errors that differ only in digits share one cache entry.
+    # All digits count as equal, unless the text contains 0x: errors that differ only in digits share a cache entry.
     return _without_varying(text if "0x" in text or "0X" in text else text.translate(_ONE_DIGIT))
 
 

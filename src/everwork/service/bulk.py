@@ -83,7 +83,7 @@ class BulkFilter:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the engine can apply the whole filter, apart from jobs above the highest key shown on the page."""
+        """Whether the engine can apply the whole filter, except `is_shown`, which excludes only a few jobs."""
         return self == BulkFilter(self.filter, below=self.below, is_shown=self.is_shown)
 
     def matches(self, job: StoredJob, now_ms: int) -> bool:

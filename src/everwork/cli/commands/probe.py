@@ -34,8 +34,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 class Tls(NamedTuple):
-    """Certificates for a probe over TLS. With `is_own`, the server runs on this host, so the name in its certificate
-    is not checked.
+    """Certificates for a probe over TLS. With `is_own`, the server runs on this host: without `ca`, its certificate
+    is not verified.
     """
 
     ca: str | None = None

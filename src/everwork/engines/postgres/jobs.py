@@ -65,7 +65,7 @@ class PostgresJobs(PostgresBase, JobFlow):
         if late:
             locked = await _extended(store, sql["extend_locked"], late, lease_ms)
             if locked:
-                # Some leases could not be extended because their rows were locked; they may be free now.
+                # Some are held but were not extended, because their rows were locked; they may be free now.
                 await _extended(store, sql["extend"], sorted(lease for lease in late if lease in locked), lease_ms)
             held |= locked
         return await _statuses(store, leases, held)

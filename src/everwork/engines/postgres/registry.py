@@ -72,7 +72,7 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
 
     async def drop_group(self, type: str, group: str) -> int:
         store, sql = self._store, self._store.sql("registry")
-        # The default group cannot be dropped; treat it as not found.
+        # The default group cannot be dropped: the statement finds no queue for it.
         queue = first(await store.connections.fetch(sql["drop_group"], type, group))
         cancelled = 0
         while queue is not None:

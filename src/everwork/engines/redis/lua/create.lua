@@ -3,7 +3,7 @@
 -- Returns: the first key if every job got a new key and has no copies; otherwise one id per job, with '=' before the
 --   id of an earlier job. 'outdated' if the producer has already used a higher number.
 -- The hash `producers` has for each producer a time (15 digits), its last number (16 digits) and the reply.
--- `producers:at` has these times too, rounded to about an hour; a sweep uses it to delete old producers.
+-- `producers:at` has these times too, updated at most once an hour; a sweep uses it to delete old producers.
 -- Parts: records traits running effects queues intake
 local producer, number, producers, seen_at = ARGV[2], ARGV[3], nil, nil
 if producer ~= '' then
