@@ -114,6 +114,39 @@ async def test_an_application_works_until_a_signal_without_the_server_s_packages
     ]
 
 
+BLOCKED = """
+import threading
+from everwork import Everwork
+
+app = Everwork("sqlite:///everwork.db")
+
+@app.job("block")
+def block() -> None:
+    print("started", flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_a_thread_that_outlives_a_stop_leaves_no_traceback_in_the_log(cli: Cli) -> None:
+    (cli.folder / "shop.py").write_text(BLOCKED)
+    cli("jobs", "create", "block")
+    with running(cli, "shop", "--log-format", "json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "started\n"
+        events = []
+        for _ in range(2):
+            events.append(json.loads(process.stderr.readline())["event"])
+            process.send_signal(signal.SIGTERM)
+        events += [json.loads(line)["event"] for line in process.communicate(timeout=DEADLINE_SECONDS)[1].splitlines()]
+    assert events == [
+        "worker started",
+        "stopping, waiting for running jobs",
+        "cancelling running jobs",
+        "worker stopped",
+    ]
+
+
 async def test_a_manager_s_processes_find_the_user_s_modules_and_load_no_command_line(cli: Cli) -> None:
     source = cli.folder / "src"
     source.mkdir()

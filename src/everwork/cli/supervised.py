@@ -43,7 +43,7 @@ class Supervised:
         return cls(ready, control, number, processes or None)
 
     def environment(self) -> dict[str, str]:
-        """The variable, for the child."""
+        """The environment variable that passes these to the child process."""
         return {VARIABLE: f"{self.ready},{self.control},{self.number},{self.processes or 0}"}
 
     def follow(self) -> None:

@@ -159,7 +159,7 @@ class Runtime:
         if self._is_same_loop:
             self._source.take(reports)
         else:
-            self._host.loop.call_soon_threadsafe(self._source.take, reports)
+            self._in_source(self._source.take, reports)
 
     def _deliver(self, attempts: Sequence[Attempt]) -> None:
         self._loop.call_soon_threadsafe(self._executor.accept, attempts)
