@@ -61,7 +61,7 @@ class Heartbeat:
                 statuses = await self._store.extend_all(_leases(due), self._lease_ms)
                 for attempt in due:
                     attempt.extended_at = now
-                # Ending attempts stay in doubt: their outcomes were sent before this call, and may be refused.
+                # Ending attempts stay in doubt: an outcome sent before this call may still be refused.
                 self._doubtful.difference_update([a for a in due if not a.is_ending])
                 self._stop_lost(due, statuses)
             extended = set(due)
