@@ -55,7 +55,7 @@ class Decision(NamedTuple):
     traceback: str | None = None
 
     def accepted(self, known: Known) -> Judged:
-        """The verdict on an outcome that is already stored like this."""
+        """The judgment on an outcome that is accepted and stored as decided here."""
         retry_ms = self.backoff_ms if self.state is State.PENDING else None
         failure = Failure(known.attempts, self.max_attempts, retry_ms, self.error)
         return Judged(Verdict.ACCEPTED, State.PROCESSING, failure=failure)
@@ -120,7 +120,7 @@ def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> De
 
 
 def _retried(known: Known, rest: Decision, delay_ms: int | None, policy: TypePolicy) -> Decision:
-    """Failed: pending again if attempts are left."""
+    """Pending again if attempts are left, otherwise failed."""
     if known.attempts >= rest.max_attempts:
         return rest
     if delay_ms is None:

@@ -34,17 +34,17 @@ def bucket_of(duration_ms: int) -> int:
 
 
 def execution(bucket: int) -> str:
-    """The counter of attempts whose run time is in a bucket."""
+    """The name of the counter of attempts whose run time is in a bucket."""
     return f"{EXECUTION}{bucket:02d}"
 
 
 def wait(bucket: int) -> str:
-    """The counter of attempts whose queue wait, from due to start, is in a bucket."""
+    """The name of the counter of attempts whose queue wait, from due to start, is in a bucket."""
     return f"{WAIT}{bucket:02d}"
 
 
 def failure(category: str) -> str:
-    """The counter of failed attempts of a category."""
+    """The name of the counter of failed attempts of a category."""
     return f"{FAILURE}:{category}"
 
 

@@ -26,7 +26,9 @@ _OPTIONAL_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate limit: at most `jobs` jobs of a type (and group) start per `seconds` (default: 60), in the whole fleet."""
+    """A rate limit: at most `jobs` jobs of a type (and group) start in each window of `seconds` (default: 60), in the
+    whole fleet.
+    """
 
     jobs: int
     seconds: float = 60.0
@@ -52,7 +54,7 @@ class TypePolicy:
         strict: Whether errors that match no rule are permanent.
         failed_job_retry_hours: Dead letters are requeued automatically this many hours after they failed, unless they
             were rejected. Default: never.
-        failed_job_retry_rounds: How often a dead letter is requeued automatically.
+        failed_job_retry_rounds: The maximum number of automatic requeues for each dead letter.
         keep_completed_hours: How long completed and cancelled jobs are kept. Default: 7 days.
         keep_failed_hours: How long dead letters are kept. Default: 90 days.
         max_running: Maximum number of jobs running concurrently in the whole fleet. Default: no limit.

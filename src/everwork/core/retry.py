@@ -22,7 +22,7 @@ class RetryPolicy:
         base: Seconds before the first retry.
         factor: The delay is multiplied by this for each further retry.
         cap: The longest delay, in seconds.
-        jitter: The share of the delay, from 0 to 1, that is randomized. It is the same for the same job and attempt.
+        jitter: Up to this share of the delay, from 0 to 1, is subtracted; always the same for a job and attempt.
     """
 
     max_attempts: int = ATTEMPTS_DEFAULT

@@ -32,7 +32,7 @@ class Calendar(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Scheduled times of user code that cannot start from an earlier instant: it only returns its next ones.
+    """Scheduled times of a custom schedule that cannot start from an earlier instant: it only returns its next ones.
 
     Each is kept until a later one is requested.
     """

@@ -96,7 +96,7 @@ class Capacity:
         return self._split(free, queues)
 
     def _worth_polling(self, round: int) -> list[QueueState]:
-        """Whether to poll a queue: while others have work, empty queues wait for their turn, to keep no slot idle."""
+        """The queues to poll: while others have work, empty queues wait for their turn, to keep no slot idle."""
         if any(not queue.is_empty and queue.emptied_in != round for queue in self.queues):
             due = [queue for queue in self.queues if not queue.is_empty or queue.turn <= self._turn]
             return sorted(due, key=lambda queue: queue.turn)

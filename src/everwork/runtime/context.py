@@ -77,7 +77,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop: the job was cancelled, timed out, or its lease expired.
+        """Whether the handler should stop: the job was cancelled, timed out, or its lease was lost.
 
         For handlers in threads, which cannot be interrupted: check it regularly and return. Async handlers are
         cancelled automatically.

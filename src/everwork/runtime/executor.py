@@ -132,7 +132,7 @@ class Executor:
                 self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
 
     def close(self) -> None:
-        """Stop runners and threads. Jobs that are still running lose their leases; their results will be discarded."""
+        """Stop runners and threads. Jobs still running keep their leases until these expire; results are discarded."""
         if self._watch is not None:
             self._watch.cancel()
         for pool in self._pools.values():

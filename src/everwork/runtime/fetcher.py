@@ -174,7 +174,7 @@ class Fetcher:
     # Steps --------------------------------------------------------------------------------------
 
     async def _step(self) -> int | None:
-        """Settle finished attempts and lease jobs; return how long to wait for more, or None to end."""
+        """Settle finished attempts and lease jobs; return how long to wait for more, None for no wait."""
         outcomes = self._next_outcomes()
         if outcomes and self._budget is not None:
             self._begin_round()  # Their handlers may have created jobs in queues that were empty before.

@@ -61,7 +61,7 @@ class Heartbeat:
                 statuses = await self._store.extend_all(_leases(due), self._lease_ms)
                 for attempt in due:
                     attempt.extended_at = now
-                # The store may be about to refuse attempts that end now: it was called before this.
+                # Ending attempts stay in doubt: an outcome sent before this call may still be refused.
                 self._doubtful.difference_update([a for a in due if not a.is_ending])
                 self._stop_lost(due, statuses)
             extended = set(due)

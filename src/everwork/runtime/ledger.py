@@ -144,7 +144,7 @@ class Ledger:
 
     @property
     def kept_at(self) -> float:
-        """When the parent last extended the leases of this process; 0 if it has not yet."""
+        """When the parent last checked the leases of this process and extended those due; 0 if it has not yet."""
         return float(_TIME.unpack_from(self._memory, _KEPT_OFFSET)[0])
 
     def turn_engine(self, now: float) -> None:
@@ -191,7 +191,7 @@ class Ledger:
         return True
 
     def keep(self, now: float) -> None:
-        """Record that the leases of the process have been extended."""
+        """Record that the leases of the process have been checked, and extended where due."""
         _TIME.pack_into(self._memory, _KEPT_OFFSET, now)
 
     def switch(self, worker: int, is_on: bool) -> None:

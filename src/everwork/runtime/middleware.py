@@ -17,9 +17,10 @@ from everwork.exceptions import BadConfiguration
 class Call:
     """A handler call, as middleware sees it: the job and its current attempt.
 
-    `attempt` is the number of this attempt; `attempts` is how many count against `max_attempts`, including this one
-    (released attempts do not count). `arguments` are the job's arguments; they are validated when the handler is
-    called, so `proceed(dataclasses.replace(call, arguments=...))` calls it with other arguments.
+    `attempt` is the number of this attempt, counting every activation; `attempts` is how many count against
+    `max_attempts`, including this one (released attempts do not count). `arguments` are the job's arguments; they are
+    validated when the handler is called, so `proceed(dataclasses.replace(call, arguments=...))` calls it with other
+    arguments.
     """
 
     key: int

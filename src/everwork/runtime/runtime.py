@@ -101,7 +101,7 @@ class Runtime:
 
     @property
     def is_in_its_thread(self) -> bool:
-        """Whether the caller runs in a handler's thread, which must not wait for itself."""
+        """Whether the caller is in the thread of the handlers' loop or of a handler, which must not wait for itself."""
         return threading.get_ident() == self._thread or self._executor.is_handler_thread
 
     def is_runner(self, task: asyncio.Task[Any] | None) -> bool:

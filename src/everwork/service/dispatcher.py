@@ -164,7 +164,7 @@ class _Poll:
         self.answer: asyncio.Future[list[LeasedJob]] = asyncio.get_running_loop().create_future()
 
     def deliver(self, jobs: list[LeasedJob]) -> bool:
-        """Deliver jobs; False if the caller has disconnected."""
+        """Deliver jobs; False if the caller is no longer waiting."""
         if self.answer.done():
             return False
         self.answer.set_result(jobs)

@@ -74,7 +74,7 @@ class StoreAccess:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the store was opened; it can still be unavailable only in offline mode."""
+        """Whether the store has been opened; False only in offline mode, until the store is first available."""
         return self.outbox is None or self.outbox.is_connected
 
     def require_connected(self) -> None:

@@ -135,7 +135,7 @@ class Outbox:
         return created
 
     async def spooled(self, spool_id: str, tenants: Sequence[str] = ()) -> Spooled | None:
-        """The status of a job; None if it is not in the spool, or belongs to another tenant."""
+        """The status of a job; None if it is not in the spool, or undelivered and of a tenant not in `tenants`."""
         found = await self._thread.do(lambda file: file.find(spool_id))
         if found is not None and tenants:
             tenant = await self._thread.do(lambda file: file.tenant_of(spool_id))
@@ -155,7 +155,7 @@ class Outbox:
         return await self._thread.do(lambda file: contents.kept_attempts(file, attempts))
 
     async def report_outcomes(self) -> None:
-        """Return once no outcome is waiting in the spool; raises `EngineUnavailable` if the store accepts none."""
+        """Return once no outcome is waiting in the spool; raises `EngineUnavailable` if it cannot deliver."""
         while await self._thread.do(SpoolFile.has_outcomes):
             if not await self._courier.report_outcomes():
                 await asyncio.sleep(CHECK_SECONDS / 5)

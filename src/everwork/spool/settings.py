@@ -27,7 +27,7 @@ class Spool:
     Args:
         path: The path of the file.
         max_bytes: The maximum size of its contents. Default: 256 MiB.
-        max_age: Entries that could not be delivered within this many seconds are set aside. Default: 7 days.
+        max_age: Jobs not delivered within this many seconds are set aside; outcomes have no age limit. Default: 7 days.
         patience: An engine that has not replied within this many seconds counts as unavailable. Default: 5.
     """
 

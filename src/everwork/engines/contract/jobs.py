@@ -43,7 +43,7 @@ class JobFlow(ABC):
         """Complete attempts inside the caller's own transaction, so that the work and its completion are atomic.
 
         Judged as by `settle`; a wrong `tx` is refused as by `create_in`. The same outcome reported by `settle`
-        after the commit is REPEATED; after a rollback the attempt is still running. A breaker may learn of the
+        after the commit is REPEATED; after a rollback the attempt is live as before. A breaker may learn of the
         completion only from that `settle`: the caller's transaction must not block other callers' failures.
         """
 
@@ -98,7 +98,7 @@ class JobFlow(ABC):
 
         The expiry is undone in one transaction: the job is processing again, in the same attempt, by the same worker,
         whether it had become pending or failed. Its run_at, attempts and last error are those from before the expiry.
-        Its history forgets the expiry, and a requeue that followed it, which does not count as an automatic round. The
+        Its history forgets the expiry, and a requeue that followed it, which then is no automatic round either. The
         statistics of the hour in which the expiry was counted (`stats`, `measures`) no longer contain it, without
         leaving zeros; an expiry that another store has counted (`load`) is in none of them. Not undone: what the type's
         breaker has counted, which the next completion resets, and wake-ups. For workers that were cut off from the

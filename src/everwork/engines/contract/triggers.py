@@ -24,5 +24,5 @@ class Triggers(ABC):
 
         Times are judged one after the other: one at or before the trigger's mark has already passed and creates
         nothing; a later one becomes the mark, and its job is created as by `create`; all in one transaction. A
-        trigger without a mark starts with its first time.
+        trigger without a mark starts with the first of its times in this call.
         """

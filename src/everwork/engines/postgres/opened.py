@@ -66,7 +66,7 @@ class OpenStore:
         return statements(operation, self.url.schema)
 
     def now_ms(self) -> int | None:
-        """A fixed time set by a test; None: the server's own time."""
+        """The time of a test's clock; None: the server's own time."""
         return self.clock() if self.clock is not None else None
 
     def mark_of(self, demand: Demand) -> Mark:

@@ -71,7 +71,7 @@ class PostgresSweep(PostgresRegistry):
 
 
 async def _sweep_live(store: OpenStore) -> Swept:
-    """End expired leases, cancel expired jobs and those of a dropped group."""
+    """End expired leases; cancel pending jobs that have expired or belong to a dropped group."""
     sql, now_ms = store.sql("sweep"), store.now_ms()
     rows = await store.connections.read(sql["lapsed"], now_ms, SWEEP_STEP_MAX)
     found = [

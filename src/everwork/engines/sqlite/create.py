@@ -34,7 +34,7 @@ class SqliteCreate(SqliteBase, JobFlow):
 
 
 class Repeated(Exception):
-    """Rolls back a create that its producer has already sent; has the last number and what was returned for it."""
+    """Rolls back a create whose number is not above its producer's last; has the last, and what was returned for it."""
 
     def __init__(self, number: int, keys: str) -> None:
         super().__init__(number)
@@ -54,7 +54,7 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
 
 
 def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
-    """`create`, unless the producer has already sent it: in that case this raises, to undo it."""
+    """`create`, unless the producer has already used this number or a higher one: then this raises, to undo it."""
     created = create(tx, jobs)
     cursor = tx.cursor
     keys = f"[{','.join([str(-one.key if one.deduplicated else one.key) for one in created])}]"

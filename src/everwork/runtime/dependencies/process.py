@@ -193,7 +193,7 @@ class ProcessScopes:
 
     @asynccontextmanager
     async def entered(self, stopped: StopSignal, close_seconds: float) -> AsyncIterator[ProcessScope | None]:
-        """The scope of this loop, entered by the first user and exited by the last; None if stopped before that."""
+        """The scope of this loop, entered by the first user and exited by the last; None if a stop came first."""
         loop = asyncio.get_running_loop()
         shared = self._shared.setdefault(loop, _Shared(ProcessScope(self._overrides)))
         shared.users += 1

@@ -95,7 +95,7 @@ folded AS (
 SELECT count(*) FROM d;
 
 -- name: forget_zeros
--- Statistics are zero where the only expired leases were restored by reclaim.
+-- Statistics are zero where nothing was counted but expired leases that reclaim has restored.
 WITH measured AS (DELETE FROM {schema}.measure_hour WHERE jobs = 0),
 worked AS (
   DELETE FROM {schema}.work_hour

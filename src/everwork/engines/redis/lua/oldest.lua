@@ -10,8 +10,8 @@ local function head_of(key, from) -- The lowest score of a set.
   return tonumber(call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
--- The lowest run_at of a lane, from the first job of each priority; never in the future, which can happen after the
--- clock was set back.
+-- The lowest run_at of a lane, from the first job of each priority; jobs ahead of now, as after the clock was set back,
+-- are ignored.
 local function oldest_in(key, left)
   local oldest, score = nil, head_of(key, '-inf')
   while score and left > 0 do

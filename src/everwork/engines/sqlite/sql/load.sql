@@ -12,7 +12,7 @@ UPDATE ew_seq SET last = max(last, ?);
 INSERT INTO ew_back (key, rounds) VALUES (?, ?);
 
 -- name: look_back
--- If a dead letter failed before the last one checked, continue from it instead.
+-- If a dead letter failed no later than the last one checked, check again from its time on.
 UPDATE ew_queue SET back_at_ms = ?2 - 1, back_key = 0 WHERE id = ?1 AND back_at_ms >= ?2;
 
 -- name: insert_leased

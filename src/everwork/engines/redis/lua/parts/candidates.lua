@@ -54,7 +54,7 @@ local function cut(ids, step) -- The first ones, and the next cursor.
   return ids, ids[step]
 end
 
-local function by_index(below, step, states, due) -- Includes only scheduled jobs whose run_at is not after `due`.
+local function by_index(below, step, states, due) -- Of scheduled jobs, only those with run_at up to `due`.
   local ids = {}
   if not live_ids(states, below, ids, due) then return nil end
   for letter, key in pairs({f = FAILED, x = CANCELLED}) do

@@ -151,7 +151,7 @@ local function lease(ids, demands) -- Writes claimed jobs as leased; returns hea
   local runs = runs_of(ids)
   local records, payloads = fetch(STATES, ids, runs), fetch(PAYLOADS, ids, runs)
   local states, leases, heads, infos, followings, next_of = {}, {}, {}, {}, {}, nil
-  local at, last, worker, till = -2, 0, nil, nil -- The current index in `demands`, and its last job.
+  local at, last, worker, till = -2, 0, nil, nil -- Of the demand being served: `at` is its index in `demands`.
   for i = 1, #ids do
     while i > last do
       at = at + 3

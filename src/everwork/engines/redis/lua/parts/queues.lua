@@ -1,6 +1,6 @@
 -- Purpose: the sorted sets of pending jobs (ready by lane, or scheduled), and how jobs enter and leave them.
 -- Inputs: records, traits, running, effects.
-local PRIORITY_STEP = 4398046511104 -- 2^42: times up to the year 2109 and 1,024 priorities fit a double.
+local PRIORITY_STEP = 4398046511104 -- 2^42: 1,024 priorities and times until the year 2109 are exact in a double.
 local SOON_MS = 1000 -- Waiters poll at least this often, so later jobs need no wake-up.
 
 local scores = {}

@@ -76,7 +76,7 @@ local function repair_numbers(queue) -- Processes a bounded number of lanes; ret
   return #lanes
 end
 
-local function repair_full(queue) -- Reopens full lanes that have capacity; returns how many it checked.
+local function repair_full(queue) -- Reopens full lanes that have capacity; returns how many it checked, at most STEP.
   local popped, limit, lanes = call('ZPOPMIN', was_full_key(queue), STEP), trait_for(queue).max_per_key, {}
   for i = 1, #popped, 2 do lanes[#lanes + 1] = popped[i] end
   local numbers = numbers_of(queue, lanes)

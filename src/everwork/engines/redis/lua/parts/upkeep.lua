@@ -141,7 +141,8 @@ local function index_finished(id, r) -- Adds it to the list that a new rule of i
   if r.state == 'f' then schedule_requeue(id, r, r.kind, r.finished) end
 end
 
--- Handles jobs that finished before their type got such a rule; returns whether there are more. See parts/switch.lua.
+-- Indexes jobs that finished before their type got a rule for finished jobs (see parts/switch.lua); returns whether
+-- there are more.
 local function index_finished_jobs()
   local last, seen = call('GET', P .. ':unplaced'), 0
   if not last then return false end
@@ -159,7 +160,8 @@ local function index_finished_jobs()
   return true
 end
 
--- Handles dead letters of an earlier version, which did not store their order; returns whether there are more.
+-- Indexes dead letters of an earlier version, which did not store the order of failures; returns whether there are
+-- more.
 local function index_failures()
   if call('ZCARD', FAILED) <= call('ZCARD', FAILED_AT) then return false end
   local last = call('HGET', P .. ':turns', '\nfailures') or ''
