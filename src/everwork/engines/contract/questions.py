@@ -66,7 +66,8 @@ class Questions(ABC):
         be missing or occur twice; no other job is.
 
         `dedupe_key` is looked up where dedupe keys are kept, in the types and tenants of the query, or in all that
-        have jobs: InvalidInput if these are more than LIST_SCAN_MAX.
+        have jobs. A list of newest jobs is refused with InvalidInput if these are more than LIST_SCAN_MAX; an engine
+        may refuse other orders, too.
 
         A page may be short although there is a next one: a call scans at most LIST_SCAN_MAX jobs, and a page ends
         when its jobs exceed PAGE_BYTES_MAX. For `variables_text` a call searches at most about SEARCH_BYTES_MAX of

@@ -116,6 +116,8 @@ class RedisQuestions(RedisBase, Questions):
         # Candidates arrive in order; their short states rule out most of them before a payload is read.
         connection = self._connection
         last = first_cursor(query) if cursor is None else cursor
+        # Differs from sqlite and postgres: the jobs with the dedupe key are looked up first in every order, so too many
+        # types and tenants are refused in every order.
         now_ms, holders = (0, None) if query.dedupe_key is None else await self._holders(query)
         builder = PageBuilder(query, limit)
         if holders is not None and is_by_dedupe_key(query):
