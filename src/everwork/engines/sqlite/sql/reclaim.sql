@@ -1,5 +1,5 @@
 -- Purpose: restore expired leases for which no other attempt has started, and undo what their expiry counted.
--- Inputs: key and attempt; or the hour and queue that counted it. Returns: its entry in the history.
+-- Inputs: key and attempt; or the hour and queue whose statistics include it. Returns: its history entry.
 
 -- name: lapse
 SELECT worker, activated_at_ms, at_ms, retry_at_ms, due_at_ms, attempts
