@@ -2,9 +2,9 @@
 
     python -m tools.image [--base IMAGE] [--folder PATH]
 
-It needs no Docker: buildah builds and runs the image in a chroot, as root on Debian or Ubuntu. Without --base, the base
-image is a Debian created by debootstrap, under the name that the Dockerfile gets as a build argument. pip inside the
-build uses the package index of this machine's pip configuration, which is passed as a secret and not kept.
+It needs no Docker: buildah builds and runs the image in a chroot, as root on Debian or Ubuntu. Without --base,
+debootstrap creates a Debian base image, whose name is passed to the Dockerfile as a build argument. During the build,
+pip uses the package index from this machine's pip configuration, which is passed as a secret and not kept.
 """
 
 from __future__ import annotations

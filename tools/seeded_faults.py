@@ -92,10 +92,10 @@ def main() -> None:
             continue
         found, seconds = noticed(fault, everything=options.everything)
         missed += [] if found else [name]
-        sys.stdout.write(f"{name} ({fault.file}): {found or 'NOT NOTICED'}, {seconds:.0f} s\n")
+        sys.stdout.write(f"{name} ({fault.file}): {found or 'NOT DETECTED'}, {seconds:.0f} s\n")
         sys.stdout.flush()
     if missed:
-        raise SystemExit(f"not noticed: {', '.join(missed)}")
+        raise SystemExit(f"not detected: {', '.join(missed)}")
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ async def test_a_handler_that_ignores_its_time_out_stands_there_as_hung_until_it
         await until(lambda: states(ledger) == [SlotState.HUNG])
         release.set()
         await until(lambda: not entries(ledger))
-    assert job.last_error == "timed out after 0.05 s; it ignores its cancellation"
+    assert job.last_error == "timed out after 0.05 s; it ignored cancellation"
 
 
 async def test_a_cancelled_thread_is_hung_only_when_its_time_is_over(

@@ -82,7 +82,7 @@ async def test_a_handler_that_swallows_its_cancellation_fails_all_the_same(app: 
         job = await finished(app, await stubborn.enqueue())
         release.set()
     assert job.state is State.FAILED
-    assert job.last_error == "timed out after 0.05 s; it ignores its cancellation"
+    assert job.last_error == "timed out after 0.05 s; it ignored cancellation"
     title, place, code, *_ = await trace_of(app, job.key)
     assert title == "Stack (most recent call last):"
     assert (place.endswith(", in stubborn"), code) == (True, "    await release.wait()")

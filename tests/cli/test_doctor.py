@@ -143,7 +143,7 @@ async def test_dead_letters_are_a_note(store: Engine, clock: VirtualClock) -> No
 
 async def test_a_clock_that_is_off_is_a_problem(store: Engine) -> None:
     [finding] = [one for one in (await examine(store, lambda: START_MS + DAY_MS)).findings if "clock" in one.text]
-    assert (finding.is_problem, finding.text) == (True, "the engine's clock is -86400.0 s off this host's")
+    assert (finding.is_problem, finding.text) == (True, "the engine's clock differs from this host's by -86400.0 s")
 
 
 async def test_a_copy_that_was_not_finished_is_a_problem(store: Engine, clock: VirtualClock) -> None:

@@ -150,7 +150,7 @@ async def test_flush_delivers_to_another_engine_if_that_is_wanted(cli: Cli, spoo
         db.execute("UPDATE job SET producer = 'shop', number = 1 WHERE id = 1")
     answer = cli("spool", "flush", "spool.db", "--engine", other, "--rebind")
     assert answer.code == 0
-    assert answer.err == "everwork: 1 job in doubt can be created twice\n"
+    assert answer.err == "everwork: 1 job in doubt may be created twice\n"
     opened = open_engine(other)
     await opened.open()
     assert await created(opened) == [job.variables for job in numbered(2)]

@@ -18,7 +18,7 @@ from tests.manager.running import Outside, Said
 
 ENDS = {
     "block": ("timed out after 1 s and blocked its process, which was killed", "block_the_loop"),
-    "ignore": ("timed out after 1 s; it ignores its cancellation", "ignore_cancellation"),
+    "ignore": ("timed out after 1 s; it ignored cancellation", "ignore_cancellation"),
     "stop": ("timed out after 1 s and blocked its process, which was killed", ""),
     "exit": ("its process ended with exit code 3", ""),
     "kill": ("its process was killed by SIGKILL", ""),

@@ -54,6 +54,6 @@ async def test_a_server_that_says_nothing_is_unavailable(monkeypatch: pytest.Mon
     monkeypatch.setattr("everwork.engines.postgres.connections.CONNECT_SECONDS", 0.2)
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     host, port = silent.sockets[0].getsockname()
-    with pytest.raises(EngineUnavailable, match="does not answer"):
+    with pytest.raises(EngineUnavailable, match="is not responding"):
         await open_engine(f"postgresql://u@{host}:{port}/d?sslmode=disable").open()
     silent.close()

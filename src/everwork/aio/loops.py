@@ -137,9 +137,10 @@ async def within(seconds: float, call: Awaitable[T]) -> T:
 
 
 class TimeLimit:
-    """A time limit for calls made one at a time: `with limit: await call`. One timer for all, no coroutine around them.
+    """A time limit for calls made one at a time: `with limit: await call`.
 
-    A call that exceeds its limit ends at the next check, with a `TimeoutError`.
+    All calls share one timer, and none is wrapped in a coroutine. A call that exceeds its limit ends at the next check,
+    with a `TimeoutError`.
     """
 
     def __init__(self, seconds: float, check_seconds: float) -> None:

@@ -103,7 +103,7 @@ class EngineHost:
         self.open_unwarned()
 
     def open_unwarned(self) -> None:
-        """The same for a store that opens quickly, even from a thread with an event loop."""
+        """Like `open_blocking`, without the warning: for a store that opens quickly, even in a thread with a loop."""
         if not self._is_open:
             self._opening().result()
 

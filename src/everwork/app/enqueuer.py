@@ -291,7 +291,7 @@ class Enqueuer(_Calls):
         return self.using(tx=_given_tx(tx))
 
     def after_commit(self, session: object) -> AfterCommitEnqueuer:
-        """Create jobs after `session` commits, and none if it rolls back. For jobs in another store than your data.
+        """Create jobs after `session` commits, and none if it rolls back. For jobs stored apart from your data.
 
         `session` is a SQLAlchemy session, async or not, or a Django connection, on any database. If the jobs are in the
         same database as your data, use `within` instead: here, a crash between the commit and the creation of the jobs

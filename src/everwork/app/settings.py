@@ -68,7 +68,7 @@ class _Settings(BaseModel):
 
 
 class Interval(_Settings):
-    """A schedule with a fixed interval: `Interval(minutes=15)`. The fields add up, from 0.1 seconds to 3660 days."""
+    """A schedule with a fixed interval: `Interval(minutes=15)`. The sum of the fields must be 0.1 s to 3660 days."""
 
     weeks: Amount = 0
     days: Amount = 0

@@ -249,7 +249,7 @@ class Workers:
     async def stop_and_wait(self) -> None:
         """Stop running workers, if any, and wait until they have stopped."""
         if any(runtime.is_runner(asyncio.current_task()) for runtime in self.runtimes):
-            raise BadConfiguration("close: a handler cannot wait for its own end; call app.stop() instead")
+            raise BadConfiguration("close: a handler cannot wait for itself to finish; call app.stop() instead")
         if self.scopes.is_current:
             raise BadConfiguration("close: the lifespan cannot close its own application; call app.stop() instead")
         ended = list(self._ended)

@@ -126,7 +126,7 @@ _HISTORY: Final = MessageFields(HistoryEntry, pb.HistoryEntry)
 
 
 def history_message(entries: list[HistoryEntry]) -> pb.HistoryResponse:
-    """The history of a job; if too large for one message, errors are cut, then the oldest tracebacks left out."""
+    """The history of a job; if it exceeds one message, errors are truncated, then the oldest tracebacks dropped."""
     message = pb.HistoryResponse(entries=map(_HISTORY.message, entries))
     size = message.ByteSize()
     if size > LIST_BYTES_MAX:

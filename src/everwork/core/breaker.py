@@ -6,7 +6,7 @@ conformance tests compare each engine with this module.
 - Closed: counted failures add up, a success resets the count; after `failures` in a row it opens.
 - Open: no job starts for `seconds`. Attempts that end in this time change nothing.
 - Half-open, after that: one probe in the whole fleet. Its success closes the breaker, its counted failure opens it
-  again. After a probe that ended in any other way (released, cancelled, rejected) another job may be the probe.
+  again. If the probe ends in any other way (released, cancelled, rejected), another job can become the probe.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _class_name(value: object) -> str:
         raise InvalidInput("errors.exception", f"must be an exception class or its name, not {checks.shown(value)}")
     name = _part("errors.exception", value)
     if not all(part.isidentifier() or part == "<locals>" for part in name.split(".")):
-        raise InvalidInput("errors.exception", f"must be the name of a class, as in Python, not {checks.shown(name)}")
+        raise InvalidInput("errors.exception", f"must be a Python class name, not {checks.shown(name)}")
     return name
 
 

@@ -71,7 +71,7 @@ class Release(NamedTuple):
 
 
 class Throw(NamedTuple):
-    """A business error with a code: failed permanently. `variables`, a JSON text, replace the job's own."""
+    """A business error with a code: failed permanently. `variables` (JSON text) replaces the job's variables."""
 
     key: int
     attempt: int

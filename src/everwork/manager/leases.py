@@ -63,7 +63,7 @@ class LeaseKeeper:
 def _is_kept(entry: Entry, now: float, *, is_leaving: bool = False) -> bool:
     """Whether to extend a lease: while its attempt is within its timeout or being timed out, or its process stops.
 
-    The stages of a stop are limited, and so is the time that a call can take past its timeout.
+    Neither lasts forever: each shutdown phase has a time limit, and so does a call that exceeds its timeout.
     """
     if entry.state is SlotState.HUNG or (entry.is_overdue(now - VERDICT_SECONDS) and not is_leaving):
         return False

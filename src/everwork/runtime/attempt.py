@@ -41,7 +41,7 @@ class AttemptJob(Protocol):
 
     @property
     def attempts(self) -> int:
-        """How many attempts count, including this one."""
+        """The number of attempts that count, including this one."""
 
     @property
     def max_attempts(self) -> int:

@@ -59,7 +59,7 @@ class ArgumentsCall:
 
     def why_unfinished(self, attempt: Attempt) -> str:
         """The text to add to the error of an attempt that is still running after its timeout."""
-        return "; its thread is still running" if attempt.is_in_thread else "; it ignores its cancellation"
+        return "; its thread is still running" if attempt.is_in_thread else "; it ignored cancellation"
 
     async def _innermost(self, attempt: Attempt, call: Call) -> Any:
         """The call itself, inside all middleware."""

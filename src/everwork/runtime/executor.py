@@ -323,7 +323,7 @@ class Executor:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def _give_up(self, attempt: Attempt) -> None:
-        """The handler ignores its cancellation: report the outcome without waiting, and notify the parent."""
+        """The handler ignored cancellation: report the outcome without waiting, and notify the parent."""
         if not attempt.is_reported:
             self._report(attempt, self._stopped(attempt, goes_on=True), is_free=False)
         if self._ledger is not None and attempt.slot is not None:

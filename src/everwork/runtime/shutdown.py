@@ -85,7 +85,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         if left:
             _, stuck = loop.run_until_complete(asyncio.wait(left, timeout=1.0))
             for task in stuck:
-                log.error("task ignores its cancellation, abandoning it", task=repr(task.get_coro()))
+                log.error("task ignored cancellation, abandoning it", task=repr(task.get_coro()))
             loop.set_exception_handler(lambda *_: None)
         asyncio.set_event_loop(None)
         loop.close()

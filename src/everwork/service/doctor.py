@@ -126,7 +126,7 @@ def _of_settings(health: Health) -> list[Finding]:
 def _of_trips(trips: RoundTrips) -> list[Finding]:
     findings = []
     if abs(trips.clock_off_ms) >= CLOCK_OFF_MS:
-        text = f"the engine's clock is {trips.clock_off_ms / 1_000:+.1f} s off this host's"
+        text = f"the engine's clock differs from this host's by {trips.clock_off_ms / 1_000:+.1f} s"
         findings.append(
             Finding(True, text, "synchronize both with NTP: run_at and expires_at come from the hosts' clocks")
         )

@@ -57,7 +57,7 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=CONFINED)
     async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """`find` in one step of the engine, however few jobs match: `next` is where it stopped."""
+        """`find` limited to one engine step, even if few or no jobs match; `next` is where it stopped."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         return await self._service.find_step(self._confined(filter_), limit, cursor)
 

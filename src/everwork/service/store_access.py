@@ -41,7 +41,7 @@ SILENCE_SECONDS: Final = 2.0
 
 
 class StoreAccess:
-    """A service's access to its store. `holder` is its name there."""
+    """A service's access to its store. `holder` identifies it there, for example in the turns of maintenance."""
 
     def __init__(self, engine: Engine, holder: str, offline: Offline | None = None) -> None:
         self._engine = engine

@@ -228,7 +228,7 @@ class Courier:
         except EngineUnavailable:
             raise
         except NOT_NOW as error:
-            raise EngineUnavailable(str(error) or "the engine does not answer") from error
+            raise EngineUnavailable(str(error) or "the engine is not responding") from error
         except Exception as error:
             raise EntriesRefused(error) from error
 

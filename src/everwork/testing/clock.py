@@ -80,7 +80,7 @@ class Instants(NamedTuple):
 
 
 async def next_instants(engine: RehearsalEngine, queues: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
-    """The next instants, by the engine's clock. The store returns only the first of each kind."""
+    """When something happens next, by the engine's clock. The store returns only the first time of each kind."""
     marks = await engine.trigger_marks([one.name for one in triggers])
     points = [
         next_point(one.plan, mark.began_ms, mark.last_ms, marks.now_ms)

@@ -165,7 +165,7 @@ class Harness:
     async def jump(self, service: JobService, end_ms: int | None) -> bool:
         """Move to the next time at which something happens; False at the end, or if there is nothing to wait for.
 
-        Without an end, time passes only while there is a job that can run.
+        If `end_ms` is None, time advances only while there is a job that can run.
         """
         next_ms = await self._next_ms(end_ms)
         if next_ms is None:

@@ -35,7 +35,7 @@ def audit(
         str, typer.Option(metavar="NUMBER", help=f"Number of entries to show, 1 to {LIST_LIMIT_MAX:,}.")
     ] = str(LIST_LIMIT_DEFAULT),
     cursor: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Position to continue from, as the previous page printed it.")
+        str | None, typer.Option(metavar="CURSOR", help="Position to continue from, as printed by the previous page.")
     ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,

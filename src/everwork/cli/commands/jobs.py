@@ -110,7 +110,7 @@ def list_jobs(  # noqa: PLR0913 - the filters of a list
     ] = str(LIST_LIMIT_DEFAULT),
     order: Annotated[str, typer.Option(metavar="ORDER", help=f"Order: {ORDER_HELP}")] = Order.NEWEST.label,
     cursor: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Position to continue from, as the previous page printed it.")
+        str | None, typer.Option(metavar="CURSOR", help="Position to continue from, as printed by the previous page.")
     ] = None,
     engine: EngineUrl = None,
     as_json: AsJson = False,

@@ -139,7 +139,7 @@ def flush(
     def deliver(target: Target) -> Awaitable[_Flushed]:
         return _flush(target, path, store, retry_aside=retry_aside, rebind=rebind)
 
-    # Creates a new store, as the programs that use the spool would; but never at an address that could be mistyped.
+    # Creates the store if needed, as programs with this spool do; not with --rebind, whose URL could be mistyped.
     flushed = use(url, deliver, creates=not rebind) if address is None else run(_with_server(address, url, deliver))
     if flushed.error:
         write_stderr(flushed.error)
@@ -302,7 +302,7 @@ def _rebind(file: SpoolFile, store: str) -> None:
         in_doubt = sum(entry.is_in_doubt for entry in contents.entries(file, LIMIT_MAX))
         contents.move_to(file, store)
     if in_doubt:
-        write_stderr(f"{_number(in_doubt, 'job', 'jobs')} in doubt can be created twice")
+        write_stderr(f"{_number(in_doubt, 'job', 'jobs')} in doubt may be created twice")
 
 
 async def _deliver(courier: Courier, file: SpoolFile, show: Any) -> None:

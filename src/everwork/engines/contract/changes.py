@@ -35,7 +35,7 @@ class Changes(ABC):
 
     @abstractmethod
     async def set_retries(self, key: int, retries: int) -> Judged:
-        """Set the retries that the job shows; the result has the previous number.
+        """Set the number of retries that the job shows; the result has the previous number.
 
         Pending: 0 is WRONG_STATE (cancel the job instead). Processing: 0 is treated as 1, the running attempt.
         A dead letter is requeued with `retries` attempts; 0 is REPEATED. Other states are WRONG_STATE. Counted

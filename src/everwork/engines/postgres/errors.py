@@ -96,7 +96,7 @@ _TRANSLATIONS: Final[Sequence[tuple[tuple[type[BaseException], ...], type[Engine
         "{where}: {line}; retry when the server is up",
     ),
     ((asyncpg.PostgresError,), EngineUnavailable, "{where}: {line}"),
-    ((asyncio.TimeoutError,), EngineUnavailable, "{where} does not answer; is the server running and reachable?"),
+    ((asyncio.TimeoutError,), EngineUnavailable, "{where} is not responding; is the server running and reachable?"),
     ((asyncpg.ClientConfigurationError, ValueError), BadConfiguration, "engine URL: {line}"),
 )
 """The advice for each error; the first match is used."""

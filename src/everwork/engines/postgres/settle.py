@@ -233,7 +233,7 @@ async def _report_repeated(store: OpenStore, keys: Sequence[int]) -> None:
 def refusals(
     outcomes: Sequence[Outcome], statuses: Sequence[JobStatus], ends: Sequence[tuple[int, int, str]]
 ) -> dict[int, Judged]:
-    """The judgements on refused outcomes, from the statuses of their jobs and the ends of their attempts."""
+    """The judgments on refused outcomes, from the statuses of their jobs and the ends of their attempts."""
     found = {status.key: status for status in statuses}
     past = {(key, attempt): kind for key, attempt, kind in ends}
     judged: dict[int, Judged] = {}

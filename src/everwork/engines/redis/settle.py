@@ -36,7 +36,7 @@ and what to answer if the script accepts it."""
 async def settle(
     connection: Connection, outcomes: Sequence[Outcome], demands: Sequence[Demand]
 ) -> tuple[list[Judged], Any, int]:
-    """Judge each outcome; returns the judgements, the reply to the demands (None without any), and the script's now."""
+    """Judge each outcome; returns the judgments, the reply to the demands (None without any), and the script's now."""
     for _ in range(TRIES_MAX):
         decided = await _decided(connection, outcomes)
         segments, order = _segments(outcomes, decided)
@@ -114,7 +114,7 @@ def _segments(outcomes: Sequence[Outcome], decided: Decided) -> tuple[list[Arg],
 
 
 def _runs(outcomes: Sequence[Outcome]) -> list[list[int]]:
-    """Runs of consecutive outcomes that are all completions or all others, with no job twice in a run."""
+    """Runs of consecutive outcomes, either all completions or none; no job occurs twice in a run."""
     runs: list[list[int]] = []
     keys: set[int] = set()
     for at, outcome in enumerate(outcomes):

@@ -82,7 +82,7 @@ class Wakeups:
         return self._all_received_at > since or any(self._received_at.get(type, 0) > since for type in types)
 
     async def _has_changed(self, types: Sequence[str], before: dict[str, int]) -> bool:
-        """Leave a flag, and check for wake-ups since `before`; False while the server is unavailable."""
+        """Set the waiting flag, and check for wake-ups since `before`; False while the server is unavailable."""
         kind = DONE if types == [FINISHED] else WORK
         try:
             if not self._is_listening and self._may_listen:

@@ -83,7 +83,7 @@ def identity(url: StoreUrl) -> tuple[int, int] | None:
 def require_jobs(url: StoreUrl) -> None:
     """Refuse a file that has never held jobs, without changing it."""
     if url.in_memory:
-        raise EngineUnavailable("an in-memory store is empty: use a file")
+        raise EngineUnavailable("an in-memory store has no jobs; use a file")
     if not Path(url.path).exists():
         raise EngineUnavailable(f"file {url.path} does not exist: create a first job, or use another engine")
     try:

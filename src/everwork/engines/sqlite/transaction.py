@@ -239,7 +239,7 @@ class LimitTracker:
         return self._running.get(queue, 0)
 
     def open_freed_lanes(self, queue: int) -> bool:
-        """Open the lanes in which leases have ended, if they have capacity and work; returns whether there are any."""
+        """Open lanes where leases have ended, if they have capacity and work; returns whether any were checked."""
         if not self._busy:
             return False
         lanes = [(owner, lane) for owner, lane in self._busy if owner == queue]

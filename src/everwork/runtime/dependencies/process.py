@@ -221,7 +221,7 @@ class ProcessScopes:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is the lifespan or a shared dependency, which must not wait for its own end."""
+        """Whether the caller is the lifespan or a shared dependency, which must not wait for itself to finish."""
         return any(shared.scope.is_current for shared in self._shared.values())
 
 

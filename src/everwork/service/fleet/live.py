@@ -146,7 +146,7 @@ def _view(entry: Registered, process: ProcessEntry) -> ProcessView:
 async def heartbeat(
     loop_name: str, beat: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[BackgroundLoop]:
-    """Keep an entry in the registry inside this context; then it is deleted, or expires if the store is unavailable."""
+    """Keep a registry entry alive in this context; then delete it, or let it expire if the store is unavailable."""
 
     async def tick() -> bool:
         await beat()

@@ -130,7 +130,7 @@ def test_the_scale_of_durations_goes_by_powers_of_ten_and_keeps_all_values_insid
 def test_a_chart_without_values_says_so_in_words_and_when_there_will_be_something() -> None:
     empty = [bars([Series("a", "a", [0, 0, 0])], SLOTS, "Work", number), lines([], SLOTS, "Times", duration)]
     for chart in empty:
-        assert "No finished attempts in this time." in chart
+        assert "No finished attempts in this period." in chart
         assert "as soon as an attempt finishes" in chart
         assert "<svg" not in chart
         assert "<details" not in chart

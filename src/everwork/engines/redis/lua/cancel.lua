@@ -1,5 +1,5 @@
 -- Purpose: cancel pending and processing jobs.
--- Inputs: now; reason; ids. Returns: judgements, see parts/change.lua.
+-- Inputs: now; reason; ids. Returns: judgments, see parts/change.lua.
 -- Parts: records traits running effects queues endings change
 local out = change(3, function(id, record, r)
   if r.state == 'x' then return 'repeated' end

@@ -1,5 +1,5 @@
 -- Purpose: delete finished jobs with payload, result, history and dedupe key.
--- Inputs: now; ids. Returns: judgements, see parts/change.lua.
+-- Inputs: now; ids. Returns: judgments, see parts/change.lua.
 -- Parts: records traits running effects removal change
 local out = change(2, function(id, record, r)
   if r.state == 'p' or r.state == 'r' then return 'wrong_state' end

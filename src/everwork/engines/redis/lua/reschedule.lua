@@ -1,5 +1,5 @@
 -- Purpose: change when pending jobs run.
--- Inputs: now; run_at or ''; delay; ids. Returns: judgements, see parts/change.lua.
+-- Inputs: now; run_at or ''; delay; ids. Returns: judgments, see parts/change.lua.
 -- Parts: records traits running effects queues pending change
 local run_at = tonumber(ARGV[2]) or now + tonumber(ARGV[3])
 local out = change(4, function(id, record, r)

@@ -1,5 +1,5 @@
 -- Purpose: change the priority of pending jobs.
--- Inputs: now; priority; ids. Returns: judgements, see parts/change.lua.
+-- Inputs: now; priority; ids. Returns: judgments, see parts/change.lua.
 -- Parts: records traits running effects queues pending change
 local out = change(3, function(id, record, r)
   if r.state ~= 'p' then return 'wrong_state' end

@@ -1,6 +1,6 @@
 -- Purpose: end attempts: completions and releases by guard alone, failures as the core has decided; then create the
---   jobs attached to completions, then lease jobs for demands. All or nothing: nothing if a job has changed since its
---   decision.
+--   jobs attached to completions, then lease jobs for demands. All or nothing: it does nothing if a job has
+--   changed since its outcome was decided.
 -- Inputs: now; segments, then per segment (no job twice in one):
 --     'complete', n, n ids, n attempts, results, and per result its number in the segment and its text; or
 --     'other', n, and per outcome id, attempt, verdict, guard, delay, max, kind, error, code, variables, '1' if the

@@ -4,7 +4,7 @@
 --   statistics kept.
 -- Returns: if there are expired leases, a list with id, state, own policy or '' and number of the type's policy of
 --   each, and a list of these policies; nothing else was done, and the script is called again once they are ended.
---   Otherwise an empty list, how many jobs expired, were requeued, were deleted, and '1' if there is more to do.
+--   Otherwise an empty list, the numbers of jobs expired, requeued and deleted, and '1' if there is more to do.
 -- Parts: records traits running effects queues endings removal entries policies recount upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed, policies} end

@@ -91,7 +91,7 @@ async def _bounded_page(call: Call, filter_: JobFilter, limit: int) -> Page:
 
 
 async def get_job(call: Call) -> Response:
-    """Get one job with its history and why it is not running."""
+    """Get a job, its history, and the reason it is not running."""
     job = await call.jobs.get(call.key)
     report = job_report(job, await call.jobs.history(call.key))
     report["explanation"] = explanation_report(await call.jobs.explain(call.key))

@@ -237,7 +237,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         left_out={**_COUNT, "description": "Number of smaller groups that are not listed."},
         rejected={
             **_COUNT,
-            "description": "Rejected jobs left out of the groups.",
+            "description": "Number of rejected jobs not included in the groups.",
         },
     ),
     "DeadChanged": exactly(matched=_COUNT, changed=_COUNT, dry_run=_FLAG),

@@ -45,7 +45,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_bytes = 0
 
     def on_message_begin(self) -> None:
-        """A request starts: restart the timer of its head."""
+        """A request starts: restart the timeout for its headers."""
         super().on_message_begin()
         self._has_head = False
         self._head_bytes = 0

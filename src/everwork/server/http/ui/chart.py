@@ -27,15 +27,15 @@ POINTS_MIN: Final = 3
 """With fewer points, totals are drawn instead of a chart over time."""
 GAP_HEIGHT: Final = 5
 """The height of the strip that marks slots that were not counted."""
-NO_ATTEMPTS: Final = "No finished attempts in this time."
+NO_ATTEMPTS: Final = "No finished attempts in this period."
 FILLS: Final = "Charts appear here as soon as an attempt finishes."
 UNKNOWN: Final = "not counted (no server was running)"
 
 
 class Series(NamedTuple):
-    """The values of one color: `name` is its CSS class, `whole` its total in the legend, `amount` as a number.
+    """The values of one color. `name`: CSS class; `whole`: the total in the legend; `amount`: the total as a number.
 
-    None among the values: not known for the slot.
+    A value is None if it is unknown for its slot.
     """
 
     name: str

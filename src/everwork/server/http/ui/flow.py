@@ -65,7 +65,7 @@ RANGES: Final = (
 class Window(NamedTuple):
     """The minutes that are drawn, minutes per point of percentiles, and the distance of labels on the time axis.
 
-    Percentiles of single minutes are noisy, but all that a young store has.
+    Percentiles of single minutes are noisy, but a new store has nothing else.
     """
 
     minutes: int

@@ -85,7 +85,7 @@ local function retain(list, kept, keep_ms, usual_ms) -- Deletes finished jobs pa
   return gone
 end
 
-local function retain_all(usual) -- usual: the retention by 'c' and 'f', or one of them. Returns how many were deleted.
+local function retain_all(usual) -- usual: default retention for 'c', 'f' or both. Returns how many were deleted.
   local gone = 0
   for kept, usual_ms in pairs(usual) do gone = gone + retain(kept, kept, usual_ms, usual_ms) end
   for _, type in ipairs(call('SMEMBERS', P .. ':keeps')) do
@@ -134,7 +134,7 @@ local function requeue_dead_letters() -- Requeues those that are due; returns ho
   return requeued, false
 end
 
-local function index_finished(id, r) -- Adds it to the list that a new rule of its type reads.
+local function index_finished(id, r) -- Adds a finished job to the lists that the rules of its type read.
   if r.finished == '' then return end
   local kept = r.state == 'f' and 'f' or 'c'
   if trait_for(r.queue)['keep_' .. kept] then retain_later(id, r, kept) end

@@ -22,7 +22,7 @@ GONE: Final = ("jobs.delete", "dead.purge")
 
 
 class Row(NamedTuple):
-    """An entry, its target by a readable name, the page of the target, and its details."""
+    """An audit entry with its target's readable name, a link to the target's page, and a summary of its details."""
 
     entry: AuditEntry
     target: str

@@ -65,7 +65,7 @@ FIELDS: Final = {
     "after": "failed_after_ms",
     "before": "failed_before_ms",
 }
-"""The fields of the form by their names in the service's filter."""
+"""Maps the form's fields to those of the service's filter."""
 
 
 class GroupRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""Page: API keys, to be created and revoked."""
+"""Page: list, create and revoke API keys."""
 
 from __future__ import annotations
 

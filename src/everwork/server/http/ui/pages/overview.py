@@ -171,7 +171,7 @@ def _facts(sampler: MetricsSampler, sample: Sample, counts: Sequence[Count], pro
 
 
 def _quiet(sampler: MetricsSampler, sample: Sample) -> str:
-    """How long no attempt has finished, according to the sampler."""
+    """How long ago the last attempt finished, according to the sampler."""
     busy = [minute.minute for minute in sampler.minutes if minute.total.ended]
     if busy:
         return duration(max(sample.at_ms - (busy[-1] + 1) * MINUTE_MS, MINUTE_MS))

@@ -56,7 +56,7 @@ class ProcessRow(NamedTuple):
 
     @property
     def statuses(self) -> frozenset[str]:
-        """The statuses by which the filter finds it."""
+        """The values of the status filter that match this worker."""
         return frozenset({self.status, BROKEN} if self.broken else {self.status})
 
     @property
@@ -80,7 +80,7 @@ class HandlerRow(NamedTuple):
 
     @property
     def statuses(self) -> frozenset[str]:
-        """The statuses by which the filter finds it."""
+        """The values of the status filter that match this worker."""
         return frozenset({self.status})
 
     @property
