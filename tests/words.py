@@ -37,7 +37,8 @@ class Text(NamedTuple):
 def files() -> Iterator[Path]:
     """The files that contain texts for people."""
     for pattern in GLOBS:
-        yield from sorted(path for path in ROOT.glob(pattern) if path.is_file() and _extractor(path) is not None)
+        found = (path for path in ROOT.glob(pattern) if path.is_file() and "__pycache__" not in path.parts)
+        yield from sorted(path for path in found if _extractor(path) is not None)
 
 
 def texts_of(path: Path) -> Iterator[Text]:
