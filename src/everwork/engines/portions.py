@@ -79,7 +79,7 @@ NARROW_STEP: Final = 2_000
 """When few jobs may match, each step reads more candidates."""
 STEP_GROWTH: Final = 10
 SEARCH_STEP_MAX: Final = 256
-"""How many variables one statement searches, even if those so far were small."""
+"""The maximum number of variables that one statement searches, even if those so far were small."""
 
 T = TypeVar("T")
 
@@ -214,8 +214,8 @@ def first_step(query: JobFilter, limit: int) -> int:
 def next_step(query: JobFilter, seen: int, step: int) -> int:
     """How many candidates to read next; steps grow, because each has a fixed cost; 0: the scan limit is reached.
 
-    Values that attempts set are stored apart from the job, and variables are long: only a third can be read in that
-    time.
+    Values that attempts set are stored apart from the job, and variables are long: only a third as many can be read in
+    the same time.
     """
     is_slow = filters_by_attempt(query) or query.variables_text is not None
     scan_max = LIST_SCAN_MAX // 3 if is_slow else LIST_SCAN_MAX

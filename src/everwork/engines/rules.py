@@ -56,7 +56,7 @@ def outdated(stamp: Stamp) -> InvalidInput:
 
 
 class Facts(NamedTuple):
-    """What an engine reads about a job to explain it."""
+    """The facts that an engine reads to explain a job."""
 
     key: int
     state: State

@@ -55,7 +55,7 @@ class Questions(ABC):
 
     @abstractmethod
     async def explain(self, key: int) -> Explanation | None:
-        """Why the job is not running, or who is running it; None for an unknown key."""
+        """Why the job is not running, or which worker is running it; None for an unknown key."""
 
     @abstractmethod
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:

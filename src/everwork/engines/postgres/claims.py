@@ -19,7 +19,7 @@ from everwork.core.leasing import Activation
 from everwork.engines.portions import Claim, distribute
 
 DEAD_MAX: Final = 5_000
-"""Up to this many dead entries before the first live one do not count as slow."""
+"""Up to this many dead entries before the first live one are tolerated: claims still start at the front."""
 FRONT_WAIT_MS_PER_DEAD: Final = 0.0025
 """Ten times the cost of skipping one dead entry."""
 FRONT_WAIT_MS_MAX: Final = 1_000

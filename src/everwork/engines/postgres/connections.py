@@ -163,7 +163,7 @@ async def connect(url: StoreUrl) -> asyncpg.Connection:
     try:
         await connection.set_type_codec("jsonb", encoder=_jsonb, decoder=_bare, schema="pg_catalog", format="binary")
         if not url.notify:
-            # asyncpg introspects each array type once and changes session settings while it does. Doing so now, in one
+            # asyncpg introspects each array type once and changes session settings while it does. Done now, in one
             # transaction, this leaves no trace on a server connection shared with other clients.
             async with connection.transaction():
                 await connection.fetch("SELECT NULL::bigint[], NULL::int[], NULL::smallint[], NULL::text[]")

@@ -119,7 +119,7 @@ async def stored_schema(url: StoreUrl) -> Schema:
 
 @asynccontextmanager
 async def connected(url: StoreUrl) -> AsyncIterator[asyncpg.Connection]:
-    """A connection for a moment; errors of the driver are translated."""
+    """A short-lived connection; driver errors are translated."""
     try:
         connection = await connect(url)
         try:

@@ -1,4 +1,4 @@
-"""Wake-ups, for waiting calls in this process and, by NOTIFY, for other processes: one in flight at a time."""
+"""Wake-ups for waiting calls in this process, and for other processes by NOTIFY, one in flight at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = get_logger("everwork.postgres")
 
 ANY_TYPE: Final = ""
 FINISHED: Final = "\t"
-"""Payloads of a notification in addition to types, which are printable names: any type, or jobs have finished."""
+"""Entries of a notification that are not types, which are printable names: any type, or jobs have finished."""
 SEPARATOR: Final = "\n"
 PAYLOAD_BYTES_MAX: Final = 7_000
 POLL_ONLY_MS: Final = 100

@@ -45,11 +45,11 @@ log = get_logger("everwork.redis")
 
 GROUP: Final = "everwork"
 CHECK_SECONDS: Final = 0.5
-"""How often to check for new streams of the types."""
+"""How often to look for new streams of the demanded types."""
 BLOCK_MS: Final = 1_000
 CLAIM_SECONDS: Final = 10.0
 IDLE_MS: Final = 30_000
-"""An entry that its reader has not finished for this long is claimed by another one."""
+"""An entry that its reader has not finished for this long is claimed by another reader."""
 FORGET_MS: Final = 86_400_000
 ENTRIES_MAX: Final = 500
 ENTRIES_FIRST: Final = 16

@@ -27,8 +27,8 @@ _UNDECIDED: Final[tuple[Arg, ...]] = ("", "", 0, 0, "", "", "", "", 0, "", "")
 _RELEASE: Final[tuple[Arg, ...]] = ("release", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0, "", "")
 
 Decided = dict[int, tuple[tuple[Arg, ...], Judged]]
-"""By index in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as, traceback;
-and what to answer if the script accepts it."""
+"""Decisions by index: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as, traceback;
+and the answer if the script accepts it."""
 
 
 async def settle(

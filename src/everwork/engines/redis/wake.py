@@ -16,7 +16,7 @@ WORK: Final = "work"
 DONE: Final = "done"
 """The kinds of wake-ups, named after their channels: there may be work, or a job has finished."""
 FINISHED: Final = ""
-"""Stands among the types for the waiters for finished jobs."""
+"""Used in place of a type by callers that wait for finished jobs."""
 
 
 class Wakeups:

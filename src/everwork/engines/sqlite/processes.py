@@ -200,7 +200,7 @@ class ProcessNotifier:
 
 
 class _ShortPath:
-    """A short path of a folder: socket addresses are limited to 107 bytes, paths can be longer."""
+    """A short path to a folder: socket addresses are limited to 107 bytes, but paths can be longer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

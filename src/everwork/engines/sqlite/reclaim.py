@@ -22,7 +22,7 @@ SHARED = statements("shared")
 
 
 class SqliteReclaim(SqliteBase, JobFlow):
-    """Restores leases that have expired."""
+    """Restores expired leases."""
 
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         return await self._store.writer.submit(lambda tx: reclaim(tx, leases, lease_ms))

@@ -231,7 +231,7 @@ class LimitTracker:
             self._checked.discard((queue, lane))
 
     def recheck(self, queue: int, lane: str) -> None:
-        """Check a lane that has work again: ended leases may not have been flushed yet."""
+        """Have a lane with work checked again: ended leases may not have been flushed yet."""
         self._checked.discard((queue, lane))
 
     def unflushed(self, queue: int) -> int:
