@@ -1,1 +1,1 @@
-"""Stores of jobs behind one contract."""
+"""Job stores behind one contract."""

@@ -24,11 +24,11 @@ class MakeEngine(Protocol):
     """Creates the engine for a URL, not yet open."""
 
     def __call__(self, url: str, *, clock: Clock | None, own_loop: bool) -> Engine:
-        """`clock` replaces the engine's own clock; `own_loop` as in `open_engine`."""
+        """`clock` replaces the engine's own clock; for `own_loop`, see `open_engine`."""
 
 
 def open_engine(url: str, *, clock: Clock | None = None, own_loop: bool = False) -> Engine:
-    """The engine of a URL, not yet open. An engine's module is imported only when it is needed.
+    """The engine for a URL, not yet open. An engine's module is imported only when it is needed.
 
     `own_loop`: the event loop serves nothing but this engine, and may block while it writes.
     """

@@ -24,7 +24,7 @@ class OtherStore(InvalidInput):
 
 
 class Library(Enum):
-    """Whose connection or session it is."""
+    """The library that a connection or session belongs to."""
 
     SQLITE3 = "sqlite3"
     AIOSQLITE = "aiosqlite"
@@ -46,7 +46,7 @@ _CLASSES: Final = (
     (Library.ASYNC_SQLALCHEMY, {"sqlalchemy.AsyncConnection", "sqlalchemy.AsyncSession"}),
     (Library.SQLALCHEMY, {"sqlalchemy.Connection", "sqlalchemy.Session"}),
 )
-"""By name, so that no library is imported unless the caller uses it."""
+"""Classes are listed by name, so that no library is imported unless the caller uses it."""
 _TRANSACTIONS: Final = {
     "sqlalchemy.SessionTransaction",
     "sqlalchemy.AsyncSessionTransaction",
@@ -70,23 +70,23 @@ class OwnConnection:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether statements on it must be awaited."""
+        """Whether statements on this connection must be awaited."""
         return self.library in _ASYNCHRONOUS
 
     @property
     def is_sqlalchemy(self) -> bool:
-        """Whether it belongs to SQLAlchemy, with any driver."""
+        """Whether the connection belongs to SQLAlchemy, with any driver."""
         return self.library in (Library.SQLALCHEMY, Library.ASYNC_SQLALCHEMY)
 
     @property
     def dialect(self) -> str:
-        """The database behind it, by SQLAlchemy's name: `postgresql`, `sqlite`, ..."""
+        """The database behind the connection, by SQLAlchemy's name: `postgresql`, `sqlite`, ..."""
         if self.is_sqlalchemy:
             return str(sqlalchemy_bind(self.connection).engine.dialect.name)
         return "postgresql" if self.library in _POSTGRES else "sqlite"
 
     async def sqlalchemy_connection(self) -> Any:
-        """SQLAlchemy's synchronous connection, in a transaction: of a session, and under an asynchronous one."""
+        """SQLAlchemy's synchronous connection, in a transaction; unwraps sessions and asynchronous connections."""
         given = self.connection
         if is_session(given):
             connection = given.connection()
@@ -101,7 +101,7 @@ class OwnConnection:
         return connection
 
     async def _begin(self, connection: Any) -> None:
-        """As SQLAlchemy begins one with the first statement."""
+        """Begin a transaction, as SQLAlchemy does with the first statement."""
         if connection.in_transaction():
             return
         if self.is_asynchronous:
@@ -111,7 +111,7 @@ class OwnConnection:
 
 
 def own_connection(tx: object, accepted: str, field: str = "tx") -> OwnConnection:
-    """The value of `tx`; unsupported objects are refused with a list of what is accepted."""
+    """The connection that `tx` stands for; an unsupported object is refused with a list of what is accepted."""
     given: Any = tx
     kinds = _kinds(given)
     if kinds & _SCOPED_SESSIONS:
@@ -141,17 +141,17 @@ def django_connection(given: Any) -> Any:
 
 
 def is_scoped(given: object) -> bool:
-    """Whether it stands for a different session or connection in each thread or task."""
+    """Whether the object stands for a different session or connection in each thread or task."""
     return bool(_kinds(given) & {*_SCOPED_SESSIONS, "django.ConnectionProxy"})
 
 
 def is_session(given: Any) -> bool:
-    """Whether it is a SQLAlchemy session, not a connection."""
+    """Whether the object is a SQLAlchemy session, not a connection."""
     return hasattr(given, "get_bind")
 
 
 def sqlalchemy_bind(given: Any) -> Any:
-    """The engine or connection of a session; a connection itself."""
+    """The engine or connection that a session is bound to; a connection is returned unchanged."""
     if not is_session(given):
         return given
     from sqlalchemy.exc import UnboundExecutionError  # noqa: PLC0415 - its object is here, so it is installed
@@ -165,7 +165,7 @@ def sqlalchemy_bind(given: Any) -> Any:
 
 
 def is_autocommit(connection: Any) -> bool:
-    """Whether SQLAlchemy begins no transaction on this connection or engine."""
+    """Whether this connection or engine is in autocommit mode, so that SQLAlchemy begins no transaction."""
     level = connection.get_execution_options().get("isolation_level")
     return (level or getattr(connection.dialect, "_on_connect_isolation_level", None)) == "AUTOCOMMIT"
 
@@ -182,7 +182,7 @@ def _under_django(wrapper: Any) -> object:
 def _kinds(given: object) -> set[str]:
     """The names of the object's classes, each with its top-level package.
 
-    By its `__class__`, because tracing tools wrap connections in proxies.
+    Uses `__class__`, because tracing tools wrap connections in proxies.
     """
     classes: Iterable[type] = given.__class__.__mro__
     return {f"{one.__module__.partition('.')[0]}.{one.__name__}" for one in classes}

@@ -18,7 +18,7 @@ class Claim(NamedTuple):
 
     demands: list[Demand]
     positions: list[int]
-    """The index of each among all demands."""
+    """The index of each of these demands among all demands."""
 
     @property
     def combined(self) -> Demand:
@@ -73,19 +73,19 @@ def distribute(
 
 FIRST_STEP: Final = 16
 STEP_MAX: Final = 64
-"""Even if the jobs so far were small: the next ones may be large."""
+"""The limit applies even if the jobs so far were small: the next ones may be large."""
 WIDE_STEP: Final = 200
 NARROW_STEP: Final = 2_000
 """When few jobs may match, each step reads more candidates."""
 STEP_GROWTH: Final = 10
 SEARCH_STEP_MAX: Final = 256
-"""How many variables one statement searches, even if those so far were small."""
+"""The maximum number of variables that one statement searches, even if those so far were small."""
 
 T = TypeVar("T")
 
 
 class PageBuilder:
-    """Collects the jobs of a page; it is full with enough jobs, or with large ones."""
+    """Collects the jobs of a page; it is full once it has enough jobs or enough bytes."""
 
     def __init__(self, query: JobFilter, limit: int) -> None:
         self._query, self._limit = query, limit
@@ -165,7 +165,7 @@ class VariablesSearch:
         return keys if self._text is None else keys[: self.step]
 
     def matching(self, rows: Iterable[Sequence[int]]) -> list[int]:
-        """The keys whose variables contain the text, of rows with key, bytes searched, and whether it is there."""
+        """The keys whose variables contain the text, from rows of key, bytes searched, and whether it was found."""
         found = []
         for key, size, is_found in rows:
             self._jobs, self._bytes = self._jobs + 1, self._bytes + size
@@ -214,7 +214,8 @@ def first_step(query: JobFilter, limit: int) -> int:
 def next_step(query: JobFilter, seen: int, step: int) -> int:
     """How many candidates to read next; steps grow, because each has a fixed cost; 0: the scan limit is reached.
 
-    What attempts leave is stored apart from the job, and variables are long: in the same time only a third can be read.
+    Values that attempts set are stored apart from the job, and variables are long: only a third as many can be read in
+    the same time.
     """
     is_slow = filters_by_attempt(query) or query.variables_text is not None
     scan_max = LIST_SCAN_MAX // 3 if is_slow else LIST_SCAN_MAX

@@ -26,7 +26,7 @@ TOP_NAME: Final = "\U0010ffff"
 AUTOMATIC_REQUEUE: Final = "automatic"
 """The error recorded in the history for an automatic requeue."""
 AUTOMATIC_REQUEUES: Final = (AUTOMATIC_REQUEUE, "by itself")
-"""How a store's history can name it; older stores have the second."""
+"""How a store's history can name an automatic requeue; older stores use the second form."""
 CHANGED_ARGUMENTS: Final = "arguments changed"
 """The error recorded in the history for a requeue with other variables."""
 AHEAD_MAX: Final = 10_000
@@ -39,7 +39,7 @@ _REJECTED: Final = Cause.REJECT.value
 def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> Judged:
     """The verdict on an outcome that did not pass the guard.
 
-    `latest` is the job's latest attempt; `ended` is how the attempt that the outcome names has ended, if it has.
+    `latest` is the job's latest attempt; `ended` is how the attempt named by the outcome ended, if it has ended.
     """
     if outcome.attempt == 0:
         return Judged(Verdict.WRONG_STATE, state)
@@ -51,12 +51,12 @@ def refused(outcome: Outcome, state: State, latest: int, ended: str | None) -> J
 
 
 def outdated(stamp: Stamp) -> InvalidInput:
-    """The error for a create that was repeated after its producer has sent a later one."""
+    """The error for a create that was repeated after its producer had sent a later one."""
     return InvalidInput("stamp", f"number {stamp.number} of producer '{stamp.producer}' is outdated")
 
 
 class Facts(NamedTuple):
-    """What an engine reads about a job to explain it."""
+    """The facts that an engine reads to explain a job."""
 
     key: int
     state: State
@@ -72,7 +72,7 @@ class Facts(NamedTuple):
     policy: str | None = None
     limit_key: str | None = None
     running: int = 0
-    """Jobs of its type and group."""
+    """The number of running jobs of the same type and group."""
     lane_running: int = 0
     is_probe_live: bool = False
     rate_full_until_ms: int | None = None
@@ -192,12 +192,12 @@ def states_to_search(query: JobFilter) -> frozenset[State]:
 
 
 def attempts_min(query: JobFilter) -> int:
-    """The lowest attempt number of a matching pending job: one without an attempt has no error."""
+    """The lowest attempt number of a matching pending job: a job without an attempt has no error."""
     return 1 if query.error_text else 0
 
 
 def error_matches(error: str | None, text: str | None) -> bool:
-    """Whether an error contains a text, in any case; None matches every error."""
+    """Whether an error contains a text, ignoring case; None matches every error."""
     return text is None or text.casefold() in (error or "").casefold()
 
 
@@ -240,7 +240,7 @@ def filters_by_attempt(query: JobFilter) -> bool:
 
 
 def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> StoredJob:
-    """A job from the columns that every SQL engine reads, by position: by name it takes twice as long.
+    """A job from the columns that every SQL engine reads, by position; access by name takes twice as long.
 
     The last column is not used; a `*_` for it would add a tenth of a microsecond.
     """
@@ -289,7 +289,7 @@ def mark_text(mark: TriggerMark) -> str:
 
 
 def before(point_ms: int) -> TriggerMark:
-    """The mark of a new trigger before its first scheduled time: it starts with that one."""
+    """The mark of a new trigger before its first scheduled time: the trigger starts with that time."""
     return TriggerMark(point_ms, point_ms - 1)
 
 

@@ -23,7 +23,7 @@ class Durability(Enum):
 class JobRecord(NamedTuple):
     """A complete job, as one store dumps it and another loads it.
 
-    `created_max_attempts` is what a requeue resets max_attempts to, `retry` the job's own retry policy.
+    A requeue resets max_attempts to `created_max_attempts`; `retry` is the job's own retry policy.
     """
 
     job: StoredJob
@@ -87,7 +87,7 @@ class Fire(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """The result of a scheduled time: the job that it created, None if it had already passed, and the mark."""
+    """The result of a scheduled time: the job that it created (None if the time had already passed), and the mark."""
 
     created: Created | None
     mark: TriggerMark

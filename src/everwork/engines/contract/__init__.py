@@ -2,7 +2,7 @@
 
 Rules for every call:
 
-- A call is atomic: when it returns it has taken effect completely, when it raises it has had no effect.
+- A call is atomic: once it returns, it has taken full effect; if it raises, it has had no effect.
 - The caller has validated the values (`codec.new_job`); engines do not validate them again.
 - Batches return one result per item, in the order of the request. A refused item does not affect the others.
 - Time is the engine's own clock (G11). Callers pass durations, which the engine adds to its current time.
@@ -11,7 +11,7 @@ Rules for every call:
   unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
 - A refused item changes nothing: no state, no history, no count.
 
-Only `activate`, `subscribe`, `fire`, breaker and limits are decided inside the store, based on the numbers in the
+Only `activate`, `subscribe`, `fire`, breakers and limits are decided inside the store, based on the numbers in the
 type's policy (`core.policy`, `core.breaker`). Every other rule is decided by the pure core.
 """
 
@@ -32,4 +32,4 @@ Clock = Callable[[], int]
 
 
 class Engine(Lifecycle, JobFlow, Changes, Questions, Registry, Triggers, Moving):
-    """A store that holds jobs and enforces every rule, by topic; each topic has a module in this package."""
+    """A store that holds jobs and enforces every rule. Its calls are grouped by topic, one module each."""

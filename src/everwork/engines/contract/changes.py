@@ -9,14 +9,14 @@ from everwork.core.leasing import Judged
 
 
 class Changes(ABC):
-    """Changes of jobs by their keys."""
+    """Changes to jobs, by key."""
 
     @abstractmethod
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         """Cancel pending and processing jobs; the worker of a running job finds out through `check` or `extend`.
 
-        A job that is already cancelled is REPEATED; a completed or failed one is WRONG_STATE. The state in the
-        result is the one in which the job was found.
+        A job that is already cancelled is REPEATED; a completed or failed one is WRONG_STATE. The result carries the
+        state in which the job was found.
         """
 
     @abstractmethod
@@ -25,17 +25,17 @@ class Changes(ABC):
     ) -> list[Judged]:
         """Requeue dead letters: pending, due now, attempts 0, max_attempts as created, last error cleared.
 
-        `waiting`: also pending jobs that have had an attempt since they were created or last requeued, without waiting
-        for their retry; one that is due already keeps its `run_at`. The attempt number keeps counting up and the
-        history is kept. Anything else is WRONG_STATE.
+        `waiting`: also requeue pending jobs that have had an attempt since they were created or last requeued, so that
+        they do not wait for their retry; a job that is already due keeps its `run_at`. The attempt number keeps
+        counting up and the history is kept. Anything else is WRONG_STATE.
 
-        `variables`: a JSON text that replaces those of each job that is requeued, in the same step; the entry of the
-        requeue in the history then has the error "arguments changed". Jobs that are refused keep theirs.
+        `variables`: JSON text that replaces the variables of each requeued job in the same step; the history entry of
+        the requeue then has the error "arguments changed". Refused jobs keep their variables.
         """
 
     @abstractmethod
     async def set_retries(self, key: int, retries: int) -> Judged:
-        """Set the number of retries that the job shows; the result has the previous number.
+        """Set the number of retries that the job shows; the result carries the previous number.
 
         Pending: 0 is WRONG_STATE (cancel the job instead). Processing: 0 is treated as 1, the running attempt.
         A dead letter is requeued with `retries` attempts; 0 is REPEATED. Other states are WRONG_STATE. Counted
@@ -52,4 +52,4 @@ class Changes(ABC):
 
     @abstractmethod
     async def delete(self, keys: Sequence[int]) -> list[Judged]:
-        """Delete finished jobs with payload, result, history and dedupe key. Live jobs are WRONG_STATE."""
+        """Delete finished jobs with their payload, result, history and dedupe key. Live jobs are WRONG_STATE."""

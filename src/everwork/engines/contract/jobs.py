@@ -1,4 +1,4 @@
-"""The life of a job in the store: created, leased, settled; and the wake-ups between these."""
+"""The life of a job in the store: it is created, leased and settled, with wake-ups in between."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class JobFlow(ABC):
         Keys increase in the order of the request. A dedupe key that already exists for (tenant, type), from
         earlier or from the same batch, creates nothing and returns the first job's key (G7). Each further
         group of the type that is registered at this moment gets a copy with its own key; the key of the
-        default group's copy is returned. A job without max_attempts gets that of its type's policy. A job that
+        default group's copy is returned. A job without max_attempts takes the value from its type's policy. A job that
         is due can be activated immediately.
 
-        With a stamp the call can be repeated: the number that a producer used last creates nothing and returns what
-        it returned then, whatever has become of those jobs. A lower number is an `InvalidInput` on `stamp`. Producers
-        that were not seen for `PRODUCER_KEEP_MS` are forgotten.
+        With a stamp, the call can be repeated: a producer's most recent number creates nothing and returns the same
+        result as the first time, whatever has become of those jobs. A lower number is an `InvalidInput` on `stamp`.
+        Producers not seen for `PRODUCER_KEEP_MS` are forgotten.
         """
 
     @abstractmethod
@@ -42,9 +42,9 @@ class JobFlow(ABC):
     async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
         """Complete attempts inside the caller's own transaction, so that the work and its completion are atomic.
 
-        Judged as by `settle`; a wrong `tx` is refused as by `create_in`. The same outcome reported by `settle`
-        after the commit is REPEATED; after a rollback the attempt is live as before. A breaker may learn of the
-        completion only from that `settle`: the caller's transaction must not block other callers' failures.
+        Outcomes are judged as in `settle`; a wrong `tx` is refused as in `create_in`. The same outcome reported by
+        `settle` after the commit is REPEATED; after a rollback the attempt is live as before. A breaker may learn of
+        the completion only from that `settle`: the caller's transaction must not block other callers' failures.
         """
 
     @abstractmethod
@@ -61,9 +61,9 @@ class JobFlow(ABC):
         time, never more than `max_running_per_key` of a lane with a limit key, and never more than the rate's number
         within one of its windows; the first lease after the end of a window starts the next one.
 
-        The cost does not depend on jobs that are finished, scheduled for later, of another type, or in lanes that
-        are at their limit (G10). Records that the type was requested. `next_due_ms` is at the latest the end of an
-        open breaker or of a full rate window of a requested type that has work.
+        The cost does not depend on jobs that are finished, scheduled for later, of another type, or in lanes that are
+        at their limit (G10). The call records that the type was requested. `next_due_ms` is no later than the end of an
+        open breaker or a full rate window of a requested type that has work.
 
         Demands of the same type, group and tenants are served together, in their order. The jobs are in the order
         of the demands, and `shares` has one number for each demand.
@@ -78,9 +78,9 @@ class JobFlow(ABC):
         not the job's latest, or its lease has expired; WRONG_STATE if the attempt ended in another way (G3). An
         outcome that this attempt has reported before is REPEATED: ok, and nothing changes (G8).
 
-        State, history with the traceback that an outcome brings, counts, result, the variables of a `Failed` or
-        `Throw`, the type's breaker, and the jobs in the `events` of a `Complete` are one transaction. A breaker gets
-        the completions of a batch before its failures; only types whose policy has a breaker count them. A lease past
+        State, history with the traceback that an outcome carries, counts, result, the variables of a `Failed` or
+        `Throw`, the type's breaker, and the jobs in the `events` of a `Complete` are one transaction. A breaker counts
+        the completions of a batch before the failures; only types whose policy has a breaker count them. A lease past
         its deadline holds until a sweep ends it.
         """
 
@@ -97,12 +97,12 @@ class JobFlow(ABC):
         """Like `extend`, but also restore expired leases if no other attempt has started since.
 
         The expiry is undone in one transaction: the job is processing again, in the same attempt, by the same worker,
-        whether it had become pending or failed. Its run_at, attempts and last error are those from before the expiry.
-        Its history forgets the expiry, and a requeue that followed it, which then is no automatic round either. The
-        statistics of the hour in which the expiry was counted (`stats`, `measures`) no longer contain it, without
-        leaving zeros; an expiry that another store has counted (`load`) is in none of them. Not undone: what the type's
-        breaker has counted, which the next completion resets, and wake-ups. For workers that were cut off from the
-        store and have an outcome to report.
+        whether it had become pending or failed. Its run_at, attempts and last error are as they were before the expiry.
+        Its history no longer contains the expiry or a requeue that followed it, and such a requeue no longer counts as
+        an automatic round. The statistics of the hour in which the expiry was counted (`stats`, `measures`) no longer
+        contain it, without leaving zeros; an expiry counted by another store (`load`) is in none of them. Not undone:
+        what the type's breaker has counted, which the next completion resets, and wake-ups. This call is for workers
+        that were cut off from the store and have an outcome to report.
         """
 
     @abstractmethod

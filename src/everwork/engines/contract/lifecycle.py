@@ -20,8 +20,8 @@ class Lifecycle(ABC):
     async def open(self, *, create: bool = True) -> None:
         """Connect, check the store, and migrate its schema; safe when several processes open it concurrently.
 
-        Without `create`, a store that has never held jobs is `EngineUnavailable` and is not changed.
-        Raises `BadConfiguration`, `EngineUnavailable` or `SchemaMismatch`, in one line that says what to do.
+        Without `create`, a store that has never held jobs is `EngineUnavailable` and is not changed. Raises
+        `BadConfiguration`, `EngineUnavailable` or `SchemaMismatch`, with a one-line message that says what to do.
         """
 
     @abstractmethod
@@ -30,7 +30,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     def fresh(self) -> Engine:
-        """A new engine on the same store and settings, not open: an open engine belongs to one event loop."""
+        """A new, unopened engine for the same store and settings; an open engine belongs to one event loop."""
 
     @property
     @abstractmethod
@@ -63,8 +63,8 @@ class Lifecycle(ABC):
     async def sweep(self, holder: str) -> Swept:
         """One bounded step of maintenance.
 
-        Any caller ends expired leases, each as a failed attempt that the core decides (G6), and cancels pending jobs
-        past their expiry. That needs no turn: the death of its holder must not delay recovery.
+        Any caller ends expired leases, each as a failed attempt on which the core decides (G6), and cancels pending
+        jobs past their expiry. This needs no turn, so the death of a turn's holder never delays recovery.
 
         One process at a time, the holder of the turn "sweep", also deletes finished jobs past their retention,
         which a type's policy may set; requeues dead letters as their type's policy says (never rejected ones; each

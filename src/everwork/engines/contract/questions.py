@@ -1,4 +1,4 @@
-"""Queries on jobs, all of them read-only."""
+"""Read-only queries on jobs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Questions(ABC):
         """Counts of the attempts that ended in the last `hours` hours, of one type or of all, by hour, type and name.
 
         Every attempt that ends as completed, failed or retried is in exactly one bucket of durations and in one of
-        waits (`core.measures`), but one whose lease expired is in no bucket of durations, and adds nothing to the run
-        time of `stats`: how long it ran is not known. Failed and retried ones are also counted by the category of their
-        failure; all in the transaction that ends them. Not counted are releases, cancellations, and expired leases that
-        `reclaim` has taken back. Kept as long as the hours of `stats`. The result may be very large, so it is read in
-        portions that do not block other calls: the counts of one hour and type are consistent, different hours may be
-        read at different moments.
+        waits (`core.measures`), except that one whose lease expired is in no bucket of durations and adds nothing to
+        the run time of `stats`: how long it ran is not known. Failed and retried ones are also counted by the category
+        of their failure; all in the transaction that ends them. Not counted are releases, cancellations, and expired
+        leases that `reclaim` has restored. Measures are kept as long as the hours of `stats`. The result may be very
+        large, so it is read in portions that do not block other calls: the counts of one hour and type are consistent,
+        different hours may be read at different moments.
         """
 
     @abstractmethod
@@ -55,18 +55,18 @@ class Questions(ABC):
 
     @abstractmethod
     async def explain(self, key: int) -> Explanation | None:
-        """Why the job is not running, or who is running it; None for an unknown key."""
+        """Why the job is not running, or which worker is running it; None for an unknown key."""
 
     @abstractmethod
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Jobs that match, in the query's order, after the cursor. Paging to the end returns every job once.
 
         `Order.DUE` finds pending jobs only, by `run_at`, then key; `Order.FAILED` failed jobs only, by the instant of
-        their failure, then key, both descending. A job that moves to another place of the list between two pages may
-        be missing or occur twice; no other job is.
+        their failure, then key, both descending. A job that moves to another place in the list between two pages may be
+        missing or occur twice; other jobs are unaffected.
 
         `dedupe_key` is looked up where dedupe keys are kept, in the types and tenants of the query, or in all that
-        have jobs. A list of newest jobs is refused with InvalidInput if these are more than LIST_SCAN_MAX; an engine
+        have jobs. A query for the newest jobs is refused with InvalidInput if these exceed LIST_SCAN_MAX; an engine
         may refuse other orders, too.
 
         A page may be short although there is a next one: a call scans at most LIST_SCAN_MAX jobs, and a page ends

@@ -1,4 +1,4 @@
-"""What a store holds in addition to jobs: types with their policies, groups, entries of any kind, turns."""
+"""Everything a store holds in addition to jobs: types with their policies, groups, entries of any kind, turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Registry(ABC):
 
     @abstractmethod
     async def open_breaker(self, type: str, open_ms: int) -> None:
-        """Open a type's breaker for `open_ms` from now, even if its policy has none; then it is half-open."""
+        """Open a type's breaker for `open_ms` from now, even if its policy has none; after that it is half-open."""
 
     @abstractmethod
     async def reset_breaker(self, type: str) -> bool:
@@ -56,7 +56,7 @@ class Registry(ABC):
 
     @abstractmethod
     async def registered(self, kind: str | None) -> list[Registered]:
-        """The entries of a kind that have not expired, by name; None: of every kind, by kind and name. No turns."""
+        """The unexpired entries of a kind, by name; None: of every kind, by kind and name. Turns are excluded."""
 
     @abstractmethod
     async def last_registered(self, kind: str, limit: int, below: str | None = None) -> list[Registered]:

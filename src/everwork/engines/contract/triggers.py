@@ -15,7 +15,7 @@ class Triggers(ABC):
     async def trigger_marks(self, triggers: Sequence[str]) -> TriggerMarks:
         """The marks of triggers. A new trigger starts now: `began_ms` and `last_ms` are the engine's current time.
 
-        Marks are registry entries (kind "trigger-mark", body "<began_ms> <last_ms>") and are copied with them.
+        Marks are registry entries (kind "trigger-mark", body "<began_ms> <last_ms>") and are copied with the registry.
         """
 
     @abstractmethod

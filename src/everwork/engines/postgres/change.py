@@ -1,4 +1,4 @@
-"""Changes of jobs: each is one guarded statement; a second one explains refusals."""
+"""Changes to jobs: each is one guarded statement; a second statement explains refusals."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ TRIES_MAX = 100
 
 
 class Changed(NamedTuple):
-    """A job that a statement has changed, as it was before."""
+    """A job that a statement has changed, as it was before the change."""
 
     key: int
     state: int
     attempts: int
     max_attempts: int
     type: str = ""
-    """Only where workers are notified of the change."""
+    """Set only where workers are notified of the change."""
 
 
 class PostgresChanges(PostgresBase, Changes):
-    """Changes of jobs by their keys."""
+    """Changes to jobs, by key."""
 
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         changed = await cancel_rows(self._store, keys, Cause.CANCEL, reason)
@@ -95,7 +95,7 @@ async def requeue_rows(
 ) -> list[Changed]:
     """Requeue dead letters, with the attempts they were created with by default; return those that were requeued.
 
-    `is_automatic`: only those that the policies of their types allow; the history says so.
+    `is_automatic`: requeue only jobs whose type policies allow it; the history records the requeue as automatic.
     """
     sql = store.sql("requeue")["requeue"]
     note = AUTOMATIC_REQUEUE if is_automatic else _note(variables)
@@ -107,7 +107,7 @@ async def requeue_rows(
 
 
 async def _requeue_waiting(store: OpenStore, keys: Sequence[int], variables: str | None) -> list[Changed]:
-    """Requeue pending jobs that had an attempt; return those that were requeued."""
+    """Requeue pending jobs that have had an attempt; return those that were requeued."""
     sql = store.sql("requeue")["waiting"]
     args = (sorted(set(keys)), store.now_ms(), _note(variables), variables)
     changed = [Changed(*row) for row in await store.connections.fetch(sql, *args)]

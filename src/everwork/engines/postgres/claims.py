@@ -1,10 +1,10 @@
-"""Claims: where each starts, what it sends, and what its statement returns.
+"""Claims: where each one starts, what it sends, and what its statement returns.
 
 A claim starts at the front of the ready index, or after the last job claimed. Index entries of claimed jobs stay until
 a vacuum may remove them, which a snapshot that is held open (by a backup, a forgotten transaction) prevents. A claim
 from the front then scans all of them. When that gets slow, claims start after the end of the previous one, and only a
 tenth of the time is spent at the front: jobs before the mark (retries, higher priorities) wait at most a second.
-Normally, nothing changes.
+Normally, claims start at the front.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from everwork.core.leasing import Activation
 from everwork.engines.portions import Claim, distribute
 
 DEAD_MAX: Final = 5_000
-"""Up to this many dead entries before the first live one are ignored."""
+"""Up to this many dead entries before the first live one are tolerated: claims still start at the front."""
 FRONT_WAIT_MS_PER_DEAD: Final = 0.0025
-"""Ten times the cost of skipping one."""
+"""Ten times the cost of skipping one dead entry."""
 FRONT_WAIT_MS_MAX: Final = 1_000
 
 Position = tuple[int, int, int]
@@ -38,7 +38,7 @@ class Mark:
     """The instant, on the loop's clock in milliseconds, at which claims start at the front again."""
 
     def begin(self, now: float) -> Position | None:
-        """Where the next claim begins; None: at the front."""
+        """Where the next claim starts; None: at the front."""
         return self.position if now < self.front_from else None
 
     def claimed(self, begin: Position | None, end: Position | None, dead: int, now: float) -> None:
@@ -62,12 +62,12 @@ class StartedClaim(NamedTuple):
 
     @classmethod
     def of(cls, claim: Claim, mark: Mark, clock_ms: float) -> StartedClaim:
-        """Choose where to begin."""
+        """Choose where the claim starts."""
         return cls(claim, mark, mark.begin(clock_ms))
 
 
 class Awaited(NamedTuple):
-    """Whether any process is waiting for results, and for work; if none is, no notification is sent."""
+    """Whether any process waits for results, and whether any waits for work; if none does, no notification is sent."""
 
     results: bool
     work: bool
@@ -99,7 +99,7 @@ def _claim_document(number: int, claim: Claim, mark: Mark, begin: Position | Non
     """One claim. The keys are parameters of a stored function, so they never change."""
     whole, demands = claim.combined, claim.demands
     document: dict[str, Any] = {
-        "o": number,  # Notes refer to the claim by it.
+        "o": number,  # Notes refer to the claim by this number.
         TYPE: whole.type,
         GROUP: whole.group,
         "n": whole.limit,
@@ -119,12 +119,12 @@ def _claim_document(number: int, claim: Claim, mark: Mark, begin: Position | Non
 class Note(NamedTuple):
     """A row that is not a leased job, as the function `note` of functions/activate.sql makes it.
 
-    What a kind of note does not use is NULL.
+    Fields that a kind of note does not use are NULL.
     """
 
     what: str
     number: int
-    """A refused key, the last lane visited, or the engine's now."""
+    """A refused key, the last lane visited, or the engine's current time."""
     one: int
     other: int
     """The number of a claim."""
@@ -136,7 +136,7 @@ class Note(NamedTuple):
 NOTE_COLUMNS: Final = itemgetter("type", "key", "attempts", "max_attempts", "lease_until_ms", "created_at_ms")
 """The columns of `leased` that hold the fields of a note, in order."""
 ATTEMPT: Final = LeasedJob._fields.index("attempt")
-"""The column that is NULL in notes. By index: every leased job is checked."""
+"""The column that is NULL in notes. Read by index for speed, because every leased job is checked."""
 
 
 def step_of(rows: list[Any], claims: Sequence[StartedClaim], demands: int, clock_ms: float) -> Step:

@@ -1,4 +1,4 @@
-"""The connection pool: few connections, each kept busy, replaced when the server was unavailable."""
+"""The connection pool: a few connections, kept busy and replaced after the server was unavailable."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Connections:
         raise AssertionError("unreachable")
 
     async def fetch_unsynced(self, sql: str, *parameters: object) -> Rows:
-        """The rows of a statement of maintenance: a crash may undo it, so the commit does not wait for the disk."""
+        """The rows of a maintenance statement, which a crash may undo: the commit does not wait for the disk."""
 
         async def act(connection: asyncpg.Connection) -> Rows:
             await connection.execute("SET LOCAL synchronous_commit = off")
@@ -182,7 +182,7 @@ async def close(connection: asyncpg.Connection) -> None:
 
 
 def first(rows: Sequence[Any]) -> Any:
-    """The only column of the only row, None if there is no row."""
+    """The only column of the only row, or None if there is no row."""
     return rows[0][0] if rows else None
 
 

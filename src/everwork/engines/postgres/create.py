@@ -39,7 +39,7 @@ OPTION_DEFAULTS: Final = NewJob("")[OPTIONS:]
 
 
 def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | None = None) -> bytes:
-    """What `create_jobs` takes."""
+    """The document that `create_jobs` takes."""
     document = document_of(((job, None) for job in jobs), now_ms)
     if stamp is not None:
         document["stamp"] = list(stamp)  # orjson does not accept named tuples.
@@ -47,7 +47,7 @@ def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | N
 
 
 def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -> dict[str, Any]:
-    """Jobs, each with the key of the completion that creates it, if any. Options with their default are left out."""
+    """Jobs, each with the key of the completion that creates it, if any. Options with default values are left out."""
     heads: dict[tuple[str, str, str], int] = {}
     items: list[dict[str, Any]] = []
     has_dedupe = False
@@ -89,5 +89,5 @@ def packed(document: object) -> bytes:
 
 
 def created_of(new_keys: Sequence[int], keys: Sequence[int]) -> list[Created]:
-    """The answer for each job: a key that is not its new one is an earlier job's."""
+    """The answer for each job: a key other than the job's new one belongs to an earlier job."""
     return [Created(key, key != new) for new, key in zip(new_keys, keys, strict=True)]

@@ -1,4 +1,4 @@
-"""The PostgreSQL engine: its lifecycle here, the calls of each topic in the module of that topic."""
+"""The PostgreSQL engine: its lifecycle. The calls of each topic are in their own module."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PostgresEngine(
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> PostgresEngine:
-        """The engine of a `postgresql:` URL."""
+        """The engine for a `postgresql:` URL."""
         return cls(StoreUrl.from_url(url), clock)
 
     async def open(self, *, create: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Errors of the driver, translated to Everwork's own: one line that says what to do."""
+"""Driver errors, translated to Everwork's own: one line that says what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPEATABLE = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
 )
-"""The server rolled everything back: repeat it."""
+"""The server rolled everything back, so the transaction can be repeated."""
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -103,7 +103,7 @@ _TRANSLATIONS: Final[Sequence[tuple[tuple[type[BaseException], ...], type[Engine
 
 
 def is_repeatable(error: BaseException) -> bool:
-    """Whether nothing was done, so that the same may be repeated."""
+    """Whether nothing was done, so that the transaction may be repeated."""
     if isinstance(error, asyncpg.InternalClientError):
         # The connection was being closed, so the statement was not sent; other messages follow a reply.
         return "cannot switch to state" in str(error)
@@ -111,7 +111,7 @@ def is_repeatable(error: BaseException) -> bool:
 
 
 def ends_connection(error: asyncpg.PostgresError) -> bool:
-    """Whether the server closes the connection after this."""
+    """Whether the server closes the connection after this error."""
     return getattr(error, "severity_en", None) in ("FATAL", "PANIC")
 
 

@@ -65,7 +65,7 @@ class PostgresJobs(PostgresBase, JobFlow):
         if late:
             locked = await _extended(store, sql["extend_locked"], late, lease_ms)
             if locked:
-                # Some are held but were not extended, because their rows were locked; they may be free now.
+                # Some leases are held but were not extended, because their rows were locked; the rows may be free now.
                 await _extended(store, sql["extend"], sorted(lease for lease in late if lease in locked), lease_ms)
             held |= locked
         return await _statuses(store, leases, held)
@@ -101,12 +101,12 @@ class PostgresJobs(PostgresBase, JobFlow):
         return await self._wait(store.finished, (), timeout_ms, since)
 
     async def _wait(self, wakeup: Wakeup, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
-        """Wait for a wake-up; where other processes cannot send any, the caller polls."""
+        """Wait for a wake-up; if other processes cannot send any, the caller polls."""
         patience_ms = timeout_ms if self._url.notify else min(timeout_ms, POLL_ONLY_MS)
         return await wakeup.wait(types, patience_ms, since) or patience_ms < timeout_ms
 
     async def _announce(self, store: OpenStore, kind: str) -> bool:
-        """Register that this process waits, and listen; return whether it was not registered before."""
+        """Register that this process is waiting, and listen; return whether the registration is new."""
         if not self._url.notify:
             return False
         clock_ms = asyncio.get_running_loop().time() * 1000

@@ -14,10 +14,10 @@ from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMisma
 
 SERVER_VERSION_MIN: Final = 140_000
 LOCK_MS: Final = 500
-"""How long to wait for a table: less than the server's deadlock_timeout, after which it aborts a transaction."""
+"""How long to wait for a table lock: less than the server's deadlock_timeout, after which it aborts a transaction."""
 LOCK_TRIES: Final = 20
 PAUSE_SECONDS: Final = 0.5
-"""The pause between two tries, in which transactions that queued behind the lock continue."""
+"""The pause between two tries, during which transactions that queued behind the lock continue."""
 
 
 def migrations() -> list[str]:
@@ -64,7 +64,7 @@ async def migrate(connection: asyncpg.Connection, url: StoreUrl, *, create: bool
 
 
 async def stored_version(connection: asyncpg.Connection, schema: str) -> int | None:
-    """The version of the schema, None if there is none."""
+    """The version of the schema, or None if there is none."""
     if not await connection.fetchval(_HAS_STORE, schema):
         return None
     version: int = await connection.fetchval(f"SELECT version FROM {schema}.store")  # noqa: S608 - the name was checked
@@ -74,7 +74,7 @@ async def stored_version(connection: asyncpg.Connection, schema: str) -> int | N
 # Not to_regclass or a cast: they read a cache that does not include what was committed while we waited.
 _HAS_STORE: Final = """SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = 'store')"""
-# Before anything is changed, so that a process that must wait holds few locks.
+# Done before anything is changed, so that a process that must wait holds few locks.
 _LOCK: Final = """SET LOCAL lock_timeout = {wait_ms}; SET LOCAL search_path = {schema};
 LOCK TABLE live, finished, job, queue, lane, type IN ACCESS EXCLUSIVE MODE; SET LOCAL search_path = DEFAULT"""
 _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = $1)"

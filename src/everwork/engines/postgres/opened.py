@@ -30,11 +30,11 @@ START = (0, 0, 0)
 
 @dataclass(slots=True)
 class SweepState:
-    """The progress of the sweep: the last finished job it read, when it last tidied, and what is not vacuumed yet."""
+    """The progress of the sweep: the last finished job it read, when it last tidied up, and what is still to vacuum."""
 
     after: tuple[int, int, int] = START
     is_thorough: bool = True
-    """Whether this pass reads every finished job, and not only the oldest of each queue and state."""
+    """Whether this pass reads every finished job, not only the oldest of each queue and state."""
     tidied_at_ms: int = 0
     unvacuumed: int = 0
     vacuuming: asyncio.Task[None] | None = None
@@ -66,7 +66,7 @@ class OpenStore:
         return statements(operation, self.url.schema)
 
     def now_ms(self) -> int | None:
-        """The time of a test's clock; None: the server's own time."""
+        """The time of a test's clock; None: use the server's time."""
         return self.clock() if self.clock is not None else None
 
     def mark_of(self, demand: Demand) -> Mark:
@@ -112,14 +112,14 @@ async def open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> Ope
 
 
 async def stored_schema(url: StoreUrl) -> Schema:
-    """The version of the schema, as it is."""
+    """The current version of the schema; nothing is changed."""
     async with connected(url) as connection:
         return Schema(await stored_version(connection, url.schema), len(migrations()))
 
 
 @asynccontextmanager
 async def connected(url: StoreUrl) -> AsyncIterator[asyncpg.Connection]:
-    """A connection for a moment; errors of the driver are translated."""
+    """A short-lived connection; driver errors are translated."""
     try:
         connection = await connect(url)
         try:

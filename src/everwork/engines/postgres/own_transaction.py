@@ -99,7 +99,7 @@ class PostgresTransactions(PostgresBase, JobFlow):
 
 
 def _by_document(sql: str) -> str:
-    """A statement that takes keys, taking them as one document instead: drivers disagree on arrays."""
+    """Make a statement that takes keys take one document instead: drivers disagree on arrays."""
     return sql.replace("ANY($1::bigint[])", "ANY(ARRAY(SELECT k::bigint FROM jsonb_array_elements_text($1::jsonb) k))")
 
 
@@ -208,7 +208,7 @@ def _require_psycopg_transaction(connection: Any) -> None:
 
 
 def _psycopg_query(cursor: Any, sql: str, document: str) -> tuple[str, Any]:
-    """A statement and its parameters; a raw cursor, if the connection uses one, takes them by number."""
+    """A statement and its parameters; if the connection uses a raw cursor, parameters are numbered."""
     if any(one.__name__ == "RawCursorMixin" for one in type(cursor).__mro__):
         return sql.replace(DOCUMENT, "$1::text::jsonb"), [document]
     return sql.replace(DOCUMENT, "%(document)s::text::jsonb"), {"document": document}

@@ -53,7 +53,7 @@ from everwork.engines.rules import (
 FILTER_STEP = 1_000
 """How many candidates are filtered per statement: their errors are read in full, and may be long."""
 _AFTER_TENANT = -3
-"""What get.sql reads after the columns of `job_from` and the tenant."""
+"""The columns that get.sql reads after those of `job_from` and the tenant."""
 COUNTED = (State.PENDING, State.PROCESSING, State.COMPLETED, State.FAILED, State.CANCELLED)
 
 
@@ -176,7 +176,7 @@ class JobStatus(NamedTuple):
     max_attempts: int
     kind: str | None
     is_unreported: bool
-    """Whether it was completed in a user's own transaction and the breaker has not counted it yet."""
+    """Whether the job was completed in a user's own transaction and the breaker has not counted it yet."""
 
 
 async def job_statuses(store: OpenStore, keys: Sequence[int]) -> list[JobStatus]:
@@ -185,7 +185,7 @@ async def job_statuses(store: OpenStore, keys: Sequence[int]) -> list[JobStatus]
 
 
 async def server_now_ms(store: OpenStore) -> int:
-    """The engine's now."""
+    """The engine's current time."""
     now_ms = store.now_ms()
     if now_ms is None:
         [[now_ms]] = await store.connections.read(f"SELECT {store.url.schema}.now_ms(NULL)")
@@ -236,7 +236,7 @@ async def _filtered(store: OpenStore, candidates: Sequence[int], query: JobFilte
 async def _containing(
     store: OpenStore, keys: Sequence[int], query: JobFilter, search: VariablesSearch
 ) -> Sequence[int]:
-    """The keys whose variables contain the query's text; all if there is none."""
+    """The keys whose variables contain the query's text; all keys if the query has none."""
     if query.variables_text is None:
         return keys
     sql = store.sql("find")["of_variables"]

@@ -153,7 +153,7 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
 
 
 async def turn_left_ms(store: OpenStore, name: str, holder: str) -> int:
-    """How long a holder still has its turn: 0 if the turn is free, negative if another holder has it."""
+    """How much longer a holder keeps its turn: 0 if the turn is free, negative if another holder has it."""
     rows = await store.connections.read(store.sql("registry")["turn"], name, store.now_ms())
     for current_holder, left_ms in rows:
         if left_ms > 0:

@@ -1,4 +1,4 @@
-"""How attempts end: outcomes and demands are one document, one statement, one transaction."""
+"""How attempts end: outcomes and demands are sent as one document, in one statement and one transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOCKED = Judged(Verdict.LEASE_LOST, State.PROCESSING)
 RUNNING = Judged(Verdict.WRONG_STATE, State.PROCESSING)
 DECIDE_AGAIN_MAX = 100
 NOTES_VERSION = 2
-"""The version of the notes that this client understands, see functions/activate.sql."""
+"""The version of the notes that this client understands; see functions/activate.sql."""
 
 
 Policies = tuple[str | None, str | None]
@@ -97,7 +97,7 @@ def completed_document(completions: Sequence[Complete], now_ms: int | None) -> d
 
 
 async def end_lapsed(store: OpenStore, lapsed: Sequence[tuple[Lapse, Known, Policies]]) -> int:
-    """End attempts whose leases expired, as decided by the core; return how many were still expired."""
+    """End attempts whose leases expired, as the core decides; return how many were still expired."""
     ended = {
         str(lapse.key): _ended_document(known, decide(known, lapse, policy_of(*policies)))
         for lapse, known, policies in lapsed
@@ -132,7 +132,7 @@ async def _locked(store: OpenStore, outcomes: Sequence[Outcome], error: EngineBu
 async def _decide(store: OpenStore, failures: Sequence[DecidedOutcome], document: dict[str, Any]) -> dict[int, Judged]:
     """Add the core's decisions on failed attempts to the document.
 
-    Returns what to answer if it is accepted, by key; a job without the live attempt is left out.
+    Returns the answer for each job if its decision is accepted, by key; a job without the live attempt is left out.
     """
     rows = await store.connections.read(store.sql("settle")["read_leased"], sorted(o.key for o in failures))
     leased = {
@@ -216,13 +216,13 @@ async def _explain(store: OpenStore, outcomes: Sequence[Outcome], leased: Sequen
 
 
 async def _settle_reclaimed(store: OpenStore, outcomes: Sequence[Outcome]) -> dict[int, Judged]:
-    """Settle again outcomes that were refused because of an expired lease that was restored before it could be read."""
+    """Retry outcomes refused for an expired lease that was restored before the expiry could be read."""
     judged = (await settle_distinct(store, outcomes, ()))[0] if outcomes else []
     return {outcome.key: one for outcome, one in zip(outcomes, judged, strict=True)}
 
 
 async def _report_repeated(store: OpenStore, keys: Sequence[int]) -> None:
-    """Report completions in users' own transactions to breakers."""
+    """Report completions from users' own transactions to the breakers."""
     if keys:
         document = packed({"keys": keys, "now": store.now_ms()})
         [[is_closed]] = await store.connections.fetch(store.sql("settle")["report_repeated"], document)
@@ -233,7 +233,7 @@ async def _report_repeated(store: OpenStore, keys: Sequence[int]) -> None:
 def refusals(
     outcomes: Sequence[Outcome], statuses: Sequence[JobStatus], ends: Sequence[tuple[int, int, str]]
 ) -> dict[int, Judged]:
-    """The judgments on refused outcomes, from the statuses of their jobs and the ends of their attempts."""
+    """The judgments on refused outcomes, based on the status of each job and how its attempt ended."""
     found = {status.key: status for status in statuses}
     past = {(key, attempt): kind for key, attempt, kind in ends}
     judged: dict[int, Judged] = {}
@@ -257,7 +257,7 @@ def _notify(store: OpenStore, outcomes: Sequence[Outcome | Lapse], step: Step) -
 
 
 def rounds_of(outcomes: Sequence[Outcome]) -> list[list[int]]:
-    """The indexes of outcomes, in rounds that name no job twice: the first of each job, then the second."""
+    """The indexes of outcomes, in rounds that name no job twice: the first outcome of each job, then the second."""
     rounds: list[list[int]] = []
     seen: Counter[int] = Counter()
     for index, outcome in enumerate(outcomes):

@@ -24,7 +24,7 @@ class StoreUrl:
     shown: str
     schema: str = SCHEMA_DEFAULT
     notify: bool = True
-    """False: poll only, and nothing that needs its own session; for transaction-mode poolers."""
+    """False: only poll, and use nothing that needs a session of its own; for transaction-mode poolers."""
     connections: int = CONNECTIONS_DEFAULT
 
     @classmethod

@@ -91,7 +91,7 @@ async def _sweep_live(store: OpenStore) -> Swept:
 async def _requeue_dead(store: OpenStore, rules: Sequence[QueueRule], now_ms: int) -> tuple[int, bool]:
     """Requeue dead letters that are due; return how many, and whether there may be more.
 
-    Each rule examines a dead letter once, when its time has come: those that may not be requeued cost nothing later.
+    Each rule examines a dead letter once, when it is due: those that may not be requeued cost nothing later.
     """
     spans = [
         (rule.queue, rule.back_at_ms, rule.back_key, now_ms - rule.requeue_ms)
@@ -121,7 +121,7 @@ async def _delete_old(store: OpenStore, swept: Swept, rules: Mapping[int, QueueR
     state = store.sweep_state
     old = await _old(store, rules, now_ms)
     if not old and state.after > START:
-        # After many jobs that one type keeps for long, another type may have old ones.
+        # Behind many jobs that one type keeps for a long time, another type may have old ones.
         old = await _old(store, rules, now_ms)
     if old:
         await delete_rows(store, old)
@@ -165,7 +165,7 @@ async def _fold(store: OpenStore) -> None:
 
 
 async def _fold_measures(store: OpenStore) -> None:
-    """In several steps: a batch of different jobs leaves many rows, and every reader has to sum the remaining ones."""
+    """Fold measures in several steps: a mixed batch leaves many rows, and every reader has to sum those not folded."""
     for _ in range(FOLDS_MAX):
         [(folded,)] = await store.connections.fetch_unsynced(store.sql("sweep")["fold_measures"], FOLD_MAX)
         if folded < FOLD_MAX:
@@ -184,7 +184,7 @@ async def _fold_counts(store: OpenStore) -> None:
 
 
 async def _vacuum(store: OpenStore) -> None:
-    """Runs in its own task, so that the sweep does not wait for it: leases keep expiring."""
+    """Vacuum in a separate task, so that the sweep does not wait for it: leases keep expiring."""
     sql = store.sql("sweep")
     try:
         await store.connections.vacuum(sql["vacuum"])

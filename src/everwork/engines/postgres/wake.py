@@ -1,4 +1,4 @@
-"""Wake-ups: of waiting calls in this process, and of other processes by NOTIFY, one in flight at a time."""
+"""Wake-ups for waiting calls in this process, and for other processes by NOTIFY, one in flight at a time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ log = get_logger("everwork.postgres")
 
 ANY_TYPE: Final = ""
 FINISHED: Final = "\t"
-"""What a notification can contain in addition to types, which are printable names: any type, or that jobs have
-finished.
-"""
+"""Entries of a notification that are not types, which are printable names: any type, or jobs have finished."""
 SEPARATOR: Final = "\n"
 PAYLOAD_BYTES_MAX: Final = 7_000
 POLL_ONLY_MS: Final = 100
@@ -27,7 +25,7 @@ POLL_ONLY_MS: Final = 100
 BACKOFF_SECONDS: Final = (0.1, 2.0)
 FIRST_SECONDS: Final = 1.0
 SILENCE_SECONDS: Final = 15.0
-"""A listening connection that received nothing for this long is checked."""
+"""A listening connection that has received nothing for this long is checked."""
 
 
 class Wakeup:
@@ -77,14 +75,14 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
 
     def notify_work(self, types: Iterable[str], *, elsewhere: bool = True) -> None:
-        """Work of these types may have become ready; `elsewhere`: wake up other processes, too."""
+        """Notify that work of these types may have become ready; `elsewhere`: also wake up other processes."""
         types = list(types)
         self._work.wake(types)
         if elsewhere:
             self._notify(types)
 
     def notify_finished(self, *, elsewhere: bool = True) -> None:
-        """Jobs have finished; `elsewhere`: wake up other processes, too."""
+        """Notify that jobs have finished; `elsewhere`: also wake up other processes."""
         self._finished.wake()
         if elsewhere:
             self._notify([FINISHED])
@@ -118,13 +116,13 @@ def channel(url: StoreUrl) -> str:
 
 
 def payload(words: Iterable[str]) -> str:
-    """The payload of a notification; if it would be too long, one that wakes up everyone."""
+    """The payload of a notification; if it would be too long, a payload that wakes up everyone."""
     text = SEPARATOR.join(sorted(words))
     return text if len(text.encode()) <= PAYLOAD_BYTES_MAX else SEPARATOR.join((ANY_TYPE, FINISHED))
 
 
 class Listener:
-    """Listens to other processes on its own connection, and reconnects whenever it is lost."""
+    """Listens to other processes on its own connection, and reconnects whenever that connection is lost."""
 
     def __init__(self, url: StoreUrl, work: Wakeup, finished: Wakeup) -> None:
         self._url = url
@@ -135,7 +133,7 @@ class Listener:
         self._outage = Outage(log, "cannot receive notifications, polling instead", "notifications are received again")
 
     async def start(self) -> None:
-        """Start listening, unless already started."""
+        """Start listening, unless it has already started."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._listen_forever())
             await _is_set_within(self._is_listening, FIRST_SECONDS)

@@ -1,4 +1,4 @@
-"""Changes of jobs by key: cancel, requeue, set_retries, reschedule, set_priority, delete."""
+"""Changes to jobs, by key: cancel, requeue, set_retries, reschedule, set_priority, delete."""
 
 from __future__ import annotations
 

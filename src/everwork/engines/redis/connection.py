@@ -21,7 +21,7 @@ CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 10.0
 MOVES_MAX = 5
 PACKED_BYTES_MAX = 500_000_000
-"""Redis closes the connection on a command of more than a gigabyte."""
+"""Redis closes the connection if a command is larger than a gigabyte."""
 
 
 class Connection:
@@ -41,11 +41,11 @@ class Connection:
         self._is_closed = False
 
     async def call(self, name: str, *args: Arg) -> Any:
-        """Run a script; one attempt, unless the server has certainly done nothing."""
+        """Run a script once; it is repeated only if the server has certainly done nothing."""
         return await self.run(name, args)
 
     async def read(self, name: str, *args: Arg) -> Any:
-        """`call` of a script that only reads: repeated once when the connection is lost."""
+        """`call` for a read-only script: repeated once if the connection is lost."""
         try:
             return await self.run(name, args)
         except EngineUnavailable:
@@ -119,7 +119,7 @@ class Connection:
         raise AssertionError("unreachable")
 
     async def _connected(self) -> Wire:
-        """The next connection, shared by all callers; one that is cancelled does not disturb the others."""
+        """The next connection, shared by all callers; a cancelled caller does not disturb the others."""
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self.connect())
             self._connecting.add_done_callback(self._on_connected)
@@ -196,7 +196,7 @@ class Connection:
                     with closing(wire):
                         return await self._find_owner(wire, host)
             except EngineUnavailable as error:
-                problem = error  # No retry: the next node may know.
+                problem = error  # No retry: the next node may know the owner.
         raise problem
 
     async def _find_owner(self, wire: Wire, node_host: str) -> tuple[str, int]:

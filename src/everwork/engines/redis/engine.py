@@ -1,4 +1,4 @@
-"""The Redis engine: its topics joined, and the life of the store: open, check, sweep, close."""
+"""The Redis engine: it joins the topics and adds the lifecycle of the store: open, check, sweep, close."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> RedisEngine:
-        """The engine of a `redis:` URL."""
+        """The engine for a `redis:` URL."""
         return cls(StoreUrl.from_url(url), clock)
 
     async def open(self, *, create: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a Redis server and of its connection, translated into Everwork's: one line, and what to do."""
+"""Errors of a Redis server and its connection, translated to Everwork's own: one line that says what to do."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loses_its_node(error: Exception) -> bool:
 
 
 def of_reply(error: Exception, where: str) -> Exception:
-    """The error of a reply; an error inside a script is a bug in Everwork, not a reason to retry."""
+    """The error for a reply; an error inside a script is a bug in Everwork, not a reason to retry."""
     bare, text = _bare(error), str(error)
     for prefix, error_class, advice in _ADVICE:
         if bare.startswith(prefix):
@@ -62,11 +62,11 @@ def _bare(error: Exception) -> str:
 
 
 def unreachable(where: str, error: BaseException) -> EngineUnavailable:
-    """The server cannot be reached."""
+    """The error for a server that cannot be reached."""
     cause = str(error) or type(error).__name__
     return EngineUnavailable(f"cannot reach Redis at {where}: {cause}; start it, or correct the URL")
 
 
 def lost(where: str, error: BaseException) -> EngineUnavailable:
-    """The connection was lost during a call."""
+    """The error for a connection that was lost during a call."""
     return EngineUnavailable(f"lost Redis at {where}: {error}")

@@ -1,9 +1,9 @@
-"""The open inbox: `XADD <type> * payload <JSON>` by any program becomes a job of that type, once.
+"""The open inbox: `XADD <type> * payload <JSON>` from any program becomes a job of that type, once.
 
 A stream has a plain key, which on a cluster is in a different slot than the namespace, so this is a loop and not a
-script.
-Read, create with the entry's id as dedupe key, acknowledge and delete; a process that dies in between leaves an entry
-that another process claims; if its job already exists, no second one is created.
+script. The loop reads entries, creates jobs with the entry's id as dedupe key, then acknowledges and deletes the
+entries. A process that dies in between leaves an entry that another process claims; if its job already exists, no
+second one is created.
 
 The inbox uses redis-py, because streams may be on any node of a cluster and blocking reads need their own
 connections, which redis-py routes and pools. The engine's scripts use a separate client (see wire.py), because they
@@ -45,11 +45,11 @@ log = get_logger("everwork.redis")
 
 GROUP: Final = "everwork"
 CHECK_SECONDS: Final = 0.5
-"""How often types are checked for new streams."""
+"""How often to look for new streams of the demanded types."""
 BLOCK_MS: Final = 1_000
 CLAIM_SECONDS: Final = 10.0
 IDLE_MS: Final = 30_000
-"""An entry that its reader has not finished for this long is claimed by another one."""
+"""An entry that its reader has not finished for this long is claimed by another reader."""
 FORGET_MS: Final = 86_400_000
 ENTRIES_MAX: Final = 500
 ENTRIES_FIRST: Final = 16
@@ -59,7 +59,7 @@ RETRY_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 2.0
 
 ALL: Final = "every type"
-"""The source of an outage that concerns the search for streams itself."""
+"""The source of an outage that affects the search for streams itself."""
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 
@@ -189,11 +189,11 @@ class Inbox:
         return list(entries)
 
     async def take(self, source: str, entries: Sequence[Entry]) -> None:
-        """Create jobs from entries and delete these; an invalid one is set aside with its error."""
+        """Create jobs from entries and delete the entries; an invalid entry is set aside with its error."""
         jobs: list[NewJob] = []
         for entry_id, fields in entries:
             if fields is None:
-                continue  # It was deleted while a consumer had it.
+                continue  # The entry was deleted while a consumer had it.
             try:
                 jobs.append(job_of_entry(source, entry_id.decode(), fields))
             except InvalidInput as error:
@@ -241,7 +241,7 @@ class Inbox:
                 await self._client.xgroup_delconsumer(source, GROUP, consumer["name"])
 
     async def _remove_consumers(self) -> None:
-        """Delete our consumer where it has no pending entries: these would be lost with it."""
+        """Delete our consumer from groups where it has no pending entries: those would be lost with it."""
         for source in self._readers:
             pending = await self._client.xpending_range(source, GROUP, "-", "+", 1, self.consumer)
             if not pending:
@@ -268,7 +268,7 @@ def batches(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
 
 
 def job_of_entry(type: str, entry_id: str, fields: Mapping[bytes, bytes]) -> NewJob:
-    """The job of an entry; raises `InvalidInput` if it is not valid."""
+    """The job of an entry; raises `InvalidInput` if the entry is not valid."""
     payload = fields.get(b"payload")
     if payload is None:
         raise InvalidInput("payload", 'is missing; write XADD <type> * payload {"kwargs": {...}}')

@@ -1,4 +1,4 @@
-"""The hot path: create, activate, settle, extend, check, and the waiting between these."""
+"""The hot path: create, activate, settle, extend, check, and waiting in between."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everwork.engines.rules import outdated
 from everwork.exceptions import InvalidInput
 
 _LEASE_STATUSES: Final = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l": LeaseStatus.LOST}
-"""Keyed by the letter that the scripts return for each lease."""
+"""Lease statuses, by the letter that the scripts return for each lease."""
 
 
 class RedisJobs(RedisBase, JobFlow):

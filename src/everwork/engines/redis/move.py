@@ -29,7 +29,7 @@ from everwork.engines.values import JobRecord
 from everwork.exceptions import InvalidInput
 
 KEY_MAX: Final = 2**53 - 1
-"""Numbers in Lua are exact up to here."""
+"""Numbers in Lua are exact up to this one."""
 
 
 class RedisMoving(RedisBase, Moving):

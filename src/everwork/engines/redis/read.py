@@ -47,13 +47,13 @@ WORK_SUMS: Final = ("completed", "failed", "retried", "execution", "wait")
 """The sums per worker, in the order of `WorkerHour`."""
 GET_STEP: Final = 500
 LIST_STEP_MAX: Final = 2_000
-"""How many states one script reads: during a script, the server serves no other client."""
+"""How many states one script reads; while a script runs, the server serves no other client."""
 PAYLOADS_MAX: Final = 2_000
 """How many payloads `find` reads in one call when states do not suffice to decide whether a job matches."""
 
 
 class RedisQuestions(RedisBase, Questions):
-    """Queries; long results are read in steps, because the server serves no other client during a script."""
+    """Queries; long results are read in steps, because the server serves no other client while a script runs."""
 
     async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         connection = self._connection
@@ -152,7 +152,7 @@ class RedisQuestions(RedisBase, Questions):
         return Page(builder.jobs, last)
 
     async def _holders(self, query: JobFilter) -> tuple[int, set[int]]:
-        """The server's now, and the jobs that hold the dedupe key of a query."""
+        """The server's current time, and the jobs that hold the dedupe key of a query."""
         owners = dedupe_owners(query, await self.count())
         fields = [dedupe_field(type, tenant, query.dedupe_key or "") for type, tenant in owners]
         now, holders = 0, set[int]()
@@ -227,7 +227,7 @@ def _created_span(query: JobFilter) -> tuple[str, str]:
 
 
 def _contained_texts(query: JobFilter) -> Iterator[str]:
-    """Texts that the states of all matching jobs contain."""
+    """Strings that the states of all matching jobs contain."""
     if query.type is not None:
         yield f"\n{query.type}"
     if query.worker is not None:
@@ -288,7 +288,7 @@ def _worker_hours(hour_sums: Iterable[_HourSum]) -> list[WorkerHour]:
 
 
 def _measures(reply: Sequence[Any]) -> list[Measure]:
-    """Sorted here already, so that the final sort of all of them is fast."""
+    """The measures of a reply, already sorted, so that the final sort of all of them is fast."""
     return sorted(
         Measure(int(hour), type.decode(), name.decode(), int(jobs))
         for hour, type, sums in zip(reply[::3], reply[1::3], reply[2::3], strict=True)

@@ -1,4 +1,4 @@
-"""Jobs as arguments of the scripts, and the replies of the scripts as jobs."""
+"""Converts jobs to script arguments, and script replies to jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAKEUP_NUMBER: Final = 2
 """The index of the number of the last wake-up in the reply to demands."""
 _BRACE: Final = ord("{")
 _SHARED: Final = slice(NewJob._fields.index("tenant"), NewJob._fields.index("dedupe_key"))
-"""The fields of a new job that neighbors in a batch usually share."""
+"""The fields that neighboring new jobs in a batch usually share."""
 _RARE: Final = slice(NewJob._fields.index("dedupe_key"), None)
 _NO_RARE_FIELDS: Final = NewJob("")[_RARE]
 
@@ -80,7 +80,7 @@ _NO_RARE_VALUES: Final = rare_values(NewJob(""))
 
 
 def payload_of(variables: str, rare: Sequence[object] = _NO_RARE_VALUES) -> str:
-    """The part of a job that is written once: its variables, after a line of rare values if it has any."""
+    """The part of a job that is written once: its variables, preceded by a line of rare values if it has any."""
     if variables.startswith("{") and not any(value is not None for value in rare):
         return variables
     return f"{orjson.dumps(rare).decode()}\n{variables}"
@@ -159,7 +159,7 @@ def demand_args(demands: Sequence[Demand]) -> list[Arg]:
 
 
 def activation(reply: Sequence[Any], demands: Sequence[Demand]) -> Activation:
-    """The reply to demands."""
+    """The activation in the reply to demands."""
     claims = claims_of(demands)
     now, next_due, _, *claim_values = reply
     now_ms = int(now)
@@ -251,7 +251,7 @@ class Record(NamedTuple):
 
 
 _WORKER_AT: Final = Record._fields.index("worker_name")
-"""The last text of a state: it may contain any character."""
+"""The worker is the last text of a state, because it may contain any character."""
 
 
 def record_of(stored: bytes) -> Record:

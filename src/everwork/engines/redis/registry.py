@@ -22,7 +22,7 @@ from everwork.engines.values import Fire, Fired, Registered, TriggerMark, Trigge
 
 DROP_STEP: Final = 10_000
 _KIND_END: Final = "\0"
-"""Between the kind and the name of an entry, in one text."""
+"""Separates the kind from the name of an entry in one string."""
 _WINDOW: Final = "window\n"
 
 Fields = Mapping[str, str]
@@ -30,7 +30,7 @@ Fields = Mapping[str, str]
 
 
 class RedisRegistry(RedisBase, Registry, Triggers):
-    """The registry, one script with an action for each call; fires have their own script."""
+    """The registry, one script with an action for each call; `fire` has its own script."""
 
     async def pause(self, type: str, paused: bool) -> None:
         await self._connection.call("registry", "pause", type, int(paused))
@@ -51,7 +51,7 @@ class RedisRegistry(RedisBase, Registry, Triggers):
 
     async def drop_group(self, type: str, group: str) -> int:
         # Unlike SQLite, the first step removes the group and further steps cancel its jobs, because the server serves
-        # no other client during a script. A sweep does the rest if this process ends in between.
+        # no other client while a script runs. A sweep does the rest if this process ends in between.
         connection = self._connection
         if group == DEFAULT_GROUP:
             return 0
@@ -116,7 +116,7 @@ class RedisRegistry(RedisBase, Registry, Triggers):
 
 
 async def upgrade(connection: Connection) -> None:
-    """Bring a store of an earlier version up to date: the numbers of policies are stored separately."""
+    """Bring a store of an earlier version up to date by storing the numbers of policies separately."""
     for info in await _read_types(connection):
         if info.policy is not None:
             await _write_policy(connection, info.type, info.policy)

@@ -58,8 +58,8 @@ def _constant(name: str) -> str:
 def _nested(sources: list[str]) -> str:
     """Each file in its own function, nested in the function of the previous file.
 
-    To create a closure over a local of the same scope, Lua walks over all captured locals declared after it, so that
-    one long scope costs the square of its length, at every call; a local of an outer function is only copied.
+    To create a closure over a local of the same scope, Lua walks over all captured locals declared after it, so one
+    long scope costs the square of its length on every call; a local of an outer function is only copied.
     """
     *outer, text = (_COMMENT.sub("", source) for source in sources)
     for source in reversed(outer):

@@ -1,4 +1,4 @@
-"""The requirements on a server, checked against its INFO reply."""
+"""The requirements for a server, checked against its INFO reply."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Server:
 
 
 UNKNOWN = Server("redis", "", "", False, None, False)
-"""Before the first connection."""
+"""The server before the first connection."""
 
 
 def parse_info(text: str) -> dict[str, str]:

@@ -1,6 +1,4 @@
-"""settle: end attempts. Reads first what the core needs for its decision, and writes only if the job has not changed
-since.
-"""
+"""settle: end attempts. First reads what the core needs to decide; writes only if the job has not changed since."""
 
 from __future__ import annotations
 
@@ -24,19 +22,19 @@ from everwork.exceptions import EngineBusy
 ACCEPTED: Final = Judged(Verdict.ACCEPTED, State.PROCESSING)
 TRIES_MAX: Final = 50
 LAPSED_VALUES: Final = 4
-"""Per expired lease: id, state, own policy, number of its type's policy."""
+"""The number of values per expired lease: id, state, own policy, number of its type's policy."""
 _UNDECIDED: Final[tuple[Arg, ...]] = ("", "", 0, 0, "", "", "", "", 0, "", "")
 _RELEASE: Final[tuple[Arg, ...]] = ("release", "", 0, 0, kind_of(Release(0, 0)), "", "", "", 0, "", "")
 
 Decided = dict[int, tuple[tuple[Arg, ...], Judged]]
-"""By index in the batch: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as, traceback;
-and what to answer if the script accepts it."""
+"""Decisions by index: verdict, guard, delay, max, kind, error, code, variables, is counted, measured as, traceback;
+and the answer if the script accepts it."""
 
 
 async def settle(
     connection: Connection, outcomes: Sequence[Outcome], demands: Sequence[Demand]
 ) -> tuple[list[Judged], Any, int]:
-    """Judge each outcome; returns the judgments, the reply to the demands (None without any), and the script's now."""
+    """Judge each outcome; returns the judgments, the reply to the demands (None without any), and the script's time."""
     for _ in range(TRIES_MAX):
         decided = await _decided(connection, outcomes)
         segments, order = _segments(outcomes, decided)
@@ -62,7 +60,7 @@ async def lapse(connection: Connection, lapsed: Sequence[Any], policies: Sequenc
 
 
 async def _decided(connection: Connection, outcomes: Sequence[Outcome]) -> Decided:
-    """The decisions on failures, each made independently: only the script knows which of several is live."""
+    """The decisions on failures, each made independently: only the script knows which of several attempts is live."""
     failures = [(at, outcome) for at, outcome in enumerate(outcomes) if not isinstance(outcome, Complete | Release)]
     if not failures:
         return {}

@@ -13,7 +13,7 @@ from everwork.engines.redis.settle import LAPSED_VALUES, lapse
 from everwork.engines.values import Swept
 
 DONE_KEEP_MS: Final = 86_400_000
-"""Unlike in the other engines, finished jobs take up memory, so completed ones are kept for only a day."""
+"""Unlike in the other engines, finished jobs take up memory, so completed jobs are kept for only a day."""
 KEEP_MS: Final[Mapping[State, int]] = MappingProxyType(
     {State.COMPLETED: DONE_KEEP_MS, State.CANCELLED: DONE_KEEP_MS, State.FAILED: FAILED_KEEP_MS}
 )

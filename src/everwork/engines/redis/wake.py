@@ -1,4 +1,4 @@
-"""Wake-ups: scripts publish them to processes that left a flag; one connection listens for the whole engine."""
+"""Wake-ups: scripts publish them to processes that set a flag; one connection listens for the whole engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ POLL_SECONDS: Final = 1.0
 """How often a waiter polls: a message may get lost with its connection."""
 WORK: Final = "work"
 DONE: Final = "done"
-"""The kinds of wake-ups, named like their channels: there may be work, a job has finished."""
+"""The kinds of wake-ups, named after their channels: there may be work, or a job has finished."""
 FINISHED: Final = ""
-"""Among the types: the waiters for finished jobs."""
+"""Used in place of a type by callers that wait for finished jobs."""
 
 
 class Wakeups:
@@ -49,7 +49,7 @@ class Wakeups:
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting[future] = frozenset(types)
         try:
-            # If the engine is listening, a caller with a mark left its flag with its last claim, unless that claim
+            # If the engine is listening, a caller with a mark set its flag with its last claim, unless that claim
             # returned as many jobs as its limit; then the caller has no capacity for more.
             must_poll = not self._is_listening or since is None or types == [FINISHED]
             while not future.done():
@@ -128,7 +128,7 @@ class Wakeups:
                 future.set_result(True)
 
     def _void_marks(self) -> None:
-        """Count a wake-up for every type: any may have been missed while nothing listened."""
+        """Count a wake-up for every type: any of them may have been missed while nothing was listening."""
         self.received += 1
         self._all_received_at = self.received
 

@@ -1,7 +1,7 @@
-"""One pipelined connection to a Redis server: commands go out as they come, replies come back in their order.
+"""One pipelined connection to a Redis server: commands are sent as they arrive, replies come in the same order.
 
 This client is the engine's own, because each call is one script over one shared connection: a protocol on top of
-hiredis costs a fraction of redis-py's pool and command objects, most of all with many concurrent callers. redis-py is
+hiredis costs a fraction of redis-py's pool and command objects, especially with many concurrent callers. redis-py is
 used only by the inbox (see inbox.py), whose stream commands go to any node of a cluster, block, and are few.
 """
 
@@ -26,7 +26,7 @@ PushHandler = Callable[[list[Any]], None]
 
 
 def pack(args: tuple[Arg, ...]) -> bytes:
-    """A command as the protocol encodes it."""
+    """A command, encoded for the protocol."""
     packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # It takes tuples of any length.
     return packed
 
@@ -84,7 +84,7 @@ class Wire(asyncio.Protocol):
     # asyncio calls these -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start to watch the connection."""
+        """Start watching the connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._timer = self._loop.call_later(_CHECK_SECONDS, self._check)
 

@@ -1,4 +1,4 @@
-"""activate: promote due jobs, then lease: from a single lane, or from several lanes in turn."""
+"""activate: promote due jobs, then lease jobs from a single lane, or from several lanes in turn."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _promote(tx: Transaction, queue: int) -> bool:
 
 
 def _claim_single_lane(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
-    """The queue has only ever had one lane: no turns to take."""
+    """Lease from a queue that has only ever had one lane, so that no lanes take turns."""
     if queue.solo is None or (demand.tenants and tenant_of(queue.solo) not in demand.tenants):
         return []
     jobs = _pick(tx, demand, (queue.id, queue.solo), demand.limit)
@@ -163,7 +163,7 @@ def _claim_single_lane(tx: Transaction, demand: Demand, queue: Queue) -> list[Le
 
 
 def _claim_in_turn(tx: Transaction, demand: Demand, queue: Queue) -> list[LeasedJob]:
-    """Rounds over the open lanes, least recently served first, until the demand is met."""
+    """Lease in rounds over the open lanes, least recently served first, until the demand is met."""
     jobs: list[LeasedJob] = []
     turn = queue.turn
     while len(jobs) < demand.limit:
@@ -196,7 +196,7 @@ def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> l
 def _round(
     tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[tuple[str, int | None]], wanted: int
 ) -> list[LeasedJob]:
-    """Every lane visited gets an equal share; a lane that got one more comes after those that did not."""
+    """Give every visited lane an equal share; a lane that got one job more comes after those that did not."""
     queue, turn = at
     share, extra = divmod(wanted, len(lanes))
     taken, marks = [], []
@@ -204,7 +204,7 @@ def _round(
         limit = share + (position < extra)
         if free is not None and free < limit:
             limit = free
-        jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One more, to see whether there are more.
+        jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One extra, to see whether there are more.
         is_open = len(jobs) > limit != free
         jobs = jobs[:limit]
         if not is_open:
@@ -237,7 +237,7 @@ def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[st
 
 
 def _assign(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[LeasedJob]:
-    """All jobs are leased for the first demand: write the workers and deadlines of the other demands."""
+    """Write the workers and deadlines of the other demands: so far, all jobs are leased for the first demand."""
     if len(claim.demands) == 1:
         return jobs
     others = [

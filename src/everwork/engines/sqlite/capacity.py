@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
     def window(self, now_ms: int) -> tuple[int, int]:
         """The start of the current rate window, and how many jobs were leased in it; after its end a new one starts.
 
-        A clock that was set back by more than a window starts a new one, too: nothing waits for the old one.
+        A clock that was set back by more than a window also starts a new one: nothing waits for the old one.
         """
         since_ms = self.rate_since_ms
         return (
@@ -66,7 +66,7 @@ class Queue(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """How many jobs may start; if none, when more may, if that only depends on time."""
+    """How many jobs may start; if none, when more may start, provided that this depends only on time."""
 
     jobs: int
     until_ms: int | None = None
@@ -77,7 +77,7 @@ NONE: Final = Capacity(0)
 
 
 def read_queue(cursor: sqlite3.Cursor, demand: Demand) -> Queue | None:
-    """The queue of a demand, as stored; None if there is none."""
+    """The queue of a demand, as stored; None if it does not exist."""
     row = cursor.execute(SQL["read_queue"], (demand.type, demand.group)).fetchone()
     if row is None:
         return None
@@ -106,7 +106,7 @@ def capacity_of(cursor: sqlite3.Cursor, queue: Queue, now_ms: int) -> Capacity:
 
 
 def next_due_ms(cursor: sqlite3.Cursor, queue: Queue, capacity: Capacity) -> int | None:
-    """When the next call may find more: when a scheduled job is due, or when breaker or rate allow jobs again."""
+    """When the next call may find more: when a scheduled job is due, or the breaker or rate allows jobs again."""
     if capacity.jobs:
         return _next_future(cursor, queue.id)
     if capacity.until_ms is None or not (has_ready(cursor, queue) or _next_future(cursor, queue.id) is not None):
@@ -227,7 +227,7 @@ class Limited(NamedTuple):
 
 
 def miscounted(cursor: sqlite3.Cursor) -> list[Limited]:
-    """Queues with limits whose stored counts are wrong: an engine of an old version keeps no counts."""
+    """Queues with limits whose stored counts are wrong, because an engine of an old version keeps no counts."""
     return [Limited._make(row) for row in cursor.execute(RECOUNT["miscounted"]).fetchall()]
 
 

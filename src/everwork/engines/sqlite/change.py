@@ -33,7 +33,7 @@ REQUEUE = statements("requeue")
 
 
 class SqliteChanges(SqliteBase, Changes):
-    """Changes of jobs by their keys."""
+    """Changes to jobs, by key."""
 
     async def cancel(self, keys: Sequence[int], reason: str = "") -> list[Judged]:
         return await self._store.writer.submit(lambda tx: cancel(tx, keys, reason))

@@ -1,4 +1,4 @@
-"""Calls to a connection in another thread, and the reader, which runs queries in its own thread."""
+"""Calls to a connection in another thread; the reader, which runs queries in its own thread."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ Answer = tuple[asyncio.Future[Any], Any, BaseException | None]
 
 
 async def in_daemon(act: Callable[[], T]) -> T:
-    """Run a function that may have to wait for another process. Unlike the event loop's own threads, this delays no
-    exit.
+    """Run a function that may have to wait for another process.
+
+    Its thread does not delay exit, unlike the event loop's own threads.
     """
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
@@ -65,7 +66,7 @@ def _answer(act: Callable[[], T], done: Future[T]) -> None:
 
 
 def join(thread: threading.Thread, path: str) -> None:
-    """Wait for a thread, but not forever: another process may hold the lock it waits for."""
+    """Wait for a thread, but not forever: another process may hold the lock that the thread is waiting for."""
     thread.join(CLOSE_SECONDS)
     if thread.is_alive():
         log.error("the store is locked by another process, no longer waiting for it", path=path)
@@ -108,7 +109,7 @@ def try_peek(
 
 
 def resolve(answer: Answer) -> None:
-    """Resolve the future of a caller; in the event loop."""
+    """Resolve the future of a caller; runs in the event loop."""
     future, value, error = answer
     if not future.cancelled():
         if error is None:

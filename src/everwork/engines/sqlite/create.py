@@ -34,7 +34,7 @@ class SqliteCreate(SqliteBase, JobFlow):
 
 
 class Repeated(Exception):
-    """Rolls back a create whose number is not above its producer's last; has the last, and what was returned for it."""
+    """Rolls back a create whose number is not above its producer's last; holds that last number and its result."""
 
     def __init__(self, number: int, keys: str) -> None:
         super().__init__(number)
@@ -43,7 +43,7 @@ class Repeated(Exception):
 
 
 def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
-    """Write the jobs that are new; a job whose dedupe key exists is answered with the first job's key."""
+    """Write the jobs that are new; for a job whose dedupe key already exists, return the first job's key."""
     if not jobs:
         return []
     types = {name: tx.type(name) for name in {job.type for job in jobs}}
@@ -54,11 +54,11 @@ def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
 
 
 def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> list[Created]:
-    """`create`, unless the producer has already used this number or a higher one: then this raises, to undo it."""
+    """`create`, unless the producer has already used this number or a higher one: then it raises, to roll back."""
     created = create(tx, jobs)
     cursor = tx.cursor
     keys = f"[{','.join([str(-one.key if one.deduplicated else one.key) for one in created])}]"
-    # In nearly every call this is the only statement: its row exists, and the number is the next one.
+    # In nearly every call this is the only statement: the producer's row exists, and the number is the next one.
     if cursor.execute(SQL["advance_producer"], (stamp.number, keys, tx.now_ms, stamp.producer)).rowcount == 1:
         return created
     if cursor.execute(SQL["insert_producer"], (stamp.producer, stamp.number, keys, tx.now_ms)).rowcount == 1:
@@ -91,7 +91,7 @@ def _with_keys(tx: Transaction, jobs: Sequence[NewJob], types: dict[str, TypeRow
 
 
 def _claim_dedupe(tx: Transaction, job: NewJob, key: int) -> int:
-    """The key that owns the job's dedupe key: its own, or that of the first writer."""
+    """The key that owns the job's dedupe key: the job's own key, or the key of the first writer."""
     name = (job.type, job.tenant, job.dedupe_key)
     if tx.cursor.execute(SQL["claim_dedupe"], (*name, key)).rowcount == 1:
         return key

@@ -43,11 +43,11 @@ class SqliteEngine(
     SqliteSweep,
     Engine,
 ):
-    """Jobs in one SQLite file, shared by any number of processes of one machine."""
+    """Jobs in one SQLite file, shared by any number of processes on one machine."""
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None, own_loop: bool = False) -> SqliteEngine:
-        """The engine of a `sqlite:` URL."""
+        """The engine for a `sqlite:` URL."""
         return cls(StoreUrl.from_url(url), clock, own_loop=own_loop)
 
     async def open(self, *, create: bool = True) -> None:

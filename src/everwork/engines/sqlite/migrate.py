@@ -14,7 +14,7 @@ from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineBusy, SchemaMismatch
 
 PUBLIC_NAMES: Final = {"jobs": "ew_jobs", "dead_letters": "ew_dead_letters"}
-"""Alternative names of views, used if the file has no other object with that name."""
+"""Alternative names of views; each is used if the file has no other object with that name."""
 
 
 @cache
@@ -28,7 +28,7 @@ def migrations() -> dict[int, str]:
 def migrate(connection: sqlite3.Connection, path: str) -> int:
     """Bring the file up to date in one transaction; the caller holds the file's lock.
 
-    A file that is up to date is only read: there is no waiting for other transactions.
+    A file that is up to date is only read, without waiting for other transactions.
     """
     try:
         if _version(connection) != max(migrations()):
@@ -41,7 +41,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
 
 
 def stored_version(url: StoreUrl) -> int | None:
-    """The schema version of a file, which is not changed; None if it holds no jobs or does not exist."""
+    """The schema version of a file, read without changing it; None if it holds no jobs or does not exist."""
     if url.in_memory or not Path(url.path).exists():
         return None
     try:

@@ -62,7 +62,7 @@ def load(tx: Transaction, records: Sequence[JobRecord]) -> int:
 
 
 def _histories(cursor: sqlite3.Cursor, keys: Sequence[int]) -> dict[int, list[HistoryEntry]]:
-    """The stored history, and the ends that are stored with the finished jobs."""
+    """The stored history of each job, including endings that are stored with the finished jobs."""
     histories: dict[int, list[HistoryEntry]] = {key: [] for key in keys}
     parameters = (json.dumps(list(keys)),)
     for name in ("histories", "ends"):

@@ -30,10 +30,11 @@ Position = tuple[int, int, int]
 
 
 class RetentionScan(NamedTuple):
-    """How far the search for finished jobs past their retention has come.
+    """How far the search for finished jobs past their retention has progressed.
 
-    Keys grow about as jobs age, so the first jobs of a queue in a state show whether any is old: `after` skips the
-    others. A job may finish long after younger ones, though: `full_scan_after` visits every job, slowly, once an hour.
+    Keys roughly follow the age of jobs, so the first jobs of a queue in a state show whether any is old: `after` skips
+    the others. A job may finish long after younger ones, though: `full_scan_after` visits every job, slowly, once an
+    hour.
     """
 
     after: Position = START
@@ -47,7 +48,7 @@ class RetentionScan(NamedTuple):
 
 @dataclass(slots=True)
 class SweepState:
-    """How far the sweep has come, when it last tidied up, and when it last checked the counts of running jobs."""
+    """How far the sweep has progressed, when it last tidied up, and when it last checked the counts of running jobs."""
 
     scan: RetentionScan = field(default_factory=RetentionScan)
     tidied_at_ms: int = 0
@@ -88,7 +89,7 @@ class OpenStore:
         return answer  # type: ignore[no-any-return]
 
     def poll(self) -> None:
-        """Check for other processes' writes as long as a caller waits."""
+        """Check for writes by other processes as long as a caller is waiting."""
         if self._timer is None and self._probe is not None:
             self._timer = self._loop.call_later(POLL_SECONDS, self._check_data_version)
 
@@ -151,7 +152,7 @@ class OpenStore:
             if self._probe is not None:
                 self._probe = connect(self._url, read_only=True)
         except (sqlite3.Error, EngineError):
-            self._probe = None  # The file was removed: writers get an error, other callers must not be affected.
+            self._probe = None  # The file was removed: writers get an error, but other callers must not be affected.
         finally:
             self._probing.release()
 

@@ -75,7 +75,7 @@ async def _driver_connection(url: StoreUrl, own: OwnConnection) -> Any:
 
 
 async def _in_its_thread(connection: Any, act: Callable[[sqlite3.Connection], T]) -> T:
-    """Run an action where aiosqlite runs its statements: a connection of sqlite3 belongs to one thread."""
+    """Run an action where aiosqlite runs its statements: a sqlite3 connection belongs to one thread."""
     try:
         # Not public: aiosqlite only offers single statements, and no other statement may run in between.
         result: T = await connection._execute(lambda: act(connection._conn))  # noqa: SLF001
@@ -125,7 +125,7 @@ def _require_transaction(url: StoreUrl, connection: sqlite3.Connection) -> None:
 def _write_lock(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[None]:
     """Take the lock first: a transaction that reads before it writes fails if another connection commits in between.
 
-    If the action fails, a transaction that was started here is rolled back; its caller would not know that it holds the
+    If the action fails, a transaction that was started here is rolled back: the caller would not know that it holds the
     lock.
     """
     was_begun = connection.in_transaction

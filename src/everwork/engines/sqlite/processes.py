@@ -90,7 +90,7 @@ class Wakeup:
     def __init__(self, kind: str, folder: Path | None) -> None:
         self.kind = kind
         self.sequence = 0
-        """How many notifications there were."""
+        """How many notifications there have been."""
         self._folder = folder
         self._waiting: set[asyncio.Future[bool]] = set()
         self._socket: socket.socket | None = None
@@ -122,7 +122,7 @@ class Wakeup:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a caller waits."""
+        """Whether a caller is waiting."""
         return bool(self._waiting)
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -136,7 +136,7 @@ class Wakeup:
             self._socket = None
 
     def _listen(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
-        """Bind a socket that other processes find by listing the folder; without one, polling remains."""
+        """Bind a socket that other processes find by listing the folder; without a socket, only polling remains."""
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}.{self.kind}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -193,14 +193,14 @@ class ProcessNotifier:
         try:
             self._socket.sendto(b"w", address)
         except OSError as error:
-            # A full buffer belongs to a process that will wake anyway; a dead socket is removed.
+            # A full buffer belongs to a process that will wake up anyway; a dead socket is removed.
             if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
                 with suppress(OSError):
                     (self._folder / name).unlink(missing_ok=True)
 
 
 class _ShortPath:
-    """A short path of a folder: socket addresses are limited to 107 bytes, paths can be longer."""
+    """A short path to a folder: socket addresses are limited to 107 bytes, but paths can be longer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -233,7 +233,7 @@ def watch(store: OpenStore) -> None:
 
 
 def forget(store: OpenStore) -> None:
-    """Leave a store that is being closed alone."""
+    """Stop watching a store that is being closed."""
     with _fork_lock:
         _open_stores.discard(store)
 

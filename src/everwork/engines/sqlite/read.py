@@ -64,7 +64,7 @@ JOBS = GET["job"].replace("{keys}", "json_each(?)")
 LANE = -1
 """The last column of a job."""
 FILTER_STEP = 1_000
-"""Errors are read in full, and may be long."""
+"""How many candidates are filtered per statement: their errors are read in full, and may be long."""
 
 
 class SqliteQuestions(SqliteBase, Questions):
@@ -117,7 +117,7 @@ def owners(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[str | None]:
 
 
 def history(cursor: sqlite3.Cursor, key: int) -> list[HistoryEntry]:
-    """The stored history, and the end that is stored with the finished job."""
+    """The stored history, including the ending that is stored with the finished job."""
     events = [HistoryEntry._make(row) for row in cursor.execute(GET["history"], (key,)).fetchall()]
     end = cursor.execute(GET["end"], (key,)).fetchone()
     if end:
@@ -174,7 +174,7 @@ def _prefiltered(cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter) 
 def _containing(
     cursor: sqlite3.Cursor, keys: Sequence[int], query: JobFilter, search: VariablesSearch
 ) -> Sequence[int]:
-    """The keys whose variables contain the query's text; all if there is none."""
+    """The keys whose variables contain the query's text; all keys if the query has none."""
     if query.variables_text is None:
         return keys
     return search.matching(cursor.execute(FIND["of_variables"], (json.dumps(list(keys)), query.variables_text)))

@@ -22,7 +22,7 @@ SHARED = statements("shared")
 
 
 class SqliteReclaim(SqliteBase, JobFlow):
-    """Restores leases that have expired."""
+    """Restores expired leases."""
 
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         return await self._store.writer.submit(lambda tx: reclaim(tx, leases, lease_ms))
@@ -46,7 +46,7 @@ class Lapsed(NamedTuple):
 
 
 def reclaim(tx: Transaction, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-    """Restore expired leases, then extend all."""
+    """Restore expired leases, then extend all leases."""
     for lease in leases:
         found, row = find_job(tx, lease.key), tx.cursor.execute(SQL["lapse"], lease).fetchone()
         if found is not None and row is not None and found.attempt == lease.attempt:
@@ -75,7 +75,7 @@ def _undo_lapse(tx: Transaction, found: FoundJob, lapsed: Lapsed, until_ms: int)
 
 
 def _uncount(tx: Transaction, queue: int, lapsed: Lapsed, due_at_ms: int) -> None:
-    """Remove the expired lease from the statistics of its hour, unless these are deleted."""
+    """Remove the expired lease from the statistics of its hour, unless these have been deleted."""
     tx.flush()  # The expiry may have been counted in this same transaction.
     hour = lapsed.at_ms // HOUR_MS
     is_retried = lapsed.retry_at_ms is not None

@@ -171,7 +171,7 @@ def subscribe(tx: Transaction, type: str, worker: str) -> str:
 
 
 def turn_left_ms(cursor: sqlite3.Cursor, name: str, holder: str, now_ms: int) -> int:
-    """How long a holder still has its turn: 0 if it is free, negative if another holder has it."""
+    """How much longer a holder keeps its turn: 0 if the turn is free, negative if another holder has it."""
     current, until_ms = cursor.execute(SQL["holder"], (name,)).fetchone() or (None, 0)
     if until_ms <= now_ms:
         return 0

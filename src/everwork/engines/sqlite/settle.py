@@ -77,7 +77,7 @@ class Leased(NamedTuple):
         return Known(self.key, self.attempt, self.attempts, self.max_attempts)
 
     def pending(self, run_at_ms: int, attempts: int, max_attempts: int) -> Pending:
-        """The row of the job when it is pending again."""
+        """The row of the job once it is pending again."""
         sort_priority, key, attempt = self.sort_priority, self.key, self.attempt
         return Pending(self.queue, self.lane, sort_priority, run_at_ms, key, attempt, attempts, max_attempts)
 
@@ -163,7 +163,7 @@ def _read(tx: Transaction, outcomes: Sequence[Outcome | Lapse]) -> list[Leased]:
 
 
 def _release(tx: Transaction, outcomes: Sequence[Release]) -> set[int]:
-    """Back to pending as it was; the attempt is not counted, and its number is not used again."""
+    """Make the job pending again as it was; the attempt is not counted, and its number is not used again."""
     if not outcomes:
         return set()
     rows = _read(tx, outcomes)

@@ -18,7 +18,7 @@ ENDED, REQUEUED = 0, 1
 
 
 class Pending(NamedTuple):
-    """A job's row in ew_ready or ew_future. `sort_priority`, their `urgency`, is minus the priority: indexes ascend."""
+    """A job's row in ew_ready or ew_future. `sort_priority` (`urgency`) is the negated priority: indexes ascend."""
 
     queue: int
     lane: str
@@ -41,7 +41,7 @@ class Pending(NamedTuple):
 
 
 class FoundJob(NamedTuple):
-    """A job that was looked up: its state and the columns that the table of every state has."""
+    """A job that was looked up: its state, and the columns that the tables of all states share."""
 
     key: int
     queue: int
@@ -116,7 +116,7 @@ def cancel_pending(tx: Transaction, keys: Sequence[int], cause: Cause, reason: s
 
 
 def finish_cancelled(tx: Transaction, found: FoundJob, cause: Cause, reason: str) -> None:
-    """Insert the finished row of a cancelled job, whose earlier row is deleted."""
+    """Insert the finished row of a cancelled job, whose earlier row has been deleted."""
     state = State(found.state)
     tx.cursor.execute(
         SQL["insert_finished"],

@@ -66,7 +66,7 @@ def check_file(url: StoreUrl) -> None:
 
 
 def _require_database(file: Path) -> None:
-    """Refuse a file that is not a database. SQLite must read it: it loses its locks if other code closes the file."""
+    """Refuse a file that is not a database. Only SQLite may read it: other code that closes it drops SQLite's locks."""
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
             connection.execute("PRAGMA schema_version")

@@ -34,7 +34,7 @@ SWEEP_TURN_MS = 5_000
 
 
 class SqliteSweep(SqliteBase, Lifecycle):
-    """Upkeep."""
+    """One bounded step of maintenance."""
 
     async def sweep(self, holder: str) -> Swept:
         store = self._store
@@ -202,7 +202,7 @@ def _tidy(tx: Transaction) -> None:
 
 
 class RequeueMark(NamedTuple):
-    """A queue whose dead letters are requeued automatically, and the last one checked, in the order they failed."""
+    """A queue whose dead letters are requeued automatically, and the last one checked, in the order of failure."""
 
     queue: int
     delay_ms: int
@@ -222,7 +222,7 @@ class DeadLetter(NamedTuple):
 
 
 def has_dead_letters_due(cursor: sqlite3.Cursor, now_ms: int) -> bool:
-    """Whether a dead letter is to be checked."""
+    """Whether a dead letter is due to be checked."""
     return any(_dead(cursor, mark, now_ms, 1) for mark in _marks(cursor))
 
 

@@ -18,7 +18,7 @@ SQL = statements("shared")
 
 
 class TypeRow(NamedTuple):
-    """A type within one transaction: its queues (the default one first) and the max_attempts of new jobs."""
+    """A type within one transaction: its queues (default queue first) and the max_attempts of new jobs."""
 
     queues: list[tuple[int, str]]
     max_attempts: int
@@ -45,7 +45,7 @@ def failed_work(at_ms: int, activated_at_ms: int, due_at_ms: int, *, is_retried:
 
 
 class Transaction:
-    """Passed to every operation. Operations only run statements; the writer begins and commits.
+    """The transaction passed to every operation. Operations only run statements; the writer begins and commits.
 
     `woken`: work may be ready; `finished`: a job has finished.
     """
@@ -73,7 +73,7 @@ class Transaction:
             self.limits.end_leases(queue, lane, -jobs)
 
     def move(self, queue: int, lane: str, before: State, after: State, jobs: int = 1) -> None:
-        """Count jobs that changed their state."""
+        """Count jobs that changed state."""
         tenant = tenant_of(lane)
         self._counts[queue, tenant, before] -= jobs
         self._counts[queue, tenant, after] += jobs
@@ -137,7 +137,7 @@ class Transaction:
             self._flush_statistics(self.now_ms // HOUR_MS)
 
     def _flush_statistics(self, hour: int) -> None:
-        """Measures count finished attempts: without work there are none."""
+        """Write the statistics. Measures count finished attempts: without work there are none."""
         hourly = [(hour, queue, worker, *work) for (queue, worker), work in self._work.items()]
         self.cursor.executemany(SQL["add_hourly"], hourly)
         measures = [(hour, queue, what, jobs) for (queue, what), jobs in self._measures.items()]
@@ -156,7 +156,7 @@ class Transaction:
 
 
 class QueueLimits(NamedTuple):
-    """The limits that the policy of its type sets for a queue; None: no such limit."""
+    """The limits that the policy of a type sets for a queue; None: no such limit."""
 
     type: str
     max_running: int | None
@@ -231,11 +231,11 @@ class LimitTracker:
             self._checked.discard((queue, lane))
 
     def recheck(self, queue: int, lane: str) -> None:
-        """Check a lane that has work again: ended leases may not have been flushed yet."""
+        """Have a lane with work checked again: ended leases may not have been flushed yet."""
         self._checked.discard((queue, lane))
 
     def unflushed(self, queue: int) -> int:
-        """How many more jobs of a queue are running than is stored."""
+        """How many more jobs of a queue are running than the stored count says."""
         return self._running.get(queue, 0)
 
     def open_freed_lanes(self, queue: int) -> bool:
@@ -247,11 +247,11 @@ class LimitTracker:
         return bool(lanes)
 
     def unflushed_in(self, queue: int, lane: str) -> int:
-        """How many more jobs of a lane are running than is stored."""
+        """How many more jobs of a lane are running than the stored count says."""
         return self._busy.get((queue, lane), 0)
 
     def take_unflushed(self, queue: int, lane: str, jobs: int) -> int:
-        """The change of a lane's count for a claim to write: the jobs it leased, and what was not flushed yet."""
+        """The change to a lane's count that a claim writes: the jobs it leased, and what was not flushed yet."""
         return jobs + self._busy.pop((queue, lane), 0)
 
     def flush(self) -> bool:

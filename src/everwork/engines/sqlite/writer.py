@@ -96,7 +96,7 @@ class Writer(ABC):
         return answers + done, woken, finished
 
     def _peek_first(self, calls: Sequence[Call]) -> tuple[list[Answer], list[Call]]:
-        """Answer the calls that a read without a transaction can answer; return the others."""
+        """Answer the calls that need only a read without a transaction; return the others."""
         answers: list[Answer] = []
         left: list[Call] = []
         for call in calls:
@@ -150,7 +150,7 @@ class Writer(ABC):
             require_same_file(self._url.path, self._file)
 
     def _begin(self) -> None:
-        """Wait as long as it takes: a writer without our lock (the user's own transaction) may be active."""
+        """Begin, and wait as long as it takes: a writer without our lock (the user's own transaction) may be active."""
         while True:
             try:
                 self._cursor.execute("BEGIN IMMEDIATE")
@@ -252,7 +252,7 @@ class LoopWriter(ThreadWriter):
         self._calls: list[Call] = []
         self._loop_thread = threading.get_ident()
         self._in_thread = 0
-        """Calls and pauses that the thread has not finished: until then the connection is the thread's."""
+        """Calls and pauses that the thread has not finished; until it has, the connection belongs to the thread."""
         super().__init__(url, connection, lock, clock)
 
     def _put(self, call: Call) -> None:
@@ -274,7 +274,7 @@ class LoopWriter(ThreadWriter):
             self._inbox.put(call)
 
     def _begin_now(self) -> bool:
-        """Begin a transaction if that needs no waiting."""
+        """Begin a transaction if that is possible without waiting."""
         if not self._lock.acquire_now():
             return False
         try:
