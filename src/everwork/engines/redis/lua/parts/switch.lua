@@ -1,5 +1,5 @@
--- Purpose: apply a changed policy: count jobs that were not counted before, recheck jobs that an earlier limit held
---   back.
+-- Purpose: apply a changed policy: count jobs that were not counted before, and recheck jobs that an earlier limit
+--   held back.
 -- Inputs: records, traits, running, effects, endings, recount.
 local function switch_limits(before, t)
   local was_counted, is_counted = before.max_running or before.max_per_key, t.max_running or t.max_per_key
