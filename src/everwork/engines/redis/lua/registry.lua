@@ -1,7 +1,7 @@
 -- Purpose: manage types (pauses, policies, breakers), groups, registry entries, turns and the marks of triggers.
 -- Inputs: now; the name of an action; its arguments. Returns: see each action.
 -- Parts: records traits running effects breakers queues endings removal entries policies recount upkeep marks switch
-local ENTRIES_BYTES = 4000000 -- Limits of one call, during which the server serves no other client.
+local ENTRIES_BYTES = 4000000 -- Limits one call, during which the server serves no other client.
 
 local function register_type(type)
   local t = trait_of(type)
@@ -123,7 +123,7 @@ function act.unregister(name) -- Returns 1 if the entry existed and had not expi
   return is_over(string.match(entry, '^(%d*)\n')) and 0 or 1
 end
 
-function act.upgrade() -- The store has everything that this version needs.
+function act.upgrade() -- Called when the store has everything that this version needs.
   call('SET', P .. ':version', '@SCHEMA_VERSION@')
 end
 

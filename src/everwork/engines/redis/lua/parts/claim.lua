@@ -1,7 +1,7 @@
 -- Purpose: promote due jobs, then lease the first jobs of each lane; several lanes take turns.
--- Inputs: records, traits, running, effects, queues, endings. activate(at) reads ARGV from `at` on: claims, then per
---   claim type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker,
---   limit, lease_ms.
+-- Inputs: records, traits, running, effects, queues, endings. activate(at) reads ARGV from `at` on: the number of
+--   claims; then per claim type, group, the number of tenants, each tenant ('' is the default one), the number of
+--   demands, and per demand worker, limit, lease_ms.
 -- Returns: now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids,
 --   heads, infos, payloads. The jobs are assigned to its demands in order; an info is attempt, attempts, max,
 --   priority, lane.
@@ -151,7 +151,7 @@ local function lease(ids, demands) -- Writes claimed jobs as leased; returns hea
   local runs = runs_of(ids)
   local records, payloads = fetch(STATES, ids, runs), fetch(PAYLOADS, ids, runs)
   local states, leases, heads, infos, followings, next_of = {}, {}, {}, {}, {}, nil
-  local at, last, worker, till = -2, 0, nil, nil -- Of the demand being served: `at` is its index in `demands`.
+  local at, last, worker, till = -2, 0, nil, nil -- These describe the demand being served; `at` is its index.
   for i = 1, #ids do
     while i > last do
       at = at + 3

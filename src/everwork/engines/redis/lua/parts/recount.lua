@@ -25,7 +25,7 @@ local function copy_numbers(t)
   if not (t.max_running or t.max_per_key) then return end
   for _, queue in ipairs(all_queues_of(t)) do
     call('COPY', run_key(queue), error_key(queue), 'REPLACE')
-    call('HSET', error_key(queue), FILLER, 0) -- Keeps the hash in existence until the recount ends.
+    call('HSET', error_key(queue), FILLER, 0) -- Keeps the hash in existence while numbers may be added to it.
     if t.max_per_key then call('COPY', full_key(queue), was_full_key(queue), 'REPLACE') end
     call('SADD', RECOUNTED, queue)
   end

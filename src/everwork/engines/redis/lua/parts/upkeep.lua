@@ -41,7 +41,7 @@ end
 
 local scanned = 0 -- How many finished jobs this step has checked; bounded.
 
-local function retain_later(id, r, kept) -- By time, because these are not found in the order in which they finished.
+local function retain_later(id, r, kept) -- Listed by time: these jobs are not found in the order they finished.
   call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
 end
 
