@@ -1,5 +1,5 @@
 -- Purpose: one step of maintenance.
--- Inputs: instants and limits. Returns: candidates; settle, change and shared write.
+-- Inputs: instants and limits. Returns: candidates; settle.py, change.py and shared.py write the changes to them.
 
 -- name: lapsed
 SELECT key, attempt, worker FROM ew_leased WHERE lease_until_ms <= ? LIMIT ?;
