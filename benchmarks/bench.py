@@ -1,4 +1,4 @@
-"""Shared by all parts: stopwatch, fresh stores, interleaved rounds, rows of the table."""
+"""Shared by all parts: the stopwatch, new stores, interleaved rounds, and the rows of the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 3
 BATCH = 100
 RESAMPLES = 1_000
 BARE_CPU_MIN = 0.5
-"""A bare loop with a lower CPU share waits for the disk, so that everything is limited by the disk."""
+"""A bare loop with a lower CPU share is waiting for the disk, which then limits everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ async def opened(url: str, *, own_loop: bool = False) -> AsyncIterator[Engine]:
 
 @dataclass(slots=True)
 class Timing:
-    """The time of some jobs: wall time, and CPU time of all threads of this process and of the server."""
+    """The time taken by a number of jobs: wall time, and CPU time of all threads of this process and of the server."""
 
     jobs: int
     server_cpu: Callable[[], float]

@@ -77,7 +77,7 @@ async def fill(engine: Engine, jobs: int, make: Make = a_job) -> None:
 
 
 async def in_two_calls(engine: Engine, jobs: int) -> None:
-    """Activate a batch, settle it, until nothing is left."""
+    """Activate a batch and settle it, until nothing is left."""
     done = 0
     while leased := (await engine.activate([DEMAND])).jobs:
         await engine.settle(worked(leased))
@@ -96,7 +96,7 @@ async def fused(engine: Engine, jobs: int) -> None:
 
 
 def worked(leased: Sequence[LeasedJob]) -> list[Complete]:
-    """The minimum that a worker does: parse the variables, report the outcome."""
+    """The minimum that a worker does: parse the variables and report the outcome."""
     outcomes = []
     for job in leased:
         json.loads(job.variables)

@@ -68,7 +68,7 @@ async def _finish(bench: Bench, engine: Engine, jobs: int) -> None:
         outcomes: list[Complete] = []
         while leased := (await engine.settle(outcomes, [TAKE])).activation.jobs:
             outcomes = [Complete(job.key, job.attempt) for job in leased]
-        await engine.sweep("bench")  # As every service does, once per second.
+        await engine.sweep("bench")  # Every service does this once per second.
 
 
 async def _schedule(bench: Bench, engine: Engine, jobs: int) -> None:

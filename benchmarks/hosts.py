@@ -33,7 +33,7 @@ class Host(ABC):
     name: str
     what_bare_is: str
     settings: str
-    """What was set, beyond the engine's and the server's defaults."""
+    """The settings that differ from the defaults of the engine and the server."""
 
     @abstractmethod
     @contextmanager
@@ -126,7 +126,7 @@ class PostgresHost(Host):
         self._execute(self._server.url, "DROP DATABASE kept WITH (FORCE)")
 
     def loaded(self, url: str) -> None:
-        """Fresh statistics, and no checkpoint pending."""
+        """Update the statistics, and leave no checkpoint pending."""
         self._execute(url, "ANALYZE")
         self._execute(url, "CHECKPOINT")
 

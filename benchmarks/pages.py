@@ -31,7 +31,7 @@ FIRST_VIEW_MS_MAX = 300
 METRICS_MS_MAX = 100
 MANY_TYPES = 1_000
 KEPT_SECONDS_MAX = 12 * 3_600
-"""An older kept store is filled again: Redis deletes finished jobs after a day."""
+"""A kept store that is older is filled again: Redis deletes finished jobs after a day."""
 MOMENT = re.compile(r"[0-9-]+T[0-9]+%3A[0-9]+")
 ASSET = re.compile(rb'(?:href|src)="(/ui/static/[^"]+)"')
 
@@ -140,7 +140,7 @@ def _take(ask: Ask, taken: Taken, cpu: Cpu) -> None:
 
 
 class Client:
-    """A browser's view of the server: a session, and one connection that stays."""
+    """A browser's view of the server: a session and one persistent connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""Fills a store like a busy one after some hours: jobs of every kind, each generated from its number."""
+"""Fills a store to resemble a busy one after some hours: jobs of every kind, each generated from its number."""
 
 from __future__ import annotations
 

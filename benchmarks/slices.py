@@ -1,4 +1,4 @@
-"""Takes turns with the same program on another version of Everwork: one slice of each kind per line of input.
+"""Alternates with the same program on another version of Everwork: one slice of each kind per line of input.
 
 It uses only the public API, so that it runs on any commit; started by beside.py.
 """
@@ -165,7 +165,7 @@ class Countdown:
         self.done.clear()
 
     def count(self) -> None:
-        """One was handled."""
+        """Count one job as handled."""
         self._left -= 1
         if not self._left:
             self.done.set()

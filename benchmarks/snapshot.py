@@ -82,7 +82,7 @@ async def _pass(bench: Bench, engine: Engine) -> list[Timing]:
         if len(leased) != BATCH:
             raise RuntimeError(f"a batch had {len(leased)} jobs")
         await engine.settle(worked(leased))
-    await engine.sweep("bench")  # As every service does, once per second.
+    await engine.sweep("bench")  # Every service does this once per second.
     return taken
 
 

@@ -24,7 +24,7 @@ POLICY = encode_policy_fields({"breaker_failures": 5, "max_running": 50, "rate_j
 
 
 async def surround(engine: Engine) -> None:
-    """Write everything again: in a kept store, registry entries have expired."""
+    """Write everything again, because the registry entries of a kept store have expired."""
     now_ms = time.time_ns() // 1_000_000
     for kind, name, card in (*_fleet(now_ms), *_declared()):
         await engine.register(kind, name, entry_body(card), LIVES_MS)

@@ -2,7 +2,7 @@
 
     python -m tools.browser [--install]
 
-The browser of playwright is not used: the system's own browser is what users have, and it is kept up to date.
+Playwright's bundled browser is not used: the system's own browser is what users have, and it is kept up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADVICE: Final = f"install Chromium (on Debian and Ubuntu: apt-get install {PACKA
 
 
 def find_browser(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The path of Chromium: from the environment variable, or the system's; None if there is none."""
+    """The path of Chromium, from the environment variable or the system; None if there is none."""
     named = environ.get(VARIABLE)
     if named:
         return shutil.which(named)
@@ -30,7 +30,7 @@ def find_browser(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def why_none(environ: Mapping[str, str] = os.environ) -> str:
-    """Why there is no browser, and what to do."""
+    """Explain why there is no browser, and how to get one."""
     named = environ.get(VARIABLE)
     missing = f"{VARIABLE}={named} is not a program" if named else f"none of {', '.join(NAMES)} was found"
     return f"{missing}: {ADVICE}"
@@ -68,7 +68,7 @@ def _say(text: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the path of the browser. A missing one is not an error: the test run reports it again at its end."""
+    """Print the path of the browser. If it is missing, that is no error: the test run reports it at its end."""
     found = find_browser() or (install() if "--install" in arguments else None)
     if found is None:
         _say(f"NO BROWSER, so the dashboard will not be tested: {why_none()}")

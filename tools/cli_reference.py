@@ -1,4 +1,4 @@
-"""The command line's reference in Markdown, read from the program: every command, argument, option and example."""
+"""The command-line reference in Markdown, generated from the program: every command, argument, option and example."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def reference() -> str:
 
 
 def missing_help(pages: list[CommandPage]) -> list[str]:
-    """Commands, arguments and options without help, by name, and commands without an example."""
+    """The names of commands, arguments and options without help, and of commands without an example."""
     found = [page.name for page in pages if not page.summary]
     found += [f"{page.name} (no example)" for page in pages if not page.examples]
     for page in pages:

@@ -1,8 +1,8 @@
-"""Builds what is published, checks it, and runs it: `everwork up` from the wheel in an empty environment.
+"""Builds the published packages, checks them, and runs `everwork up` from the wheel in an empty environment.
 
     python -m tools.dist [FOLDER]
 
-The wheel and the source distribution are in `dist/` afterwards.
+Leaves the wheel and the source distribution in `dist/`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
 
 
 def built(folder: Path) -> tuple[Path, Path]:
-    """The wheel and the source distribution; what was in the folder is removed."""
+    """Build the wheel and the source distribution; earlier contents of the folder are removed."""
     shutil.rmtree(folder, ignore_errors=True)
     _run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT))
     [wheel], [source] = folder.glob("*.whl"), folder.glob("*.tar.gz")
@@ -43,7 +43,7 @@ def built(folder: Path) -> tuple[Path, Path]:
 
 
 def installed(wheel: Path, scratch: Path) -> Path:
-    """The Python of an empty environment with nothing but the wheel and what it needs."""
+    """The Python of a new environment that has only the wheel and its dependencies."""
     _run(sys.executable, "-m", "venv", str(scratch / "venv"))
     python = scratch / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
     _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel))

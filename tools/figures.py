@@ -1,4 +1,4 @@
-"""Code metrics: the size of the source, repetition, and how many functions and files one call passes.
+"""Code metrics: the size of the source, repetition, and how many functions and files one call passes through.
 
     python -m tools.figures [--calls] [--json] [CHECKOUT]
 
@@ -118,7 +118,7 @@ def _above_the_service(source: Path, trees: dict[Path, ast.Module]) -> Iterator[
 
 
 def _reaches(_name: str, tree: ast.Module) -> int:
-    """Lines with `something.engine`, unless it is the object's own, or a URL or name."""
+    """Lines with `something.engine`, except the object's own engine, and URLs or names."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "engine"]
     others = [node for node in found if not TEXTS.search(ast.unparse(node.value))]
     return len({node.lineno for node in others})
@@ -196,7 +196,7 @@ async def main():
 asyncio.run(main())
 """
 )
-"""The smallest of five: the others include a sweep or a heartbeat."""
+"""The smallest of five measurements: the others may include a sweep or a heartbeat."""
 SERVE: Final = (
     TRACED
     + """
@@ -212,8 +212,8 @@ main()
 
 
 def call_figures(checkout: Path) -> dict[str, str]:
-    """Functions and files that one call passes, in all threads of the process that serves it."""
-    from tests.shared_servers import start  # noqa: PLC0415 - only who counts calls needs servers
+    """The functions and files that one call passes through, in all threads of the process that serves it."""
+    from tests.shared_servers import start  # noqa: PLC0415 - servers are needed only to count calls
 
     redis = start("redis")
     try:
@@ -247,7 +247,7 @@ def _rest(checkout: Path, url: str) -> str:
 
 
 def _grpc(checkout: Path, url: str) -> str:
-    from everwork.client import SyncClient  # noqa: PLC0415 - the server is the checkout's, the client need not be
+    from everwork.client import SyncClient  # noqa: PLC0415 - only the server must be the checkout's
 
     def create(facts: dict[str, Any]) -> None:
         with SyncClient(f"grpc://127.0.0.1:{facts['grpc_port']}", key=KEY) as client:
@@ -257,7 +257,7 @@ def _grpc(checkout: Path, url: str) -> str:
 
 
 def _served(checkout: Path, url: str, create: Callable[[dict[str, Any]], None]) -> str:
-    """What one create passes in a server, after three that are not counted."""
+    """What one create passes through in a server, after three that are not counted."""
     received, sent = os.pipe()
     command = ["sh", "-c", f'exec "$@" 3>&{sent}', "sh", sys.executable, "-c", SERVE]
     arguments = ["--engine", url, "--http-port", "0", "--grpc-port", "0", "--json"]

@@ -33,7 +33,7 @@ BUILD_SECONDS_MAX: Final = 1_800
 USER: Final = "10001:10001"
 CA_TARGET: Final = "/run/secrets/ca.pem"
 PASSED_ON: Final = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
-"""The settings of pip that also apply inside the build, where files of this machine cannot be reached."""
+"""The pip settings that also apply inside the build, where files of this machine cannot be reached."""
 
 
 class Failed(Exception):

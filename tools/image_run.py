@@ -51,7 +51,7 @@ class ImageRun:
             "EVERWORK_GRPC_PORT": self.grpc_port,
             "EVERWORK_HTTP_PORT": self.http_port,
             "EVERWORK_API_KEY": self.key,
-            # In a chroot, the first process does not have the pid 1.
+            # In a chroot, the first process does not have PID 1.
             "TINI_SUBREAPER": "1",
         }
         return [

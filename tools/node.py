@@ -31,7 +31,7 @@ def find_packages() -> Path | None:
 
 
 def install() -> str | None:
-    """Install the packages, unless they are installed; returns the reason if that fails."""
+    """Install the packages unless they are already installed; returns the reason if that fails."""
     folder = _folder()
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:

@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = ROOT / ".venv-django"
 SECONDS_MAX: Final = 600
 HAS_SIX: Final = sys.version_info >= (3, 12)
-"""As pip decides for the tests' own environment."""
+"""The same choice that pip makes for the tests' own environment."""
 WANTED: Final = ("django>=5.2,<6", "django-tasks>=0.12") if HAS_SIX else ("django>=6,<7",)
 NAME: Final = "Django 5.2" if HAS_SIX else "Django 6"
 PYTHON_MIN: Final = (3, 11) if HAS_SIX else (3, 12)
@@ -41,7 +41,7 @@ def find_environment() -> Path | None:
 
 
 def install() -> str | None:
-    """Create the environment, unless it exists; returns the reason if that fails."""
+    """Create the environment unless it already exists; returns the reason if that fails."""
     FOLDER.mkdir(exist_ok=True)
     with (ROOT / ".venv-django" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -116,7 +116,7 @@ def _run(*command: str) -> str | None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the path of the environment. A missing one is not an error: the test run reports it again at its end."""
+    """Print the path of the environment. If it is missing, that is no error: the test run reports it at its end."""
     problem = install() if "--install" in arguments else None
     found = find_environment()
     if found is None:

@@ -66,7 +66,7 @@ async def _opened(store: str, scratch: Path) -> AsyncIterator[World | Population
 
 
 class _Album(NamedTuple):
-    """The folder of the screenshots, and which to take; None: all."""
+    """The folder of the screenshots, and which to take; None for all."""
 
     folder: Path
     chosen: Collection[str] | None
@@ -81,7 +81,7 @@ class _Album(NamedTuple):
         await self.take(page, name)
 
     async def take(self, page: Page, name: str) -> None:
-        """A picture of a page as it is."""
+        """A screenshot of a page as it is."""
         await _fit(page)
         await page.screenshot(path=self.folder / f"{name}.png", animations="disabled")
 

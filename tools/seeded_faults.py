@@ -1,4 +1,4 @@
-"""Seeded faults: one-line changes of the source, each of which the test suite must notice.
+"""Seeded faults: one-line changes to the source, each of which the test suite must detect.
 
     python -m tools.seeded_faults [--list] [--only NAME ...] [--everything]
 
@@ -26,7 +26,7 @@ SECONDS_MAX: Final = 900
 
 
 class Fault(NamedTuple):
-    """A fault: the text to replace, its replacement, and the tests that should notice."""
+    """A fault: the text to replace, its replacement, and the tests that should detect it."""
 
     file: str
     old: str
@@ -78,7 +78,7 @@ def _first_failure(copy: Path, fault: Fault, *, everything: bool) -> tuple[str, 
 
 
 def main() -> None:
-    """Try the faults and list which test noticed each; exit code 1 if one was not noticed."""
+    """Try the faults and list which test detected each; exit code 1 if one was not detected."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="only list them")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=FAULTS, default=list(FAULTS))

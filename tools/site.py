@@ -1,4 +1,4 @@
-"""Builds the documentation site strictly: any warning, broken link or page outside of the contents is an error.
+"""Builds the documentation site strictly: a warning, a broken link or a page missing from the contents is an error.
 
     python -m tools.site [FOLDER [PAGES]]
 
@@ -30,7 +30,7 @@ _FOREIGN: Final = re.compile(r"(?:https?:)?//")
 
 def build(folder: Path, pages: Path = PAGES) -> list[str]:
     """Build the site into a folder; returns what is wrong with it, one problem per line."""
-    # Two processes: a page takes a while to write, and more do not fit into small machines.
+    # Two processes: writing a page takes a while, and more processes would not fit on small machines.
     options = [
         "--builder=html",
         "--fresh-env",

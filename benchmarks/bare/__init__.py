@@ -1,4 +1,4 @@
-"""Bare loops: what the storage of an engine itself allows; the baseline of all ratios.
+"""Bare loops: the speed that the storage of an engine allows; the baseline of all ratios.
 
 One table or equivalent, one index, no rules: no fencing, no counts, no history, no finished jobs.
 """

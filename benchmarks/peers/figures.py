@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 CALLERS = "_callers"
-"""The suffix of adapters whose bulk enqueue is many concurrent callers."""
+"""The suffix of adapters whose bulk enqueue uses many concurrent callers."""
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ class Harness:
         """Measure each of these once, in this order; the rows are appended to the file."""
         amount = [] if self.jobs is None else ["--n", str(self.jobs)]
         command = [sys.executable, str(self.folder / "run.py"), *names, "--out", str(self.rows), *amount]
-        # In the root of the project: our adapters install it from there.
+        # Runs in the root of the project, because our adapters install it from there.
         subprocess.run(command, check=True, cwd=ROOT, env=self._environment(), stdout=sys.stderr)
 
     def read(self) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ class Harness:
 
 
 def missing(engines: Sequence[str]) -> str | None:
-    """What is missing for the harness, as text; None if nothing is."""
+    """What the harness lacks, as text; None if nothing is missing."""
     for engine in engines:
         program = SERVERS.get(engine)
         if program is not None and shutil.which(program, path=path()) is None:

@@ -30,7 +30,7 @@ EMAIL: Final = "giftcard.email"
 STAGES: Final = (PERSONAL_CODE, CARD, EMAIL)
 
 RETRY: Final = RetryPolicy(max_attempts=5, base=5.0, factor=2.0, cap=300.0, jitter=0.0)
-"""5, 10, 20 and 40 seconds, at most five minutes; after the fifth attempt the job is a dead letter."""
+"""Waits 5, 10, 20 and 40 seconds (at most five minutes); after the fifth attempt, the job is a dead letter."""
 BREAKER: Final = CircuitBreaker(failures=3, seconds=60)
 """Three failures in a row stop a stage for a minute; the other stages continue."""
 ROUNDS: Final = 7
@@ -137,7 +137,7 @@ class GiftCards:
         return str(number)
 
     async def send_email(self, ctx: JobContext) -> str:
-        """Send the card. A real one would pass the correlation id to the mail service as an idempotency key."""
+        """Send the card. A real stage would pass the correlation id to the mail service as an idempotency key."""
         async with self._database.transaction() as tx:
             order = await _order(tx, ctx)
             sent_at = datetime.now(UTC).isoformat(timespec="seconds")

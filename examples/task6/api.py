@@ -1,4 +1,4 @@
-"""The REST API: it creates jobs and shows them. It has no rules about states: what the engine refuses is a 409."""
+"""The REST API, which creates and shows jobs. It has no rules about states: if the engine refuses, it returns 409."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of error codes, from the table that answers callers."""
+"""The reference of error codes, from the table that the server uses for its responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOURCES: Final = Path(everwork.server.__file__).parent
 
 
 def table() -> str:
-    """Every code: of errors with a class, and of requests that are refused before they reach one."""
+    """Every code: those of error classes, and those of requests refused before they reach a job."""
     rows = [
         f"| `{wire.code}` | {wire.http} | `{wire.grpc.name}` | "
         f"[`{error.__name__}`](api/exceptions.md#{error.__name__.lower()}) |\n"

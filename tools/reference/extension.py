@@ -1,6 +1,6 @@
 """The Sphinx extension of the site: puts generated Markdown in the place of markers, and links terms and public names.
 
-A page keeps its words in Markdown and asks for a generated part by a comment, alone in a line:
+The text of a page is Markdown; a comment on a line of its own requests a generated part:
 
     <!-- generated: settings -->
 
@@ -52,7 +52,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def with_generated(text: str, page: str) -> str:
-    """A page with the generated parts that it asks for."""
+    """A page with the generated parts that it requests."""
 
     def part(found: re.Match[str]) -> str:
         name, arguments = found[1], found[2].split()
@@ -70,12 +70,12 @@ def _generate(_app: Sphinx, page: str, source: list[str]) -> None:
 def _generated_pages(
     _app: Sphinx, env: BuildEnvironment, _added: set[str], _changed: set[str], _removed: set[str]
 ) -> list[str]:
-    """Read again in every build: the code that they come from may have changed."""
+    """Read these pages again in every build: the code that they are generated from may have changed."""
     return [page for page in env.found_docs if MARKER.search(env.doc2path(page).read_text("utf-8"))]
 
 
 def _anchor_terms(app: Sphinx, doctree: nodes.document) -> None:
-    """Every term of the glossary can be linked to: `glossary.md#dead-letter`."""
+    """Make every term of the glossary linkable: `glossary.md#dead-letter`."""
     if app.env.docname != GLOSSARY:
         return
     anchors = app.env.metadata[GLOSSARY].setdefault("myst_slugs", {})
@@ -104,7 +104,7 @@ def _public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: 
 
 
 def _for_everyone(_app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
-    """Code that scrolls can be reached by keyboard, and the lines of a signature are no definitions."""
+    """Make scrolling code reachable by keyboard, and do not mark up the lines of a signature as definitions."""
     if "body" in context:
         lines = _SIGNATURE.sub(lambda found: _as_lines(found[0]), context["body"])
         context["body"] = lines.replace("<pre>", '<pre tabindex="0">')

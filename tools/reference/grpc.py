@@ -22,7 +22,7 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 PROTOS: Final = Path(__file__).parents[2] / "proto"
 SOURCES: Final = {"jobs": "atom/jobs/v1/jobs.proto", "work": "everwork/v1/work.proto", "zeebe": "zeebe/gateway.proto"}
 
-# Numbers of fields in descriptor.proto: comments are found by paths of these.
+# Field numbers of descriptor.proto; paths made of these locate comments.
 _MESSAGES, _ENUMS, _SERVICES, _MEMBERS, _NESTED, _NESTED_ENUMS = 4, 5, 6, 2, 3, 4
 _F = FieldDescriptorProto
 _SCALARS: Final = {
@@ -34,13 +34,13 @@ Place = tuple[int, ...]
 
 
 class Described(NamedTuple):
-    """A .proto file, and its comments by place."""
+    """A .proto file, and its comments by location."""
 
     file: FileDescriptorProto
     comments: dict[Place, str]
 
     def comment(self, *place: int) -> str:
-        """The comment of an entry in one line; empty if there is none."""
+        """The comment of an entry on one line; empty if there is none."""
         return " ".join(self.comments.get(place, "").split())
 
 
@@ -134,7 +134,7 @@ def _link(type_name: str) -> str:
 
 
 def _short(type_name: str) -> str:
-    """The name inside its package, which is in lower case."""
+    """The name without its package, which is in lower case."""
     parts: Sequence[str] = type_name.lstrip(".").split(".")
     return ".".join(part for part in parts if part[:1].isupper())
 

@@ -1,4 +1,4 @@
-"""Converts what code forges render and a site does not: Mermaid diagrams, and links to Markdown files outside the
+"""Converts what code forges render and the site does not: Mermaid diagrams, and links to Markdown files outside the
 pages.
 """
 
@@ -18,7 +18,7 @@ def for_site(text: str) -> str:
 
 
 def _table(diagram: re.Match[str]) -> str:
-    """The steps of a state diagram as a table: nothing that draws one is loaded from another host."""
+    """The steps of a state diagram as a table: the site loads no diagram library from another host."""
     rows = [f"| {_state(start)} | {by} | {_state(end)} |\n" for start, end, by in _STEP.findall(diagram[1]) if by]
     return "".join(["| from | by | to |\n|---|---|---|\n", *rows])
 

@@ -144,7 +144,7 @@ def _bodies() -> set[str]:
 
 
 def _refs(schema: Any) -> Iterator[str]:
-    """The names of the schemas that one refers to."""
+    """The names of the schemas that a schema refers to."""
     match schema:
         case {"$ref": str(ref)}:
             yield ref.rpartition("/")[2]

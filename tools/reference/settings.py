@@ -44,7 +44,7 @@ def _entry(field: dataclasses.Field[Any], flag: str | None) -> str:
 
 
 def type_of(field: dataclasses.Field[Any]) -> str:
-    """The type in words of TOML."""
+    """The type in TOML terms."""
     default = getattr(Settings(), field.name)
     words = {"Path": "text", "tuple": "list of texts", "Declared": "tables", "int": "integer", "float": "number"}
     names = str(field.type).replace(" | None", "").split(" | ")

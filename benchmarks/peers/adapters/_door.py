@@ -1,6 +1,6 @@
 """Shared by the adapters: enqueuing through the public API, and a worker that records when each job starts.
 
-It runs in an environment of the harness, whose `record` records the start of a job.
+The adapters run in an environment of the harness, whose `record` records the start of a job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Door:
         await self._app.enqueue(TYPE, n=n, t=t)
 
     async def many(self, ns: Sequence[int]) -> None:
-        """Enqueue with the call for many."""
+        """Enqueue many jobs in one call."""
         await self._app.enqueue_many([(TYPE, {"n": n}) for n in ns])
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
--- Purpose: lease jobs; fused with settle.
+-- Purpose: lease jobs, and settle earlier ones in the same call.
 -- Inputs: one document, see functions/activate.sql. Returns: leased jobs and notes.
 
 -- name: step

@@ -1,6 +1,6 @@
 -- Purpose: explain why a job is not running.
--- Inputs: key, how many jobs ahead are counted, now. Returns: its state, the type's switches, breaker and limits,
---   when a worker last polled, and how many jobs are ahead in the lane; all in one snapshot.
+-- Inputs: key, the maximum number of jobs ahead to count, now. Returns: the job's state, the type's pause, breaker and
+--   limits, when a worker last polled, and how many jobs are ahead in the lane, all in one snapshot.
 
 -- name: explain
 SELECT coalesce(f.state, CASE l.state WHEN 2 THEN 2 ELSE 1 END), q.type, q.grp, coalesce(f.run_at_ms, l.run_at_ms),

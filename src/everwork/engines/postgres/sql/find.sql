@@ -1,14 +1,14 @@
--- Purpose: keys that may match a filter, newest first or in another order.
--- Inputs: queues, cursor (only keys below it), limit, states, the time by which pending jobs are due, their minimum
---   number of attempts.
--- Returns: keys, and in orders other than newest first also their times; get.sql then reads the jobs, which are
---   matched in Python.
+-- Purpose: find the keys of jobs that may match a filter, newest first or in another order.
+-- Inputs: queues, cursor (only keys below it), limit, states, the time by which pending jobs must be due, and their
+--   minimum attempt number.
+-- Returns: keys, with their times unless the order is newest first; get.sql then reads the jobs, and Python code
+--   applies the filter.
 
 -- name: all
 SELECT key FROM {schema}.job WHERE key < $1 ORDER BY key DESC LIMIT $2;
 
 -- name: correlated
--- key + 0: makes the planner use the index on correlation ids and sort the result, instead of scanning all keys.
+-- `key + 0` makes the planner use the index on correlation ids and sort the result, instead of scanning all keys.
 SELECT key FROM {schema}.job WHERE correlation_id = $1 AND key < $2 ORDER BY key + 0 DESC LIMIT $3;
 
 -- name: deduped
@@ -17,8 +17,8 @@ SELECT d.key FROM unnest($1::text[], $2::text[]) AS p(type, tenant) CROSS JOIN L
   SELECT a.key FROM {schema}.dedupe a WHERE a.type = p.type AND a.tenant = p.tenant AND a.dedupe_key = $3 LIMIT 1) d;
 
 -- name: some
--- Jobs of the queues ($1) in the states ($4; live: 1 pending, 2 processing), in one snapshot, so that no job is found
--- twice.
+-- Jobs of the queues ($1) in the states ($4; the live ones are 1 pending and 2 processing), read in one snapshot so
+-- that no job is found twice.
 SELECT key FROM (
   (SELECT key FROM {schema}.live
    WHERE 1 = ANY($4::smallint[]) AND queue_id = ANY($1::int[]) AND key < $2 AND state + 0 < 2
@@ -37,7 +37,8 @@ SELECT key FROM (
 ) k ORDER BY key DESC LIMIT $3;
 
 -- name: latest
--- At most $4 jobs of the queues ($1), before a time ($2) and key ($3), from two indexes; each job is in one of them.
+-- At most $4 failed jobs of the queues ($1), before a time ($2) and key ($3), from two indexes; each job is in only
+-- one of them.
 SELECT f.finished_at_ms, f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
   (SELECT a.finished_at_ms, a.key FROM {schema}.finished a
    WHERE a.queue_id = q.id AND a.state = 4 AND a.kind <> 'reject'
@@ -51,7 +52,7 @@ SELECT f.finished_at_ms, f.key FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERA
 ORDER BY 1 DESC, 2 DESC LIMIT $4;
 
 -- name: due
--- At most $4 jobs of the queues ($1), after a time ($2) and key ($3), until $5, with at least $6 attempts: scheduled
+-- At most $4 jobs of the queues ($1), after a time ($2) and key ($3), up to $5, with attempt at least $6: scheduled
 -- jobs, and the first jobs of each lane and priority, found as in oldest.sql.
 WITH RECURSIVE range AS (
   SELECT q.id, h.lane_id, h.rank FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
--- Purpose: counts and durations of finished attempts, by hour.
+-- Purpose: read hourly counts and durations of finished attempts.
 -- Inputs: the hour before the first, the last hour, the queues (NULL: all). Returns: Measure tuples, oldest first.
 
 -- name: queues

@@ -1,4 +1,4 @@
--- Purpose: the engine's current time.
+-- Purpose: read the engine's current time.
 -- Inputs: the time of a test's clock, or null. Returns: milliseconds UTC.
 
 -- name: now

@@ -1,4 +1,4 @@
--- Purpose: for each type and group, when its longest-waiting due job became due.
+-- Purpose: find when the longest-waiting due job of each type and group became due.
 -- Inputs: now, the maximum number of lanes and priorities to read per queue. Returns: Oldest tuples.
 
 -- name: oldest

@@ -1,5 +1,5 @@
--- Purpose: the tenants of jobs, without reading the rest.
--- Inputs: keys. Returns: key and tenant of the jobs that exist.
+-- Purpose: read the tenants of jobs, and nothing else.
+-- Inputs: keys. Returns: the key and tenant of each job that exists.
 
 -- name: owners
 SELECT j.key, x.tenant FROM {schema}.job j

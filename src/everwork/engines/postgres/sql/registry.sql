@@ -1,4 +1,4 @@
--- Purpose: types and their switches, groups, entries with or without expiry, turns.
+-- Purpose: manage types (pauses, breakers, policies), groups, registry entries (with or without an expiry) and turns.
 -- Inputs and returns: see each statement.
 
 -- name: make_type
@@ -95,12 +95,12 @@ OR EXISTS (SELECT 1 FROM {schema}.registry o WHERE o.kind = 'owner' AND o.name =
 ON CONFLICT (kind, name) DO UPDATE SET body = r.body RETURNING r.body;
 
 -- name: marks
--- Always at least one row, which holds the current time.
+-- Always returns at least one row, which holds the current time.
 SELECT {schema}.now_ms($2), r.name, r.body FROM (VALUES (1)) AS one(row)
 LEFT JOIN {schema}.registry r ON r.kind = 'trigger-mark' AND r.name = ANY($1::text[]);
 
 -- name: begin_marks
--- In the order of their names, so that callers cannot deadlock. An invalid mark is replaced.
+-- Writes marks in the order of their names, so that callers cannot deadlock. An invalid mark is replaced.
 INSERT INTO {schema}.registry AS r (kind, name, body)
 SELECT DISTINCT 'trigger-mark', g.name COLLATE "C", concat_ws(' ', {schema}.now_ms($2), {schema}.now_ms($2))
 FROM unnest($1::text[]) AS g(name) ORDER BY 2

@@ -1,7 +1,7 @@
 -- Purpose: requeue dead letters, or reset jobs that are waiting for a retry.
 -- Inputs: sorted keys, now, max_attempts (NULL: as created), a note for the history, new variables (NULL: unchanged),
---   whether it is automatic (then only jobs whose type's policy allows it and that have not expired). Returns: the
---   requeued jobs, as they were before.
+--   whether the requeue is automatic (then only jobs whose type's policy allows it and that have not expired are
+--   requeued). Returns: the requeued jobs, as they were before.
 
 -- name: requeue
 -- Uses LATERAL and LIMIT, as in get.sql.
@@ -36,8 +36,8 @@ counted AS (
 SELECT g.key, 4, g.attempts, g.max_attempts, q.type FROM gone g JOIN {schema}.queue q ON q.id = g.queue_id;
 
 -- name: waiting
--- Pending jobs with an attempt since their creation or last requeue. A concurrent requeue of the same job may
--- have written its entry already. Inputs: sorted keys, now, a note for the history, new variables.
+-- Resets pending jobs that had an attempt since their creation or last requeue. A concurrent requeue of the same job
+-- may have written its entry already. Inputs: sorted keys, now, a note for the history, new variables.
 WITH held AS MATERIALIZED (
   SELECT l.* FROM {schema}.live l
   WHERE l.key = ANY($1::bigint[]) AND l.state + 0 < 2 AND l.attempt > 0 AND NOT EXISTS (

@@ -1,4 +1,4 @@
--- Purpose: change when pending jobs run.
+-- Purpose: change the time at which pending jobs run.
 -- Inputs: sorted keys, instant (NULL: now), delay, now. Returns: the changed jobs, as they were before.
 
 -- name: reschedule

@@ -10,7 +10,7 @@ JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.ty
 WHERE l.key = ANY($1::bigint[]) AND l.state + 0 = 2;
 
 -- name: past_ends
--- How attempts ended, as far as the history goes back.
+-- How earlier attempts ended, if the history still has them.
 SELECT h.key, h.attempt, h.kind FROM {schema}.history h WHERE h.key = ANY($1::bigint[]) AND h.step = 0;
 
 -- name: report_repeated
@@ -18,5 +18,5 @@ SELECT h.key, h.attempt, h.kind FROM {schema}.history h WHERE h.key = ANY($1::bi
 SELECT {schema}.tell_repeated($1::jsonb);
 
 -- name: free
--- The jobs that are not locked.
+-- Locks and returns the jobs that no other transaction has locked.
 SELECT key FROM {schema}.live WHERE key = ANY($1::bigint[]) ORDER BY key FOR UPDATE SKIP LOCKED;

@@ -13,7 +13,7 @@ ORDER BY expires_at_ms, key LIMIT $2;
 
 -- name: stranded
 -- Pending jobs of dropped groups: no worker will ever claim them.
--- Uses LATERAL and LIMIT, so that no plan scans the table.
+-- Uses LATERAL and LIMIT so that no plan scans the table.
 SELECT l.key FROM {schema}.queue q CROSS JOIN LATERAL (
   (SELECT a.key FROM {schema}.live a WHERE a.queue_id = q.id AND a.state = 0 LIMIT $1)
   UNION ALL (SELECT b.key FROM {schema}.live b WHERE b.queue_id = q.id AND b.state = 1 LIMIT $1)) l
@@ -27,7 +27,7 @@ FROM {schema}.type t JOIN {schema}.queue q ON q.type = t.name
 WHERE coalesce(t.requeue_ms, t.keep_completed_ms, t.keep_failed_ms) IS NOT NULL;
 
 -- name: dead
--- Dead letters of the queues ($1), for each queue after a time and key ($2, $3) and until a time ($4).
+-- Dead letters of the queues ($1), for each queue after a time and key ($2, $3) and up to a time ($4).
 SELECT q.id, f.finished_at_ms, f.key, coalesce(j.rounds, 0)
 FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[]) AS q(id, at_ms, key, until_ms)
 CROSS JOIN LATERAL (
@@ -37,14 +37,14 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (SELECT b.rounds FROM {schema}.job b WHERE b.key = f.key LIMIT 1) j LIMIT $5;
 
 -- name: move_back_marks
--- Inputs: queues, and for each the time and key after which its dead letters were read, and those where the read
---   ended. A mark that was reset in the meantime is kept.
+-- Inputs: queues, and for each the time and key after which its dead letters were read, and the time and key where
+--   the read ended. A mark that was reset in the meantime is kept.
 UPDATE {schema}.queue q SET back_at_ms = s.end_ms, back_key = s.end_key
 FROM unnest($1::int[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS s(id, at_ms, key, end_ms, end_key)
 WHERE q.id = s.id AND (q.back_at_ms, q.back_key) = (s.at_ms, s.key);
 
 -- name: reset_back_marks
--- Start over with the first dead letter.
+-- Makes the sweep start over with the first dead letter.
 UPDATE {schema}.queue SET back_at_ms = 0, back_key = 0 WHERE back_at_ms > 0;
 
 -- name: finished
@@ -95,7 +95,7 @@ folded AS (
 SELECT count(*) FROM d;
 
 -- name: forget_zeros
--- Statistics are zero where nothing was counted but expired leases that reclaim has restored.
+-- Statistics are zero where only expired leases were counted and reclaim has restored all of them.
 WITH measured AS (DELETE FROM {schema}.measure_hour WHERE jobs = 0),
 worked AS (
   DELETE FROM {schema}.work_hour

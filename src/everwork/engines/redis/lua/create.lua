@@ -2,8 +2,8 @@
 -- Inputs: now; producer and number (16 digits), both '' without a stamp; jobs, see parts/intake.lua.
 -- Returns: the first key if every job got a new key and has no copies; otherwise one id per job, with '=' before the
 --   id of an earlier job. 'outdated' if the producer has already used a higher number.
--- The hash `producers` has for each producer a time (15 digits), its last number (16 digits) and the reply.
--- `producers:at` has these times too, updated at most once an hour; a sweep uses it to delete old producers.
+-- The hash `producers` stores, for each producer, a time (15 digits), its last number (16 digits) and the reply.
+-- `producers:at` also stores these times, updated at most once an hour; a sweep uses it to delete old producers.
 -- Parts: records traits running effects queues intake
 local producer, number, producers, seen_at = ARGV[2], ARGV[3], nil, nil
 if producer ~= '' then

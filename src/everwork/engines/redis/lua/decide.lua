@@ -1,7 +1,7 @@
 -- Purpose: read what the core needs to decide what happens after a failed attempt.
 -- Inputs: now; ids.
--- Returns: the policies of the types, in a list; then per id, flat: attempt, attempts, max ('' unless it is
---   processing); its own policy or ''; the number of its type's policy in the list, 0 for none.
+-- Returns: a list of the types' policies; then per id, flat: attempt, attempts, max ('' unless the job is processing);
+--   the job's own policy or ''; the index of its type's policy in the list, 0 for none.
 -- Parts: records policies
 local ids, out = {}, {policies}
 for i = 2, #ARGV do ids[i - 1] = ARGV[i] end

@@ -1,4 +1,4 @@
--- Purpose: delete finished jobs with payload, result, history and dedupe key.
+-- Purpose: delete finished jobs with their payloads, results, histories and dedupe keys.
 -- Inputs: now; ids. Returns: judgments, see parts/change.lua.
 -- Parts: records traits running effects removal change
 local out = change(2, function(id, record, r)

@@ -1,11 +1,12 @@
--- Purpose: find ids of jobs that may match a filter, in order, with their states; scans a bounded number.
--- Inputs: now; the order: 'n' newest first, 'd' as they become due, 'f' latest failure first; the time and the id of
---   the cursor (only the id for newest first); the maximum number of ids to scan; the type, or ''; the letters of the
---   states; for pending jobs 'd' to include only due ones, 't' only those that had an attempt; the times (15 digits)
---   at or after which and before which they were created; strings that their states must contain.
--- Returns: the time and the id of the next cursor (the id is '' at the end), ids, their times, states, now, the number
---   scanned. Returns nothing if pending jobs are in too many lanes to be sorted.
--- The order 'k': the jobs that hold dedupe keys, in no order. Inputs: now; 'k'; the dedupe fields. Returns: now, ids.
+-- Purpose: list the ids and states of jobs that may match a filter, in order; scans a bounded number of jobs.
+-- Inputs: now; the order: 'n' for newest first, 'd' for earliest due first, 'f' for latest failure first; the time and
+--   the id of the cursor (only the id for 'n'); the maximum number of ids to scan; the type, or ''; the letters of the
+--   states; for pending jobs, 'd' to include only due jobs, 't' to include only jobs that had an attempt; the range of
+--   creation times (15 digits; the start is inclusive, the end exclusive); strings that a job's state must contain.
+-- Returns: the time and the id of the next cursor (the id is '' at the end), ids, their times, states, now, and the
+--   number of ids scanned. Returns nothing if the pending jobs are spread over too many lanes to sort.
+-- The order 'k' lists the jobs that hold the given dedupe keys, unsorted. Inputs: now; 'k'; the dedupe fields.
+--   Returns: now, ids.
 -- Failed and cancelled jobs have their own indexes, and live jobs are few; for completed jobs, the buckets are scanned.
 -- Parts: records candidates ordered
 if ARGV[2] == 'k' then

@@ -1,4 +1,4 @@
--- Purpose: read how the attempts of a job ended.
+-- Purpose: read the history of a job: how its attempts ended.
 -- Inputs: now; id. Returns: state (false: the job does not exist), last error or false, stored entries.
 -- Parts: records
 local id = ARGV[2]

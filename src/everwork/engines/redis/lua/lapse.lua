@@ -1,5 +1,5 @@
--- Purpose: end expired leases as the core decided; the write half of a sweep.
--- Inputs: now; for each lease the values of an outcome, see settle.lua.
+-- Purpose: end expired leases as decided by the core; this is the write half of a sweep.
+-- Inputs: now; for each lease, the values of an outcome (see settle.lua).
 -- Returns: the number of leases ended; a lease that was extended, ended or changed since it was read is left for the
 --   next sweep.
 -- Parts: records traits running effects queues endings breakers work outcomes

@@ -1,7 +1,7 @@
 -- Purpose: write jobs dumped from another store.
 -- Inputs: now; per job id, state, payload, error or '', result or '', dedupe field or '', own policy or '', lease end
---   or '', the number of automatic requeues, the number of history entries, and these. Errors and results are
---   prefixed with '=', because they can be empty strings.
+--   or '', the number of automatic requeues, the number of history entries, and the entries. Errors and results
+--   are prefixed with '=', because they can be empty strings.
 -- Returns: the number of jobs written; existing jobs are left unchanged.
 -- Parts: records traits running effects queues
 local function register_queue(queue)
@@ -27,7 +27,7 @@ local function index_job(id, state, r, till)
     if r.expires ~= '' then call('ZADD', EXPIRY, r.expires, id) end
   else
     has_finished = true
-    -- By time, because jobs are not loaded in the order in which they finished; see retain_loaded.
+    -- Listed by time, because jobs are not loaded in the order in which they finished; see retain_loaded.
     local kept = r.state == 'f' and 'f' or 'c'
     call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
     if r.state == 'f' then

@@ -1,4 +1,4 @@
--- Purpose: counts and durations of finished attempts, by hour and type; reads a bounded number of sums.
+-- Purpose: read counts and durations of finished attempts by hour and type; reads a bounded number of sums.
 -- Inputs: now; hours; a type, '' for all; the hour and the type to continue after, '' for the first.
 -- Returns: the hour and the type to continue after, '' at the end; then flat: the hour, the type, a list of names and
 --   sums.

@@ -1,4 +1,4 @@
--- Purpose: the engine's current time.
+-- Purpose: read the engine's current time.
 -- Inputs: now. Returns: milliseconds UTC.
 -- Parts: records
 return NOW

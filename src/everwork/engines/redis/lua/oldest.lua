@@ -1,8 +1,9 @@
--- Purpose: for each type and group, when its longest-waiting due job became due; a bounded number of types.
+-- Purpose: find when the longest-waiting due job of each type and group became due; reads a bounded number of types.
 -- Inputs: now; the type to continue after, '' for the first.
--- Returns: the type to continue after, '' at the end; then per queue with due jobs its name and run_at, flat.
+-- Returns: the type to continue after, '' at the end; then, flat, the name and run_at of each queue with due jobs.
 -- Parts: records traits running effects queues
--- The maximum number of lanes and priorities to scan: per queue, and per call, which then ends after the current type.
+-- The maximum number of lanes and priorities to scan per queue, and per call; a call that reaches it ends after the
+-- current type.
 local LOOK_MAX, ENOUGH = @OLDEST_SCAN_MAX@, 2 * @OLDEST_SCAN_MAX@
 local scanned = 0
 
@@ -10,8 +11,8 @@ local function head_of(key, from) -- The lowest score of a set.
   return tonumber(call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
--- The lowest run_at of a lane, from the first job of each priority; jobs ahead of now, as after the clock was set back,
--- are ignored.
+-- The lowest run_at of a lane, from the first job of each priority. Ignores jobs later than now, which exist if the
+-- clock was set back.
 local function oldest_in(key, left)
   local oldest, score = nil, head_of(key, '-inf')
   while score and left > 0 do

@@ -1,7 +1,7 @@
 -- Purpose: read the store's version, or create the store; safe if several processes start concurrently.
 -- Inputs: now; the version of this program; '1' to create a store if there is none.
--- Returns: the version found or written; the numbers of the last wake-ups for work and for finished jobs. Nothing if
---   there is no store.
+-- Returns: the version found or written; the numbers of the last wake-ups for work and for finished jobs. Returns
+--   nothing if there is no store.
 -- Parts: records
 local version = call('GET', P .. ':version')
 if not version then

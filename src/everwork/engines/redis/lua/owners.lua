@@ -1,5 +1,5 @@
--- Purpose: the lanes of jobs, which name their tenants.
--- Inputs: now; ids. Returns: the lane of each, in the order of ids; false for those that do not exist.
+-- Purpose: read the lanes of jobs; a lane contains the tenant.
+-- Inputs: now; ids. Returns: the lane of each job, in the order of ids; false if the job does not exist.
 -- Parts: records
 local ids, lanes = {}, {}
 for i = 2, #ARGV do ids[i - 1] = ARGV[i] end

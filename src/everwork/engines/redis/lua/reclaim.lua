@@ -4,7 +4,7 @@
 -- Parts: records traits running effects queues endings work leases
 local till = fmt('%.0f', now + tonumber(ARGV[2]))
 
-local function restore_error(id) -- The previous attempt's.
+local function restore_error(id) -- Restores the error of the previous attempt.
   local entries = call('LRANGE', P .. ':h:' .. id, 0, -1)
   for i = #entries, 1, -1 do
     local kind, error = string.match(entries[i], '^%d+\n(%a+)\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')
@@ -14,7 +14,7 @@ local function restore_error(id) -- The previous attempt's.
   drop(ERRORS, id)
 end
 
-local function forget_requeue(id, attempt) -- The requeue that followed the expiry.
+local function forget_requeue(id, attempt) -- Removes the requeue that followed the expiry.
   local key = P .. ':h:' .. id
   local last = call('LINDEX', key, -1)
   local note = last and string.match(last, '^' .. attempt .. '\nrequeue\n%d*\n%d*\n%d*\n[^\n]*\n(.*)$')

@@ -1,7 +1,7 @@
--- Purpose: types with their pauses, policies and breakers, groups, entries, turns, marks of triggers.
+-- Purpose: manage types (pauses, policies, breakers), groups, registry entries, turns and the marks of triggers.
 -- Inputs: now; the name of an action; its arguments. Returns: see each action.
 -- Parts: records traits running effects breakers queues endings removal entries policies recount upkeep marks switch
-local ENTRIES_BYTES = 4000000 -- Limits of one call: the server serves no other client in the meantime.
+local ENTRIES_BYTES = 4000000 -- Limits one call, during which the server serves no other client.
 
 local function register_type(type)
   local t = trait_of(type)
@@ -20,7 +20,8 @@ end
 
 local function is_over(till) return till ~= '' and tonumber(till) <= now end
 
--- The name to continue after ('' if there were fewer names than `most`), then those that have not expired, flat.
+-- Returns the name to continue after ('' if there were fewer names than `most`), then, flat, the entries that have not
+-- expired.
 local function entries_of(names, most)
   local out, size = {''}, 0
   for i, name in ipairs(names) do
@@ -49,7 +50,7 @@ function act.open_breaker(type, open_ms)
   open_breaker(register_type(type), tonumber(open_ms))
 end
 
-function act.reset_breaker(type) -- 1 unless the breaker was closed.
+function act.reset_breaker(type) -- Returns 1 unless the breaker was closed.
   local t = trait_of(type)
   local was_closed = not t.breaker
   if t.breaker or t.failures then close_breaker(t) end
@@ -100,7 +101,7 @@ function act.drop_group(type, name, limit)
   return cancel_queue(queue, "group '" .. name .. "' was dropped", tonumber(limit))
 end
 
-function act.types() -- now; then per type its name, a flat list of its fields, and 1 if a probe runs.
+function act.types() -- Returns now; then per type its name, a flat list of its fields, and 1 if a probe is running.
   local out = {NOW}
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     local at = #out
@@ -115,14 +116,14 @@ function act.register(name, ttl_ms, body) -- name: kind and name in one string; 
   put_entry(name, till, body)
 end
 
-function act.unregister(name) -- 1 if the entry existed and had not expired.
+function act.unregister(name) -- Returns 1 if the entry existed and had not expired.
   local entry = call('HGET', ENTRIES, name)
   if not entry then return 0 end
   forget_entry(name)
   return is_over(string.match(entry, '^(%d*)\n')) and 0 or 1
 end
 
-function act.upgrade() -- The store has everything that this version needs.
+function act.upgrade() -- Called when the store has everything that this version needs.
   call('SET', P .. ':version', '@SCHEMA_VERSION@')
 end
 
@@ -134,8 +135,8 @@ function act.index() -- Sorts entries that were written by a version without the
 end
 
 -- prefix: of a kind's names, '' for all; last_name: the name to continue after, '' for the first.
--- Returns the name to continue after, '' at the end; then flat: kind and name in one string, expiry and body in
--- another.
+-- Returns the name to continue after, '' at the end; then flat pairs: a string made of kind and name; a string made of
+-- expiry and body.
 function act.registered(prefix, last_name)
   local from = last_name ~= '' and '(' .. last_name or '[' .. prefix
   local to = prefix ~= '' and '(' .. prefix .. '\255' or '+'
@@ -147,14 +148,14 @@ function act.last_registered(prefix, below, limit) -- Below a name, highest firs
   return entries_of(call('ZREVRANGEBYLEX', ENTRY_NAMES, '(' .. below, '[' .. prefix, 'LIMIT', 0, most), most)
 end
 
-function act.take_turn(name, holder, ttl_ms) -- 1 if the holder has the turn now.
+function act.take_turn(name, holder, ttl_ms) -- Returns 1 if the holder now has the turn.
   local till, owner = string.match(call('HGET', P .. ':turns', name) or '0\n', '^(%d+)\n(.*)$')
   if owner ~= holder and tonumber(till) > now then return 0 end
   call('HSET', P .. ':turns', name, fmt('%.0f', now + tonumber(ttl_ms)) .. '\n' .. holder)
   return 1
 end
 
-function act.subscribe(type, worker) -- The worker's group.
+function act.subscribe(type, worker) -- Returns the worker's group.
   local owner = call('HGET', ENTRIES, 'owner\0' .. type)
   if owner and string.match(owner, '\n(.*)$') == worker then return '' end
   local has_group = false
@@ -168,7 +169,7 @@ function act.subscribe(type, worker) -- The worker's group.
   return ''
 end
 
--- For all arguments: now; then for each trigger when it started and the last scheduled time that has passed.
+-- Takes triggers. Returns now; then for each trigger, when it started and the last scheduled time that has passed.
 function act.trigger_marks()
   local out = {NOW}
   for i = 3, #ARGV do

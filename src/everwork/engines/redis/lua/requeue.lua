@@ -1,4 +1,4 @@
--- Purpose: requeue dead letters, with the max_attempts they were created with.
+-- Purpose: requeue dead letters, with the max_attempts that they were created with.
 -- Inputs: now; '1' to also requeue pending jobs that had an attempt, otherwise '0'; new variables, a payload without
 --   rare values, or '' to keep them; a note for the history; ids. Returns: judgments, see parts/change.lua.
 -- Parts: records traits running effects queues endings change

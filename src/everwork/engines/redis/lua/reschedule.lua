@@ -1,4 +1,4 @@
--- Purpose: change when pending jobs run.
+-- Purpose: change the time at which pending jobs run.
 -- Inputs: now; run_at or ''; delay; ids. Returns: judgments, see parts/change.lua.
 -- Parts: records traits running effects queues pending change
 local run_at = tonumber(ARGV[2]) or now + tonumber(ARGV[3])

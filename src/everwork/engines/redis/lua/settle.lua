@@ -1,18 +1,18 @@
--- Purpose: end attempts: completions and releases by guard alone, failures as the core has decided; then create the
---   jobs attached to completions, then lease jobs for demands. All or nothing: it does nothing if a job has
---   changed since its outcome was decided.
+-- Purpose: end attempts (completions and releases need only the guard; failures are ended as the core has decided),
+--   create the jobs attached to completions, then lease jobs for demands. All or nothing: if any job has changed
+--   since its outcome was decided, the script does nothing.
 -- Inputs: now; segments, then per segment (no job twice in one):
 --     'complete', n, n ids, n attempts, results, and per result its number in the segment and its text; or
 --     'other', n, and per outcome id, attempt, verdict, guard, delay, max, kind, error, code, variables, '1' if the
---     breaker counts it, the name under which its failure is measured, traceback or '';
+--     breaker counts it, the name under which the failure is measured, traceback or '';
 --   '1' and jobs (see parts/intake.lua; an owner is the number of a completion, starting at 1) or '0';
 --   '1' and claims (see parts/claim.lua) or '0'.
---   attempt 0: checked by state only. verdict: retry, fail, release, '' if the job was not processing when it was read.
---   guard: attempt, attempts, max as they were read ('' for none). variables: a payload without rare values, or '' to
---   keep them.
+--   attempt: 0 to check only the state. verdict: retry, fail, release, or '' if the job was not processing when read.
+--   guard: attempt, attempts and max as they were read ('' for none). variables: a payload without rare values, or ''
+--   to keep them.
 -- Returns: 'again' if a job has changed since its decision; otherwise {refused, leased, now}. refused: per refused
---   outcome its number over all segments, from 1 on, and '' for no such job, or its state, latest attempt, and how
---   the named attempt ended. leased: false, or the reply of parts/claim.lua.
+--   outcome, its number across all segments, starting at 1; then '' if the job does not exist, or the job's state, its
+--   latest attempt, and how the named attempt ended. leased: false, or the reply of parts/claim.lua.
 -- Parts: records traits running effects queues endings intake claim breakers work outcomes
 local segments = tonumber(ARGV[2])
 if not decisions_fit(3, segments) then return 'again' end

@@ -1,7 +1,7 @@
--- Purpose: statistics of workers, by hour, and job counts.
+-- Purpose: read hourly worker statistics and job counts.
 -- Inputs: now; hours.
--- Returns: now; the counts of count.lua; then per hour its number and a list of flat pairs: name, type and worker in
---   one string; the sum.
+-- Returns: now; the counts of count.lua; then per hour its number and a list of flat pairs: a string made of name,
+--   type and worker; the sum.
 -- Parts: records
 local this_hour = math.floor(now / 3600000)
 local out = {NOW, call('HGETALL', P .. ':n')}

@@ -1,10 +1,11 @@
 -- Purpose: one bounded step of maintenance: expiries and jobs of dropped groups; for the holder of the turn also
 --   retention, requeues of dead letters, recounts and tidying.
--- Inputs: now; holder; turn_ms; for how long completed and cancelled jobs, and failed jobs, are kept (ms); hours of
---   statistics kept.
--- Returns: if there are expired leases, a list with id, state, own policy or '' and number of the type's policy of
---   each, and a list of these policies; nothing else was done, and the script is called again once they are ended.
---   Otherwise an empty list, the numbers of jobs expired, requeued and deleted, and '1' if there is more to do.
+-- Inputs: now; holder; turn_ms; how long to keep completed and cancelled jobs, and failed jobs (ms); how many hours
+--   of statistics to keep.
+-- Returns: if there are expired leases, a list with the id, state, own policy or '' and index of the type's policy for
+--   each, and a list of these policies; the script has then done nothing else, and is called again once these leases
+--   are ended. Otherwise an empty list, the number of jobs that have expired, the number requeued, the number deleted,
+--   and '1' if there is more to do.
 -- Parts: records traits running effects queues endings removal entries policies recount upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed, policies} end

@@ -1,4 +1,4 @@
--- Purpose: set a flag that a process is waiting, and return the number of the last wake-up.
+-- Purpose: flag that a process is waiting, and return the number of the last wake-up.
 -- Inputs: now; 'done' for finished jobs, or 'work' and the types to wait for.
 -- Returns: the number of the last wake-up of that kind.
 -- Parts: records

@@ -8,7 +8,7 @@ FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type
 WHERE q.type = ? AND q.grp = ? AND q.dropped = 0;
 
 -- name: read_bounds
--- Only for queues with limits: few have them, and a claim must be fast.
+-- Runs only for queues with limits: few queues have them, and a claim must be fast.
 SELECT t.max_running, t.lane_max_running, q.running, t.rate_jobs, t.rate_ms, q.rate_since_ms, q.rate_taken,
   t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
 FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type

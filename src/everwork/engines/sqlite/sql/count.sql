@@ -1,5 +1,5 @@
 -- Purpose: count jobs by state.
--- Inputs: none. Returns: tenant, type, group, state, jobs; folded counts and deltas summed in one snapshot.
+-- Inputs: none. Returns: tenant, type, group, state, jobs: folded counts plus deltas, in one snapshot.
 
 -- name: count
 SELECT c.tenant, q.type, q.grp, c.state, sum(c.jobs)

@@ -1,6 +1,6 @@
 -- Purpose: accept jobs, all or none.
--- Inputs: rows built from NewJob; now is the engine's. Returns: keys; for a duplicate, the key of the first job with
---   the dedupe key.
+-- Inputs: rows built from NewJob; now is the engine's time. Returns: keys; for a duplicate, the key of the first job
+--   with the dedupe key.
 
 -- name: take_keys
 UPDATE ew_seq SET last = last + ? RETURNING last;

@@ -1,6 +1,6 @@
 -- Purpose: read whole jobs, to copy them to another store.
--- Inputs: the key to continue after, a limit; then the keys that were found. Returns: the columns that get.sql does
---   not read, and histories.
+-- Inputs: the key to continue after and a limit; then the keys found. Returns: the columns that get.sql does not
+--   read, and the histories.
 
 -- name: created_with
 SELECT key, max_attempts, retry FROM ew_job WHERE key > ? ORDER BY key LIMIT ?;

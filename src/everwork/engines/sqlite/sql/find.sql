@@ -1,6 +1,6 @@
--- Purpose: keys that may match a filter, newest first or in another order.
--- Inputs: queue, cursor (keys below it, or an instant and a key), limit. Returns: keys, and in orders other than
---   newest first also their times; get.sql then reads the jobs, which are matched in Python.
+-- Purpose: find the keys of jobs that may match a filter, newest first or in another order.
+-- Inputs: queue, cursor (keys below it, or an instant and a key), limit. Returns: keys, with their times unless the
+--   order is newest first; get.sql then reads the jobs, and Python code applies the filter.
 
 -- name: all
 SELECT key FROM ew_job WHERE key < ? ORDER BY key DESC LIMIT ?;

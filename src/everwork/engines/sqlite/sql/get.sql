@@ -1,4 +1,4 @@
--- Purpose: read jobs by key, whatever their state.
+-- Purpose: read jobs by key, in any state.
 -- Inputs: keys. Returns: a job's state and row (where), the complete job (job), its history (history, end).
 
 -- name: where

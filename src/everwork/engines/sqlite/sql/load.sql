@@ -1,4 +1,4 @@
--- Purpose: insert jobs that another store has dumped, with their keys.
+-- Purpose: insert jobs dumped from another store, keeping their keys.
 -- Inputs: rows built from JobRecord. Returns: the keys that already exist. The other rows are written by statements
 --   of create.sql and shared.sql.
 
@@ -12,7 +12,7 @@ UPDATE ew_seq SET last = max(last, ?);
 INSERT INTO ew_back (key, rounds) VALUES (?, ?);
 
 -- name: look_back
--- If a dead letter failed no later than the last one checked, check again from its time on.
+-- If a loaded dead letter failed no later than the last one checked, the sweep checks again from its time on.
 UPDATE ew_queue SET back_at_ms = ?2 - 1, back_key = 0 WHERE id = ?1 AND back_at_ms >= ?2;
 
 -- name: insert_leased

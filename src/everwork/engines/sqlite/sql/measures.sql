@@ -1,4 +1,4 @@
--- Purpose: counts of ended attempts, by hour.
+-- Purpose: read hourly counts of ended attempts.
 -- Inputs: the hour before the first, the last hour, a type. Returns: Measure tuples, oldest first.
 
 -- name: of_all

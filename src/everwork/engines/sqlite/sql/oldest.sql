@@ -14,5 +14,5 @@ SELECT lane, urgency, run_at_ms FROM ew_ready WHERE queue = ? AND (lane, urgency
 ORDER BY lane, urgency, run_at_ms LIMIT 1;
 
 -- name: due
--- Due, but not promoted yet.
+-- Jobs that are due but not yet promoted.
 SELECT run_at_ms FROM ew_future WHERE queue = ? AND run_at_ms <= ? ORDER BY run_at_ms LIMIT 1;

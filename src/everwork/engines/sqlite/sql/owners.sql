@@ -1,5 +1,5 @@
--- Purpose: the tenants of jobs, without reading the rest.
--- Inputs: keys. Returns: key and lane of the jobs that exist.
+-- Purpose: read the tenants of jobs, and nothing else.
+-- Inputs: keys. Returns: the key and lane of each job that exists.
 
 -- name: owners
 SELECT j.key, j.lane FROM json_each(?) k CROSS JOIN ew_job j ON j.key = k.value;

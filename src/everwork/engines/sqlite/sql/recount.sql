@@ -1,4 +1,4 @@
--- Purpose: recount the running jobs of queues with limits, and open the lanes that may be claimed from.
+-- Purpose: recount the running jobs of queues with limits, and open the lanes that workers may claim from.
 -- Inputs: queues and their limits. Returns: queues whose stored counts are wrong.
 
 -- name: miscounted

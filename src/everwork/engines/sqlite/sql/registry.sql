@@ -1,4 +1,4 @@
--- Purpose: types with their policies, groups, registry entries with or without an expiry, turns.
+-- Purpose: manage types and their policies, groups, registry entries (with or without an expiry) and turns.
 -- Inputs and returns: see each statement.
 
 -- name: pause

@@ -1,4 +1,4 @@
--- Purpose: change how many attempts are left.
+-- Purpose: set the number of attempts that a job has left.
 -- Inputs: max_attempts, and the key of the job's row. Returns: nothing.
 
 -- name: ready

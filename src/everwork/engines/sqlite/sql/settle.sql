@@ -8,8 +8,9 @@ FROM json_each(?1) o
 CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0);
 
 -- name: completed_sums
--- Only after every key has passed the guard. Returns every run time and wait: joined as text, they cost no more than
--- their sums. The last column: whether the type's running jobs are counted or its breaker must see the success.
+-- Runs only after every key has passed the guard. Returns every run time and wait: joining them as text costs no more
+-- than summing them. The last column tells whether the type's running jobs are counted or its breaker must see
+-- the success.
 SELECT l.queue, l.lane, l.worker, count(*),
   group_concat(?2 - l.activated_at_ms), group_concat(l.activated_at_ms - l.run_at_ms),
   (SELECT COALESCE(t.max_running, t.lane_max_running, t.breaker_open_until_ms, NULLIF(t.breaker_failures, 0))

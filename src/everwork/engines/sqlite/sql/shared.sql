@@ -12,7 +12,7 @@ SELECT policy FROM ew_type WHERE name = ?;
 INSERT INTO ew_type (name) VALUES (?) ON CONFLICT DO NOTHING;
 
 -- name: make_queue
--- If a queue's lanes are limited, they take turns.
+-- The lanes of a queue take turns if they have a limit.
 INSERT INTO ew_queue (type, grp, fair)
 SELECT name, ?2, lane_max_running IS NOT NULL FROM ew_type WHERE name = ?1
 ON CONFLICT DO UPDATE SET dropped = 0;
@@ -108,16 +108,16 @@ WHERE name = ?;
 UPDATE ew_queue SET running = running + ? WHERE id = ? RETURNING running;
 
 -- name: open_freed
--- ?3: the change of the lane's running jobs, ?4: its limit.
+-- ?3: the change in the lane's number of running jobs; ?4: the lane's limit.
 UPDATE ew_lane SET open = 1 WHERE queue = ?1 AND lane = ?2 AND open = 0 AND busy + ?3 < ?4
   AND EXISTS (SELECT 1 FROM ew_ready r WHERE r.queue = ?1 AND r.lane = ?2);
 
 -- name: less_busy
--- Leaves the lane open or closed, so its index is not written.
+-- Does not open or close the lane, so its index is not written.
 UPDATE ew_lane SET busy = busy + ?3 WHERE queue = ?1 AND lane = ?2;
 
 -- name: more_busy
--- ?4: the lane's limit. A lane that reaches it is closed.
+-- ?4: the lane's limit. A lane that reaches its limit is closed.
 INSERT INTO ew_lane (queue, lane, open, busy) VALUES (?1, ?2, 0, ?3)
 ON CONFLICT DO UPDATE SET busy = busy + ?3, open = open = 1 AND busy + ?3 < ?4;
 

@@ -1,4 +1,4 @@
--- Purpose: statistics of workers, by hour.
+-- Purpose: read hourly worker statistics.
 -- Inputs: the hour before the first. Returns: WorkerHour tuples, oldest first.
 
 -- name: hours

@@ -1,5 +1,5 @@
 -- Purpose: one step of maintenance.
--- Inputs: instants and limits. Returns: candidates; settle, change and shared write.
+-- Inputs: instants and limits. Returns: candidates; settle.py, change.py and shared.py write the changes to them.
 
 -- name: lapsed
 SELECT key, attempt, worker FROM ew_leased WHERE lease_until_ms <= ? LIMIT ?;
@@ -28,7 +28,7 @@ FROM ew_type t CROSS JOIN ew_queue q ON q.type = t.name
 WHERE t.back_ms IS NOT NULL AND q.dropped = 0;
 
 -- name: dead
--- ?6: now. A job past its expiry is not requeued: it could only expire.
+-- ?6: now. A job past its expiry is not requeued, because it would expire immediately.
 SELECT f.finished_at_ms, f.key, f.kind, COALESCE(b.rounds, 0),
   COALESCE((SELECT j.expires_at_ms <= ?6 FROM ew_job j WHERE j.key = f.key), 0)
 FROM ew_finished f INDEXED BY ew_failed

@@ -1,10 +1,9 @@
--- Purpose: the effect of ended attempts on their types' breakers: the rules of core/breaker.py, with the type's
---   numbers.
+-- Purpose: update breakers after attempts have ended, by the rules of core/breaker.py with the numbers of each type.
 -- Inputs: records, traits, effects. settle_breakers() runs after all outcomes, so that completions count before
 --   failures, and before claims.
-local noted = {} -- By type: the number of ended attempts; false if its breaker has nothing to count.
+local noted = {} -- By type: the number of ended attempts; false if the breaker has nothing to count.
 
-local function note_of(r) -- The counter of the job's type, and the id of the probe if this can be its attempt.
+local function note_of(r) -- The counter of the job's type, and the probe's id if this may be its attempt.
   local t = trait_for(r.queue)
   local note = noted[t.type]
   if note == nil then

@@ -1,5 +1,5 @@
 -- Purpose: list the ids of jobs in given states, newest first. Inputs: records.
--- The maximum number of live jobs to sort; above it, the buckets are scanned.
+-- The maximum number of live jobs to sort; if there are more, the buckets are scanned.
 local FEW = @LIST_SCAN_MAX@
 
 local function add_keys(queue, keys, futures)
@@ -48,7 +48,7 @@ local function live_ids(states, below, ids, due)
   return true
 end
 
-local function cut(ids, step) -- The first ones, and the next cursor.
+local function cut(ids, step) -- Returns the first ids, and the next cursor.
   if #ids <= step then return ids, '' end
   for i = #ids, step + 1, -1 do ids[i] = nil end
   return ids, ids[step]
@@ -69,7 +69,7 @@ end
 
 local function by_walking(below, step)
   local ids, last = {}, '[' .. sub(below, 1, 13)
-  while #ids <= step do -- One more than needed, to see whether there are more.
+  while #ids <= step do -- Finds one more than needed, to see whether there are more.
     local buckets = call('ZREVRANGEBYLEX', P .. ':buckets', last, '-', 'LIMIT', 0, 1)
     if not buckets[1] then return ids, '' end
     local found = call('HKEYS', STATES .. buckets[1])

@@ -1,7 +1,7 @@
 -- Purpose: promote due jobs, then lease the first jobs of each lane; several lanes take turns.
--- Inputs: records, traits, running, effects, queues, endings. activate(at) reads ARGV from `at` on: claims, then per
---   claim type, group, tenants, and each of these tenants ('' is the default one), demands, and per demand worker,
---   limit, lease_ms.
+-- Inputs: records, traits, running, effects, queues, endings. activate(at) reads ARGV from `at` on: the number of
+--   claims; then per claim type, group, the number of tenants, each tenant ('' is the default one), the number of
+--   demands, and per demand worker, limit, lease_ms.
 -- Returns: now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids,
 --   heads, infos, payloads. The jobs are assigned to its demands in order; an info is attempt, attempts, max,
 --   priority, lane.
@@ -9,7 +9,7 @@ local PROMOTE_MAX = @PROMOTE_MAX@
 
 -- A tenant's lanes are found by scanning all lanes. If several claims of a call are restricted to some tenants, the
 -- lanes of their queue are read only once.
-local bound, indexed = {}, {} -- By queue: the number of such claims; its lanes as read.
+local bound, indexed = {}, {} -- By queue: the number of such claims; the lanes, once read.
 
 local function promote(queue)
   local future = future_key(queue)
@@ -33,7 +33,7 @@ end
 
 local function pop(queue, lane, n, ids) -- Appends up to n ids; returns how many, and whether the lane is now empty.
   local ready = ready_key(queue, lane)
-  local got = call('ZRANGE', ready, 0, n) -- One more than n, to see whether there are more.
+  local got = call('ZRANGE', ready, 0, n) -- Reads n + 1, to see whether there are more.
   local popped = #got
   local is_empty = popped <= n
   if is_empty then
@@ -97,7 +97,7 @@ local function read_capacities(queue, names, limit, capacities)
   for _, lane in ipairs(unknown) do capacities[lane] = math.max(0, limit - numbers[lane]) end
 end
 
--- Each lane gets an equal share; lanes that got one more come after those that did not.
+-- Each lane gets an equal share; lanes that got one extra job come after those that did not.
 local function round(queue, names, left, ids, capacities)
   local lanes, served = lanes_key(queue), P .. ':served:' .. queue
   local share, extra, n = math.floor(left / #names), left % #names, #names
@@ -151,7 +151,7 @@ local function lease(ids, demands) -- Writes claimed jobs as leased; returns hea
   local runs = runs_of(ids)
   local records, payloads = fetch(STATES, ids, runs), fetch(PAYLOADS, ids, runs)
   local states, leases, heads, infos, followings, next_of = {}, {}, {}, {}, {}, nil
-  local at, last, worker, till = -2, 0, nil, nil -- Of the demand being served: `at` is its index in `demands`.
+  local at, last, worker, till = -2, 0, nil, nil -- These describe the demand being served; `at` is its index.
   for i = 1, #ids do
     while i > last do
       at = at + 3
@@ -231,7 +231,7 @@ local function window_of(t, group)
   return tonumber(since), tonumber(used)
 end
 
--- How many jobs may start now, and when more may start if only time is holding them back.
+-- Returns how many jobs may start now, and when more may start if they only have to wait.
 local function capacity_for(request, t)
   local capacity, till = request.limit, nil
   if t.paused then return 0 end
@@ -292,7 +292,7 @@ local function activate(at)
   return out
 end
 
-local function answered(out) -- After finish(): this script's own wake-ups must not wake its caller.
+local function answered(out) -- Call it after finish(): this script's own wake-ups must not wake its caller.
   out[3] = call('HGET', P .. ':bell', 'work') or '0'
   return out
 end

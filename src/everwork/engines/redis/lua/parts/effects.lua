@@ -59,7 +59,7 @@ local function flush_ended(kept, ids)
   if #ids > 0 then has_finished = true end
 end
 
--- One hash of work per hour, whose first field registers the hour; one of measures per hour and type.
+-- There is one hash of work per hour, whose first field registers the hour, and one of measures per hour and type.
 local function flush_work()
   local hour = fmt('%.0f', math.floor(now / 3600000))
   for worker, sums in pairs(work) do
@@ -91,6 +91,6 @@ local function finish()
     call('HINCRBY', P .. ':bell', 'done', 1)
     notify('d', ':done', '')
   end
-  -- Last, so that no process is woken by jobs that its own call has just returned.
+  -- This comes last, so that no process is woken by jobs that its own call has just returned.
   for queue in pairs(waiting) do call('HSETNX', P .. ':bell', 'w' .. queue, 1) end
 end

@@ -22,9 +22,9 @@ local function lapse_of(id, attempt) -- The history entry of the attempt's lease
   end
 end
 
--- An expired lease is recorded with what reclaim.lua needs to undo it, after its error: when the job became due, and
--- its attempts. Entries written by another store or version end with their error. For other outcomes, the error is
--- followed by the traceback, if there is one.
+-- The entry of an expired lease has, after its error, what reclaim.lua needs to undo the expiry: when the job became
+-- due, and its attempts. Entries written by another store or version end with their error. For other outcomes, the
+-- error is followed by the traceback, if there is one.
 local function lapse_text(error, due, attempts) return error .. '\0' .. fmt('%.0f', due) .. ' ' .. attempts end
 
 local function lapse_parts(text)
@@ -68,7 +68,7 @@ local function expire() -- Cancels expired pending jobs; returns how many, and w
   return cancel_pending(due, 'expire', 'expired'), #due == STEP
 end
 
--- Resets attempts to 0, due at `run_at`; clears the error and records the requeue in the history.
+-- Resets attempts to 0, makes the job due at `run_at`, clears the error and records the requeue in the history.
 local function enter_again(id, record, r, run_at, max, error)
   put(STATES, id, fmt('%015.0f', run_at) .. sub(record, 16, 30) .. tail_of(r, 'p', r.attempt, 0, max, '', '', '', ''))
   drop(ERRORS, id)

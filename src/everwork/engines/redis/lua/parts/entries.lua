@@ -1,6 +1,6 @@
--- Purpose: the entries of the registry: a hash keyed by kind and name in one string; a sorted set of these strings
---   keeps their order.
--- Inputs: records. An entry is its expiry or '', a line feed, its body.
+-- Purpose: the entries of the registry: a hash whose fields are strings made of kind and name, and a sorted set that
+--   keeps these strings in order.
+-- Inputs: records. An entry consists of its expiry or '', a line feed, and its body.
 local ENTRIES, ENTRY_NAMES = P .. ':registry', P .. ':registered'
 
 local function put_entry(name, till, body)

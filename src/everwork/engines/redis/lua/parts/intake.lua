@@ -3,7 +3,7 @@
 --   heads, then per head type, lane, priority, delay or '', run_at or '', max or '', expires or '';
 --   runs, then per run head, jobs, owner; then per job dedupe field or '', own policy or '', payload.
 -- A run is skipped unless is_accepted(owner). Returns per job {id, or '=' and the id of an earlier one}, the first key
--- if there is a new one per job and no copies, and the next index in ARGV.
+-- if every job got a new key and has no copies, and the next index in ARGV.
 local function read_type(types, name)
   local known = types[name]
   if known then return known end

@@ -1,5 +1,5 @@
--- Purpose: judge leases. Inputs: records; ARGV from `at` on: per lease id, attempt. held(id) is called for each held
---   one.
+-- Purpose: check leases. Inputs: records; ARGV from `at` on: per lease id, attempt. Calls held(id) for each lease that
+--   is held.
 local function judge_leases(at, held)
   local letters, ids = {}, {}
   for i = at, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end

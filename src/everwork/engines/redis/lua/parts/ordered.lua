@@ -14,7 +14,7 @@ local function rank_behind(key, score, id, sign)
   return low
 end
 
--- Adds positions of a set, at most `step`, up to the score `last`; scores are `base` plus a time.
+-- Adds at most `step` positions of a set, up to the score `last`; a score is `base` plus a time.
 local function add_places(places, key, base, from, step, last)
   local rank = rank_behind(key, base + from[1], from[2], 1)
   local found = call('ZRANGE', key, rank, rank + step - 1, 'WITHSCORES')
@@ -45,8 +45,8 @@ local function add_ready(places, key, from, step)
   return ranges
 end
 
--- Pending jobs of a type ('' for all) in the order in which they become due, until a given time; nil if they are in
--- too many lanes.
+-- The pending jobs of a type ('' for all) up to a given time, in the order in which they become due; nil if they are
+-- in too many lanes.
 local function due_places(type, from, step, till)
   local keys, futures, ranges, too_many = {}, {}, 0, false
   if type == '' then keys, too_many = pending_keys(futures)
@@ -67,7 +67,7 @@ local function due_places(type, from, step, till)
   return places
 end
 
-local function failed_places(from, step) -- The latest failure first.
+local function failed_places(from, step) -- Failed jobs, latest failure first.
   local rank, places = rank_behind(FAILED_AT, from[1], from[2], -1), {}
   local found = call('ZREVRANGE', FAILED_AT, rank, rank + step - 1, 'WITHSCORES')
   for i = 1, #found, 2 do places[#places + 1] = {tonumber(found[i + 1]), found[i]} end

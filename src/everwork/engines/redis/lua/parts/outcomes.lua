@@ -1,9 +1,9 @@
--- Purpose: end attempts, each judged separately.
+-- Purpose: end attempts; each outcome is accepted or refused separately.
 -- Inputs: records, traits, effects, queues, endings, breakers, work; ARGV as in settle.lua.
 -- A refused outcome is returned with the job's state, its latest attempt, and how the named attempt ended.
 local completed, judged = {}, 0 -- The accepted completions, and the number of outcomes judged so far.
 local n_completions = 0
-local VALUES = 13 -- For an outcome other than a completion.
+local VALUES = 13 -- The number of values of an outcome other than a completion.
 
 local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = number
@@ -18,13 +18,13 @@ local function refuse(refused, number, id, attempt, r)
   refused[#refused + 1] = table.concat({r.state, r.attempt, end_kind or ''}, '\n')
 end
 
-local function complete_all(at, refused) -- Completions of different jobs; returns the index in ARGV that follows.
+local function complete_all(at, refused) -- Completes different jobs; returns the next index in ARGV.
   local n = tonumber(ARGV[at])
   local ids, done, states, next_of, failed_before = {}, {}, {}, {}, {}
   for i = 1, n do ids[i] = ARGV[at + i] end
   local runs = runs_of(ids)
   local records, attempts_at = fetch(STATES, ids, runs), at + n
-  local last_head, last_following, waited, bucket -- Neighbours are alike.
+  local last_head, last_following, waited, bucket -- Kept because consecutive jobs are often alike.
   for i = 1, n do
     local record, attempt = records[i], ARGV[attempts_at + i]
     local tail = record and sub(record, 31)
@@ -101,7 +101,7 @@ local function decisions_fit(at, segments) -- Called before anything is written.
   return true
 end
 
-local function apply(id, record, r, outcome) -- One outcome of a live attempt, other than a completion.
+local function apply(id, record, r, outcome) -- Applies one outcome of a live attempt, other than a completion.
   local _, _, verdict, _, delay, max, kind, error, code, variables, is_counted, measured_as, traceback = unpack(outcome)
   local run_at = tonumber(sub(record, 1, 15))
   local spent = kind ~= 'lapse' and math.max(0, now - r.activated) or nil -- Unknown after a lease expiry.
@@ -139,7 +139,7 @@ local function apply(id, record, r, outcome) -- One outcome of a live attempt, o
   move_count(r, 'p', 1)
 end
 
-local function apply_all(at, refused) -- Other outcomes of different jobs; returns the index in ARGV that follows.
+local function apply_all(at, refused) -- Applies other outcomes of different jobs; returns the next index in ARGV.
   local n = tonumber(ARGV[at])
   for i = 1, n do
     local outcome = {unpack(ARGV, at + 1 + VALUES * (i - 1), at + VALUES * i)}

@@ -1,4 +1,4 @@
--- Purpose: move a pending job to another instant or priority. Inputs: records, effects, queues.
+-- Purpose: change the run_at or priority of a pending job. Inputs: records, effects, queues.
 local function move_pending(id, record, r, run_at, priority)
   local moved = setmetatable({priority = priority}, {__index = r})
   leave_pending(id, r)

@@ -1,4 +1,4 @@
--- Purpose: the policies of types, each returned once for any number of jobs. Inputs: records.
+-- Purpose: collect the policies of types, each only once, however many jobs share it. Inputs: records.
 local policies, numbers = {}, {}
 
 local function policy_number(r) -- The index of the policy of a job's type in `policies`; 0 if it has none.

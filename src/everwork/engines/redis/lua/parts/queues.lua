@@ -18,7 +18,7 @@ local function ready_key(queue, lane) return P .. ':ready:' .. queue .. '\n' .. 
 local function future_key(queue) return P .. ':future:' .. queue end
 
 local opened = {}
--- Adds a lane with ready work; a new lane comes first, a returning lane keeps its turn.
+-- Adds a lane with ready work. A new lane comes first; a returning lane keeps its turn.
 local function open_lane(queue, lane)
   local name = queue .. '\n' .. lane
   if opened[name] then return end

@@ -33,7 +33,7 @@ local CHUNK = 2000 -- Lua cannot unpack more than about 7,900 values; an even nu
 -- not use it.
 local function allow_writes_when_full() call('ZREM', LEASES, '') end
 
-local function call_many(command, key, args) -- In one call, or in several if unpack would overflow.
+local function call_many(command, key, args) -- Uses one call, or several if unpack would overflow.
   local n = #args
   if n == 0 then return end
   if n <= CHUNK then return call(command, key, unpack(args)) end

@@ -1,14 +1,14 @@
--- Purpose: recount the running jobs of types with limits, and which lanes are full, in bounded steps while jobs start
---   and end.
--- Inputs: records, traits, running, effects, endings. Starts and ends only add to a number and subtract from it, so a
---   wrong number stays wrong by the same amount: the leases at the start are subtracted from a copy of the numbers,
---   and the remainder is the error.
-local RECOUNT, RECOUNTED = P .. ':recount', P .. ':recounted' -- The leases left to subtract; the queues.
+-- Purpose: recount the running jobs of types with limits, and find out which lanes are full, in bounded steps, while
+--   jobs start and end.
+-- Inputs: records, traits, running, effects, endings. A job that starts or ends only changes a number by one, so a
+--   wrong number stays wrong by the same amount. A recount copies the numbers and subtracts from the copy the leases
+--   that exist at its start; the remainder is the error.
+local RECOUNT, RECOUNTED = P .. ':recount', P .. ':recounted' -- The leases left to subtract; the queues to recount.
 local RECOUNT_EVERY_MS = 60000
 
 local function was_full_key(queue) return P .. ':wasfull:' .. queue end
 
-local function all_queues_of(t) -- Including those of dropped groups.
+local function all_queues_of(t) -- Includes the queues of dropped groups.
   local queues = queues_of(t)
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
     if type_of(queue) == t.type then queues[#queues + 1] = queue end
@@ -25,7 +25,7 @@ local function copy_numbers(t)
   if not (t.max_running or t.max_per_key) then return end
   for _, queue in ipairs(all_queues_of(t)) do
     call('COPY', run_key(queue), error_key(queue), 'REPLACE')
-    call('HSET', error_key(queue), FILLER, 0) -- The hash must exist as long as it may be added to.
+    call('HSET', error_key(queue), FILLER, 0) -- Keeps the hash in existence while numbers may be added to it.
     if t.max_per_key then call('COPY', full_key(queue), was_full_key(queue), 'REPLACE') end
     call('SADD', RECOUNTED, queue)
   end
@@ -37,7 +37,7 @@ local function begin_recount()
   if call('EXISTS', RECOUNTED) == 1 then call('COPY', LEASES, RECOUNT, 'REPLACE') else call('UNLINK', RECOUNT) end
 end
 
-local function subtract(errors, r) -- A job that was leased at the start; its queue and lane never change.
+local function subtract(errors, r) -- r: a job leased when the recount started; its queue and lane never change.
   local mine = errors[r.queue]
   if mine == nil then
     mine = call('EXISTS', error_key(r.queue)) == 1 and {} or false
@@ -48,7 +48,7 @@ local function subtract(errors, r) -- A job that was leased at the start; its qu
   if trait_for(r.queue).max_per_key and has_limit_key(r.lane) then mine[r.lane] = (mine[r.lane] or 0) - 1 end
 end
 
--- Processes a bounded number; false if one of these jobs was deleted, so that its queue is unknown.
+-- Processes a bounded number of leases; returns false if one of their jobs was deleted, so that its queue is unknown.
 local function subtract_leases()
   local popped, ids, errors = call('ZPOPMIN', RECOUNT, STEP), {}, {}
   for i = 1, #popped, 2 do
@@ -88,7 +88,7 @@ local function repair_full(queue) -- Reopens full lanes that have capacity; retu
   return #lanes
 end
 
-local function repair_some() -- Whether there is more.
+local function repair_some() -- Returns whether there is more to do.
   for _, queue in ipairs(call('SMEMBERS', RECOUNTED)) do
     if repair_numbers(queue) >= STEP then return true end
     apply_running()
@@ -98,7 +98,7 @@ local function repair_some() -- Whether there is more.
   return false
 end
 
-local function recount_some() -- Whether there is more.
+local function recount_some() -- Returns whether there is more to do.
   if not subtract_leases() then begin_recount() end
   return call('EXISTS', RECOUNT) == 1 or repair_some()
 end

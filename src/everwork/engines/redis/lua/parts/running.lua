@@ -1,14 +1,14 @@
--- Purpose: the number of running jobs of a queue and of each of its lanes with a limit key; only for types with such
+-- Purpose: count the running jobs of each queue, and of each of its lanes with a limit key; only for types with such
 --   limits.
--- Inputs: records, traits. A hash per queue: the lanes, and \n for all of them. A lane with ready work that is at its
---   limit is moved, with its turn, from the lanes of its queue to the full lanes until one of its jobs ends.
+-- Inputs: records, traits. One hash per queue: a field per lane, and \n for the total. A lane with ready work that is
+--   at its limit is moved, with its turn, from the lanes of its queue to the full lanes until one of its jobs ends.
 local running, freed = {}, {} -- By queue: changes to apply; whether jobs that were held back may start.
 local known, changed = {}, {} -- By queue and lane: the number of running jobs; which of these numbers must be written.
 
 local function lanes_key(queue) return P .. ':lanes:' .. queue end
 local function full_key(queue) return P .. ':full:' .. queue end
 local function run_key(queue) return P .. ':run:' .. queue end
-local function error_key(queue) return P .. ':error:' .. queue end -- During a recount; see parts/recount.lua.
+local function error_key(queue) return P .. ':error:' .. queue end -- Exists during a recount; see parts/recount.lua.
 
 local function begin_count(queue) call('HSET', run_key(queue), FILLER, 0) end
 
@@ -40,7 +40,7 @@ local function numbers_of(queue, lanes) -- The number of running jobs by lane; c
   return numbers
 end
 
-local function reopen_lanes(queue, lanes) -- The lanes among them that are full.
+local function reopen_lanes(queue, lanes) -- Reopens those of the lanes that are full.
   local gone, back = {}, {}
   for i = 1, #lanes, CHUNK do
     local turns = call('ZMSCORE', full_key(queue), unpack(lanes, i, math.min(i + CHUNK - 1, #lanes)))
@@ -80,7 +80,7 @@ local function apply_total(queue, q)
   if limit and after < limit and after - q.total >= limit then freed[queue] = true end
 end
 
-local function apply_running() -- Ended jobs return their capacity.
+local function apply_running() -- Applies the collected changes; ended jobs free their capacity.
   for queue, q in pairs(running) do
     apply_total(queue, q)
     apply_lanes(queue, q)
@@ -88,7 +88,7 @@ local function apply_running() -- Ended jobs return their capacity.
   running = {}
 end
 
--- A number below 0 is stored as nothing; a recount needs the difference.
+-- A number below 0 is not stored, so a recount needs the difference.
 local function note_deficit(queue, lane, number)
   if number < 0 and call('EXISTS', error_key(queue)) == 1 then
     call('HINCRBY', error_key(queue), lane, -number)

@@ -1,10 +1,10 @@
--- Purpose: apply a changed policy: count jobs that were not counted before, recheck jobs that an earlier limit held
---   back.
+-- Purpose: apply a changed policy: count jobs that were not counted before, and recheck jobs that an earlier limit
+--   held back.
 -- Inputs: records, traits, running, effects, endings, recount.
 local function switch_limits(before, t)
   local was_counted, is_counted = before.max_running or before.max_per_key, t.max_running or t.max_per_key
   if before.max_per_key ~= t.max_per_key then
-    for _, queue in ipairs(all_queues_of(t)) do -- The next claim finds out which of them are full.
+    for _, queue in ipairs(all_queues_of(t)) do -- The next claim finds out which lanes are full.
       if call('EXISTS', full_key(queue)) == 1 then
         call('ZUNIONSTORE', lanes_key(queue), 2, lanes_key(queue), full_key(queue), 'AGGREGATE', 'MAX')
       end

@@ -1,12 +1,12 @@
 -- Purpose: the traits of a type, read once per script. Inputs: records.
 -- The hash of a type: known, paused, groups, policy (a string that no script parses), max and rules (its numbers, see
---   below); of its breaker: failures, breaker (open until), probe (id and attempt); per group asked \n group (the time
---   of the last demand) and window \n group (of its rate: when it started, how many jobs have started).
+--   below); for its breaker: failures, breaker (open until), probe (id and attempt); per group: asked \n group (the
+--   time of the last demand) and window \n group (its rate window: when it started, how many jobs have started in it).
 local RULES = {'breaker_failures', 'breaker_ms', 'max_running', 'max_per_key', 'rate_jobs', 'rate_ms', 'requeue_ms',
-  'requeue_rounds', 'keep_c', 'keep_f'} -- One word each; '-' is no rule.
+  'requeue_rounds', 'keep_c', 'keep_f'} -- One word each; '-' means no rule.
 local traits = {}
 
-local function trait_of(type) -- Code that writes any of these to the hash updates them here, too.
+local function trait_of(type) -- Code that writes one of these fields to the hash must also update it here.
   local t = traits[type]
   if t then return t end
   local key = P .. ':t:' .. type
@@ -36,7 +36,7 @@ local function trait_for(queue) -- The traits of the type of a queue; called for
   return t
 end
 
-local function queues_of(t) -- The queues of all groups, the default one first.
+local function queues_of(t) -- The queues of all groups, the default group first.
   local queues = {t.type}
   for group in string.gmatch(t.groups, '[^\31]+') do queues[#queues + 1] = t.type .. '\31' .. group end
   return queues

@@ -31,7 +31,7 @@ local function cancel_dropped() -- Pending jobs of dropped groups: no worker wil
   return has_more
 end
 
-local function holds_turn(holder, turn_ms) -- Also returns whether another process held it before.
+local function holds_turn(holder, turn_ms) -- Also returns whether another process held the turn before.
   local till, owner = string.match(call('HGET', P .. ':turns', 'sweep') or '0\n', '^(%d+)\n(.*)$')
   local left = till - now
   if left > 0 and owner ~= holder then return false, false end
@@ -41,7 +41,7 @@ end
 
 local scanned = 0 -- How many finished jobs this step has checked; bounded.
 
-local function retain_later(id, r, kept) -- By time, because these are not found in the order in which they finished.
+local function retain_later(id, r, kept) -- Listed by time: these jobs are not found in the order they finished.
   call('ZADD', P .. ':loaded:' .. kept_as(trait_for(r.queue), kept), r.finished, id)
 end
 
@@ -49,7 +49,7 @@ local function remove_old(ids, kept, usual_ms) -- Deletes jobs past their retent
   local old, records = {}, {}
   for i, record in ipairs(fetch(STATES, ids)) do
     local r = record and parse(sub(record, 31))
-    -- It may have been deleted, or requeued and finished again.
+    -- The job may have been deleted, or requeued and finished again.
     if r and r.finished ~= '' and (r.state == 'f') == (kept == 'f') then
       if r.finished + (trait_for(r.queue)['keep_' .. kept] or usual_ms) <= now then
         old[#old + 1], records[#records + 1] = ids[i], record
@@ -63,7 +63,7 @@ local function remove_old(ids, kept, usual_ms) -- Deletes jobs past their retent
   return #old
 end
 
-local function retain_loaded(list, kept, keep_ms, usual_ms) -- The same as retain, for jobs that are listed by instant.
+local function retain_loaded(list, kept, keep_ms, usual_ms) -- The same as retain, for jobs that are listed by time.
   local key = P .. ':loaded:' .. list
   local ids = call('ZRANGEBYSCORE', key, '-inf', fmt('%.0f', now - keep_ms), 'LIMIT', 0, math.max(STEP - scanned, 0))
   if #ids == 0 then return 0 end
@@ -114,7 +114,7 @@ local function requeue_automatically(id, record, r, t)
   return 1
 end
 
-local function requeue_dead_letters() -- Requeues those that are due; returns how many, and whether there may be more.
+local function requeue_dead_letters() -- Requeues due dead letters; returns how many, and whether there may be more.
   local requeued, left, dropped = 0, STEP, {}
   for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do dropped[queue] = true end
   for _, type in ipairs(call('SMEMBERS', P .. ':agains')) do
@@ -184,7 +184,7 @@ local function forget_hour(hours_kept) -- Deletes one hour of old statistics; re
   return true
 end
 
--- Deletes expired ones among the next entries of the registry. Some are long, so the total size is bounded.
+-- Deletes expired entries among the next ones of the registry. Some are long, so the total size read is bounded.
 local function tidy_entries()
   local last_name, size = call('HGET', P .. ':turns', '\ntidying'), 0
   if not last_name then return end

@@ -1,4 +1,4 @@
--- Purpose: what finished attempts add to the statistics of their hour; the names are in core/measures.py.
+-- Purpose: add finished attempts to the statistics of their hour; the names are in core/measures.py.
 -- Inputs: records, traits, effects. Work is summed by type \n worker, measures by type.
 local BOUNDS = {@BOUNDS_MS@, math.huge} -- The inclusive upper bounds of the buckets.
 local EXECUTION, WAIT = {@EXECUTION_NAMES@}, {@WAIT_NAMES@}
@@ -27,7 +27,7 @@ local function add_work(r, what, jobs, execution_ms, wait_ms)
   add(sums, 'wait', wait_ms)
 end
 
--- For one failed attempt; without a run time if it is unknown.
+-- Adds one failed attempt, without a run time if that is unknown.
 local function add_failure(r, what, execution_ms, wait_ms, measured_as)
   local measures = measures_of(r)
   if execution_ms then add(measures, bucket_of(EXECUTION, execution_ms), 1) end
