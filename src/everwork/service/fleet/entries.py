@@ -135,7 +135,7 @@ class ProcessEntry:
 
 
 class ClientsEntry(NamedTuple):
-    """The streams and pollers of a server or an in-process client; `left_out`: how many more it has."""
+    """The streams and pollers of a server or an in-process client; `left_out` is how many more it has."""
 
     workers: tuple[ProcessEntry, ...]
     left_out: int

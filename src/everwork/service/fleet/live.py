@@ -65,7 +65,7 @@ class LiveFleet:
             await self._engine.unregister(PROCESS, name)
 
     async def beat_clients(self, name: str, workers: Sequence[ProcessEntry], left_out: int) -> None:
-        """Register the streams and pollers of a server, in one write; `left_out`: how many more it has."""
+        """Register the streams and pollers of a server, in one write; `left_out` is how many more it has."""
         await self._engine.register(CLIENTS, name, clients_body(workers, left_out), FLEET_TTL_MS)
 
     async def end_clients(self, name: str) -> None:
