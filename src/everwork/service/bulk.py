@@ -23,12 +23,12 @@ from everwork.exceptions import EngineError, InvalidInput, NothingMatches
 
 COUNTED_MAX: Final = 10_000
 COUNT_STEPS_MAX: Final = 8
-"""The maximum number of engine steps to count matching jobs: a few may match among very many."""
+"""The maximum number of engine steps for counting matches, because only a few of very many jobs may match."""
 REST_STEP: Final = 500
 """How many jobs are read per step if the engine cannot apply the whole filter."""
 KEYS_MAX: Final = 1_000
 SEARCH_SECONDS: Final = 0.08
-"""Time limit of a search for a page; a running step is finished."""
+"""Time limit for finding one page of jobs; a step that is already running is allowed to finish."""
 
 
 class BulkAction(Enum):
@@ -72,14 +72,14 @@ class BulkFilter:
     scheduled: bool = False
     """Only jobs that are not due yet."""
     below: int | None = None
-    """Only jobs with a lower key: later ones were not on the page when the user decided."""
+    """Only jobs with a lower key: newer jobs were not on the page when the user made the decision."""
     fingerprint: str | None = None
     failed_after_ms: int | None = None
     failed_before_ms: int | None = None
     rejected: bool | None = None
-    """True: only jobs rejected by their worker; False: no such jobs."""
+    """True selects only jobs rejected by their worker; False excludes them."""
     is_shown: Callable[[StoredJob], bool] | None = None
-    """Only jobs that it accepts, so that a search does not find masked values."""
+    """Only jobs for which this returns True, so that a search does not find masked values."""
 
     @property
     def is_plain(self) -> bool:
@@ -112,7 +112,7 @@ class BulkFilter:
         found = {one.name: getattr(self.filter, one.name) for one in fields(JobFilter) if one.name != "order"}
         found |= {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("filter", "is_shown")}
         found["states"] = sorted(state.label for state in self.filter.states) if with_states else []
-        # Compared by identity: a time of 0 equals False.
+        # Compare by identity, because a time of 0 equals False.
         return {name: value for name, value in found.items() if not (value is False or value in (None, (), []))}
 
 
@@ -171,7 +171,7 @@ async def find_within(
     *,
     seconds: float = SEARCH_SECONDS,
 ) -> Page:
-    """`find_step`, repeated until the page is full or the time limit is reached: a few may match among very many."""
+    """Repeat `find_step` until the page is full or time is up, because only a few of very many jobs may match."""
     found: list[StoredJob] = []
     until = time.monotonic() + seconds
     while True:
@@ -192,7 +192,7 @@ def restricted(action: BulkAction, search: BulkFilter) -> BulkFilter:
 
 
 def is_timed(action: BulkAction) -> bool:
-    """Whether it applies only to scheduled jobs: jobs that are due would lose their place in the queue."""
+    """Whether the action applies only to scheduled jobs: jobs already due would lose their place in the queue."""
     return action is BulkAction.RUN_NOW
 
 
@@ -227,7 +227,7 @@ async def by_state(jobs: Reader, filter_: JobFilter) -> Mapping[State, int]:
 
 
 async def find_page(jobs: Reader, search: BulkFilter, now_ms: int, cursor: int | None) -> Page:
-    """The matching jobs in one full page from the engine."""
+    """Read one full page from the engine and return the jobs in it that match."""
     page = await jobs.find(search.filter, LIST_LIMIT_MAX, search.below if cursor is None else cursor)
     return Page([job for job in page.jobs if search.matches(job, now_ms)], page.next)
 
@@ -270,7 +270,7 @@ async def change_selected(
 
 
 def changed_by_this_call(judged: Judged) -> bool:
-    """Whether this call made the change: concurrent changes by other callers are not counted again."""
+    """Whether this call made the change; changes made concurrently by other callers are not counted again."""
     return judged.verdict is Verdict.ACCEPTED
 
 
@@ -328,7 +328,7 @@ async def _run_steps(
 
 
 async def _record_interruption(change: BulkChange, write: Write) -> None:
-    """Record what was done, above all if the rest was not."""
+    """Record the changes made before an interruption, so that a partial bulk change is also audited."""
     if change.matched:
         with suppress(EngineError):
             await retry_while_unavailable(lambda: write({**change._asdict(), "broken_off": True}), None)

@@ -19,12 +19,12 @@ from everwork.service.bulk import BulkFilter, Reader
 
 SCANNED_MAX: Final = 100_000
 READ_CHARS_MAX: Final = 512 * 1_048_576
-"""Jobs are read with their variables, so the size of one read is limited."""
+"""The maximum size of one read: jobs are read together with their variables."""
 SAMPLE_CHARS_MAX: Final = 500
 SURVEY_JOBS: Final = 200
 SURVEY_CHARS_MAX: Final = 32 * 1_048_576
 SURVEY_STEPS_MAX: Final = 10
-"""The limit of a survey with few matches; each step skips thousands of jobs that do not match."""
+"""The maximum number of steps in a survey with few matches; each step skips thousands of non-matching jobs."""
 SURVEY_SECONDS: Final = 0.1
 """Time limit per thousand jobs, not counting the running step."""
 GROUPS_MAX: Final = 1_000
@@ -61,7 +61,7 @@ def dead_filter(
 
 
 class DeadLetterGroup(NamedTuple):
-    """Dead letters of one type in the same error group. `key` and `error` are those of the latest.
+    """Dead letters of one type in the same error group. `key` and `error` are from the latest one.
 
     `exception_class` is "" if the error names none.
     """
@@ -77,7 +77,7 @@ class DeadLetterGroup(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """The largest groups, how many jobs were scanned, whether older jobs were skipped, how many groups are left out.
+    """The largest groups, the number of jobs scanned, whether older jobs were skipped, and how many groups are omitted.
 
     `rejected`: how many of the scanned jobs would match, but were rejected.
     """
@@ -90,7 +90,7 @@ class Grouped(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """A scan of the newest dead letters: how many match, their groups, and the newest of them."""
+    """A scan of the newest dead letters: the number of matches, their groups, and the newest matches."""
 
     matched: int
     grouped: Grouped
@@ -102,7 +102,7 @@ async def grouped(
 ) -> Grouped:
     """Dead letters of the caller's tenants by type and error group, most frequent first; the newest are scanned.
 
-    `order` 'failed': the latest failure first, and the latest failures are scanned.
+    With `order` 'failed', the most recent failures are scanned, and groups are sorted by their latest failure.
     """
     checks.whole_number("limit", limit, 1, GROUPS_MAX)
     if order not in GROUP_ORDERS:
@@ -128,7 +128,7 @@ async def grouped(
 
 
 async def survey(jobs: Reader, filter_: BulkFilter, scan_max: int, newest_max: int = 0) -> Survey:
-    """`grouped` for a page: in few steps, however many dead letters there are and however few match."""
+    """Like `grouped`, but for a page: takes few steps, however many dead letters there are and however few match."""
     found: dict[tuple[str, str], DeadLetterGroup] = {}
     newest: list[StoredJob] = []
     matched = looked_at = read = rejected = 0
@@ -164,7 +164,7 @@ async def newest(jobs: Reader, kind: str, limit: int) -> list[StoredJob]:
 
 
 def require_fingerprint(text: object, field: str = "fingerprint") -> str:
-    """A checked fingerprint, as shown in lists."""
+    """Check a fingerprint, in the form that lists show."""
     if not isinstance(text, str) or len(text) != FINGERPRINT_CHARS or not set(text) <= set("abcdefghijklmnop"):
         allowed = f"must be {FINGERPRINT_CHARS} letters from a to p, as shown by everwork dead list"
         raise InvalidInput(field, f"{allowed}, not {checks.shown(text)}")

@@ -21,7 +21,7 @@ DEMANDS_MAX: Final = 128
 CROWD_MIN: Final = 4
 """With at least this many callers in one step, the next step waits to gather more."""
 GATHER_SECONDS: Final = 0.002
-"""How long the next step waits: saves half the commits and a fifth of the CPU."""
+"""How long the next step waits; this saves half of the commits and a fifth of the CPU time."""
 IDLE_SECONDS: Final = 10.0
 
 
@@ -76,7 +76,7 @@ class StepBatcher:
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
-        """Take part in the next step; returns the caller's share of its result."""
+        """Add items to the next step; returns the caller's share of the step's result."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._requests.append(_Request(outcomes, demands, answer))
         if self._task is None:
@@ -130,7 +130,7 @@ class StepBatcher:
             if len(requests) == 1 or isinstance(error, EngineError):
                 _fail(requests, error)
             else:
-                # One of them is invalid and fails the step: run a separate step for each.
+                # One invalid request fails the whole step, so run a separate step for each.
                 for request in requests:
                     await self._step([request])
             return
@@ -216,7 +216,7 @@ class _PollQueue:
             await self._wait(answer.pause_ms, mark)
 
     async def _has_polls(self) -> bool:
-        """Stay for a while without polls: the same callers usually poll again."""
+        """Wait for polls; False after a while without any. The queue stays until then: callers usually poll again."""
         while not self.polls:
             self._wakeup.clear()
             with suppress(TimeoutError):
@@ -228,7 +228,7 @@ class _PollQueue:
         return True
 
     def _first(self) -> list[_Poll]:
-        """The oldest polls: a few while jobs are scarce, many while there are plenty."""
+        """The oldest polls: few of them while jobs are scarce, many while jobs are plentiful."""
         chosen: list[_Poll] = []
         jobs = 0
         for poll in self.polls:
@@ -239,7 +239,7 @@ class _PollQueue:
         return chosen
 
     def _hand_out(self, polls: list[_Poll], shares: list[list[LeasedJob]]) -> bool:
-        """Deliver each poll its share; returns whether there were too few jobs."""
+        """Deliver to each poll its share of the jobs; returns whether there were too few."""
         is_short = False
         for poll, jobs in zip(polls, shares, strict=True):
             is_short = is_short or len(jobs) < poll.demand.limit

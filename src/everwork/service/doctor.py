@@ -30,7 +30,7 @@ PAGES_MAX: Final = 5
 PROBE_KIND: Final = "doctor"
 NEARLY_FULL: Final = 0.8
 NEARLY_OLD: Final = 0.5
-"""Above these shares of a spool's limits, an operator must act."""
+"""An operator must act when a spool exceeds these fractions of its limits."""
 EXPIRES_SOON_MS: Final = 14 * 86_400_000
 
 MEANING: Final = {
@@ -179,7 +179,7 @@ def _of_unpolled(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
 
 
 def _of_busy(info: TypeInfo, pending: int, due_since_ms: int) -> Finding:
-    """Its workers are registered but have not polled for a while: they are busy with other jobs."""
+    """The finding for a type whose registered workers have not polled for a while: they are busy with other jobs."""
     text = f"all workers of type '{info.type}' are busy; {_waiting(pending, due_since_ms)}"
     return Finding(False, text, "see everwork workers running; add processes or concurrency")
 
@@ -201,7 +201,7 @@ async def _of_copies(engine: Engine) -> list[Finding]:
 
 
 def _of_keys(keys: list[ApiKey], now_ms: int) -> list[Finding]:
-    """Keys that expire soon: otherwise their users would notice only when calls are refused."""
+    """Findings for keys that expire soon; their users would otherwise notice only when calls are refused."""
     advice = "create a new key with everwork keys create, switch its users over, then revoke this one"
     return [
         Finding(False, f"API key {key.id} ('{key.name}') expires at {utc_text(key.expires_at_ms)}", advice)
@@ -220,7 +220,7 @@ def _of_dead_letters(counts: dict[State, int]) -> list[Finding]:
 
 
 def of_spool(spool: SpoolStatus) -> list[Finding]:
-    """Entries that are waiting or cannot be delivered, and limits that are nearly reached."""
+    """Findings for entries that are waiting or cannot be delivered, and for limits that are nearly reached."""
     counts, where = spool.counts, f"the spool {spool.path}"
     see = f"see everwork spool list {spool.path}"
     findings = []
@@ -249,7 +249,7 @@ def _span(seconds: float) -> str:
 
 
 async def _some(engine: Engine, filter_: JobFilter) -> tuple[list[StoredJob], str]:
-    """The newest matching jobs, up to a limit, and a suffix for the count if there are more."""
+    """The newest matching jobs, up to a limit, and a suffix to add to the count if there are more."""
     jobs: list[StoredJob] = []
     cursor: int | None = None
     for _ in range(PAGES_MAX):

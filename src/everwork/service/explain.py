@@ -1,4 +1,4 @@
-"""Why a job or a whole type is not running: what the service adds to the engine's answer."""
+"""Explains why a job or a whole type is not running: the service's additions to the engine's answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from everwork.service.fleet.fleet import Fleet
 TYPED_CHARS_MAX: Final = 60
 """The longest title used in a suggested command."""
 BROKEN_CHARS_MAX: Final = 300
-"""How much of a worker's startup error is quoted; the list of workers shows all of it."""
+"""How much of a worker's startup error is quoted; the list of workers shows the full text."""
 
 TAKERS_SHOWN: Final = 3
 

@@ -110,7 +110,7 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=ANY)
     async def key_since(self, instant_ms: int) -> int | None:
-        """The lowest key created at or after a given time, by bisection: keys increase with time. None if none is."""
+        """The lowest key created at or after a given time, or None; found by bisection, because keys grow with time."""
         newest = await self._newest()
         if newest is None or newest.created_at_ms < instant_ms:
             return None
@@ -126,11 +126,11 @@ class JobQuestions(ForCaller):
 
     @verb(READ, tenants=ANY)
     async def newest_key(self) -> int | None:
-        """The highest key of all tenants: the caller's own keys may be far lower."""
+        """The highest job key across all tenants; the keys of the caller's own jobs may be far lower."""
         newest = await self._newest()
         return None if newest is None else newest.key
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------------
 
     async def _own_job(self, key: int) -> StoredJob:
         """A job, after checking its owner, in one engine call."""
@@ -144,7 +144,7 @@ class JobQuestions(ForCaller):
             raise error
 
     async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
-        """Restricted keys are also refused jobs that do not exist: another tenant may create them in the meantime."""
+        """The jobs refused to a restricted key, including nonexistent ones: another tenant may be creating them."""
         if not self.principal.tenants:
             return {}
         owners = zip(keys, await self._service.owners(keys), strict=True)

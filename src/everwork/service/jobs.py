@@ -90,7 +90,7 @@ class Jobs(JobQuestions):
         if (await self._engine.extend([lease], lease_ms))[0] is LeaseStatus.HELD:
             return Judged(Verdict.ACCEPTED, State.PROCESSING)
         job = await self._service.get(key)
-        # Without an attempt there is no lease to lose: the job is not running.
+        # If no attempt was given, there is no lease to lose: the job is not running.
         is_lost = attempt > 0 and (job.attempt != attempt or job.state in (State.PENDING, State.PROCESSING))
         return Judged(Verdict.LEASE_LOST if is_lost else Verdict.WRONG_STATE, job.state)
 
@@ -136,7 +136,7 @@ class Jobs(JobQuestions):
 
     @verb(WRITE, tenants=OWNER, audit="jobs.reschedule", audited=BY_MINUTE)
     async def reschedule(self, key: int, *, run_at_ms: int | None = None, delay_ms: int | None = None) -> State:
-        """Reschedule a pending job; without a time or a delay, to now."""
+        """Reschedule a pending job; without a time or a delay, it becomes due now."""
         if delay_ms is not None:
             checks.whole_number("delay_ms", delay_ms, 0, DELAY_MS_MAX)
         if run_at_ms is not None:
@@ -243,7 +243,7 @@ class Jobs(JobQuestions):
     # Internals -------------------------------------------------------------------------------------
 
     def _own_stamp(self, stamp: Stamp) -> Stamp:
-        """Producers belong to the tenants of a key, not to the key, which can be replaced while a call is repeated."""
+        """Bind a producer to its key's tenants, not to the key, which may be replaced while a call is being retried."""
         tenants = sha256("\0".join(sorted(self.principal.tenants)).encode()).hexdigest()[:16]
         return Stamp(f"{tenants if self.principal.tenants else '*'}/{stamp.producer}", stamp.number)
 

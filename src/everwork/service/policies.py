@@ -26,17 +26,17 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 PolicyFields = Mapping[str, Any]
-"""The fields of a policy that are set. None resets a field to its default."""
+"""The fields that are set in a policy. None resets a field to its default."""
 OFF: Final = "off"
-"""Resets a field in files, environment variables and commands, which have no null."""
+"""The value that resets a field in files, environment variables and commands, which have no null."""
 BREAKER: Final = ("breaker_failures", "breaker_seconds")
 DEFAULTED: Final = ("failed_job_retry_hours", "failed_job_retry_rounds", *BREAKER)
-"""Fields that settings can set for every type."""
+"""The fields that settings can set for all types."""
 PAUSED: Final = "paused"
 
 
 class Declared(NamedTuple):
-    """What settings declare for types: policies, paused types, and defaults for all types."""
+    """The declarations in settings: policies by type, paused types, and defaults for all types."""
 
     types: Mapping[str, PolicyFields] = MappingProxyType({})
     paused: Mapping[str, bool] = MappingProxyType({})
@@ -97,7 +97,7 @@ class TypeDefaults:
 
 def hold_settings(declared: Declared) -> None:
     """Apply these settings to the program that this process will run."""
-    global _process_settings  # noqa: PLW0603 - as a process has one environment, it has one settings file
+    global _process_settings  # noqa: PLW0603 - a process has one settings file, just as it has one environment
     _process_settings = declared
 
 
@@ -120,7 +120,7 @@ async def put_policy(engine: Engine, type: str, before: str | None, after: str |
 
 
 def _require_whole(type: str, given: PolicyFields) -> None:
-    """Stored and new fields must be valid together."""
+    """Require that the stored and new fields are valid together."""
     try:
         policy_from(given)
     except InvalidInput as error:
@@ -204,7 +204,7 @@ def require_default(name: str, value: object) -> object:
 
 
 def types_from(value: object) -> Declared:
-    """The tables of a settings file, one per type; errors name the field."""
+    """Parse the tables of a settings file, one per type; errors name the field."""
     if not isinstance(value, Mapping):
         raise InvalidInput("types", f'must be tables, such as [types."email-send"], not {checks.shown(value)}')
     types: dict[str, PolicyFields] = {}
@@ -221,7 +221,7 @@ def types_from(value: object) -> Declared:
 
 
 def fields_from_texts(texts: PolicyFields) -> dict[str, Any]:
-    """The checked fields of a file or command: `off` resets a field, and for a number also its period."""
+    """The checked fields of a file or command: `off` resets a field; for a count, it also resets the period."""
     given = {name: None if value == OFF else value for name, value in texts.items()}
     for number, seconds in (("breaker_failures", "breaker_seconds"), ("rate_jobs", "rate_seconds")):
         if number in given and given[number] is None:

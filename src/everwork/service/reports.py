@@ -48,7 +48,7 @@ class Performance:
 
 
 def performance(stats: Stats) -> Performance:
-    """The hourly rows summed up."""
+    """The sums of the hourly rows."""
     completed = sum(row.completed for row in stats.hours)
     failed = sum(row.failed for row in stats.hours)
     retried = sum(row.retried for row in stats.hours)
@@ -124,7 +124,7 @@ def type_report(view: TypeView) -> dict[str, Any]:
 
 
 def policy_report(type: str, view: PolicyView) -> dict[str, Any]:
-    """The effective policy of a type; `default`: no policy is set for it, `set`: its own fields."""
+    """The effective policy of a type; `default` means that the type has no policy, and `set` holds its own fields."""
     return {"type": type, "default": not view.is_own, "policy": fields_of(view.policy), "set": dict(view.fields)}
 
 
@@ -139,9 +139,10 @@ def group_report(view: GroupView) -> dict[str, Any]:
 
 
 def dead_report(found: Grouped) -> dict[str, Any]:
-    """Dead letters in groups; `cut`: older ones were not scanned, `left_out`: how many groups are missing.
+    """Dead letters in groups.
 
-    `rejected`: how many further jobs match but were rejected.
+    `cut` means that older ones were not scanned; `left_out` is the number of groups not listed, and `rejected` the
+    number of other jobs that match but were rejected.
     """
     return {
         "groups": [_dead_group(group) for group in found.groups],
@@ -232,7 +233,7 @@ def manager_report(entry: ManagerEntry) -> dict[str, Any]:
 def processes_report(
     managers: Sequence[ManagerEntry], processes: Sequence[ProcessView], left_out: int
 ) -> dict[str, Any]:
-    """Running processes; `left_out`: how many streams and pollers, at least, are not listed."""
+    """Running processes; `left_out` is a lower bound on how many streams and pollers are not listed."""
     return {
         "managers": [manager_report(one) for one in managers],
         "processes": [process_report(one) for one in processes],
@@ -272,7 +273,7 @@ def restart_report(entry: ProcessEntry) -> dict[str, Any]:
 
 
 def running_report(found: RunningJobs) -> dict[str, Any]:
-    """Leased jobs; `others` counts jobs of unregistered workers, `cut`: there are more."""
+    """Leased jobs; `others` counts jobs of unregistered workers, and `cut` means that there are more jobs."""
     return {"jobs": [_running(job) for job in found.jobs], "others": found.others, "cut": found.is_cut}
 
 

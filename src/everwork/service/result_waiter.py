@@ -16,7 +16,7 @@ from everwork.exceptions import EngineUnavailable, JobNotFound
 READ_MAX: Final = 100
 """The maximum number of jobs per read, with their variables."""
 PAUSE_FACTOR: Final = 2.0
-"""The pause after a read, as a multiple of its duration: waiting callers never take most of the engine's time."""
+"""The pause after a read, as a multiple of its duration, so that waiting never takes most of the engine's time."""
 PAUSE_SECONDS_MAX: Final = 1.0
 
 Waiter = asyncio.Future[StoredJob]
@@ -32,10 +32,10 @@ class ResultWaiter:
         self._task: asyncio.Task[None] | None = None
 
     async def job(self, key: int, mark: int) -> StoredJob:
-        """The job, once it has finished; `mark` was taken before the caller read it."""
+        """Wait until a job has finished and return it; `mark` was taken before the caller read the job."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(key, set()).add(waiter)
-        # A wake-up since the caller's read may have been for its job, and the read after it did not include that job.
+        # A wake-up since the caller's read may have been for its job, and the read that followed did not include it.
         self._is_late = self._is_late or self._engine.mark_finished() != mark
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="everwork-finishing")
@@ -58,7 +58,7 @@ class ResultWaiter:
                 self._is_late = False
                 await self._read_and_pause()
                 if not self._is_late and self._waiters:
-                    with suppress(EngineUnavailable):  # Only a wake-up is lost.
+                    with suppress(EngineUnavailable):  # At worst, a wake-up is missed.
                         await self._engine.wait_finished(WAIT_MS_MAX, since=mark)
         except Exception as error:  # noqa: BLE001 - it goes to the callers
             self._fail(error)

@@ -39,7 +39,7 @@ from everwork.spool.settings import Offline
 
 SWEEP_SECONDS = 0.8
 SEARCH_STEPS_MAX: Final = 10
-"""How many steps of the engine one call searches in variables, of which few may match."""
+"""The maximum number of engine steps for one search in variables, because few jobs may match."""
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class JobService(StoreAccess):
         return self._dispatcher.waiting(type)
 
     async def blocked_reason(self, type: str) -> str | None:
-        """Why no job of a type is leased: paused or stopped by its breaker; None if neither."""
+        """Why no job of a type is leased: the type is paused or its breaker is open; None if neither applies."""
         return await self._blocked_types.reason(type)
 
     async def breaker(self, type: str) -> BreakerStatus:
@@ -204,9 +204,9 @@ class JobService(StoreAccess):
         return await self._engine.measures(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS), type)
 
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        """Matching jobs, in the filter's order: a full page unless there are no more or they are large.
+        """Matching jobs, in the filter's order: a full page, unless there are no more jobs or the jobs are large.
 
-        A search in variables also ends after SEARCH_STEPS_MAX steps of the engine: `next` is how far it got.
+        A search in variables also ends after SEARCH_STEPS_MAX engine steps; `next` is where it stopped.
         """
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         filter_ = in_order(filter_, cursor)
@@ -237,7 +237,7 @@ class JobService(StoreAccess):
     # Internals -------------------------------------------------------------------------------------
 
     async def _release(self, jobs: Sequence[LeasedJob]) -> None:
-        """If the engine stays unavailable, the leases expire."""
+        """Release leased jobs; if the engine stays unavailable, their leases expire."""
         outcomes = [Release(job.key, job.attempt) for job in jobs]
         with suppress(EngineError):
             await retry_while_unavailable(lambda: self.settle(outcomes), None)

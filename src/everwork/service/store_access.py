@@ -37,17 +37,17 @@ log = get_logger("everwork")
 T = TypeVar("T")
 
 SILENCE_SECONDS: Final = 2.0
-"""A store that takes longer than this to answer was unavailable, even if no call has failed."""
+"""A store that takes longer than this to answer counts as unavailable, even if no call has failed."""
 
 
 class StoreAccess:
-    """A service's access to its store. `holder` identifies it there, for example in the turns of maintenance."""
+    """A service's access to its store. `holder` identifies the service there, for example when it takes a turn."""
 
     def __init__(self, engine: Engine, holder: str, offline: Offline | None = None) -> None:
         self._engine = engine
         self._may_create = True
         self._late_until = 0.0
-        """Until then leases may have expired because the store was unavailable; by the monotonic clock."""
+        """Until this monotonic time, leases may have expired because the store was unavailable."""
         self.holder = holder
         self.fleet = Fleet(engine)
         self.clients = ClientWorkers(self.fleet, holder)
@@ -101,7 +101,7 @@ class StoreAccess:
         return await self._settle_lapsed(outcomes, (await self._engine.settle(outcomes)).judged)
 
     async def _settle_lapsed(self, outcomes: Sequence[Outcome], judged: list[Judged]) -> list[Judged]:
-        """Settle again those that were refused because their leases had expired; returns all verdicts."""
+        """Retry outcomes that were refused because their leases had expired; returns all verdicts."""
         lost = [at for at, one in enumerate(judged) if one.verdict is Verdict.LEASE_LOST]
         if lost:
             leases = [Lease(outcomes[at].key, outcomes[at].attempt) for at in lost]
@@ -144,11 +144,11 @@ class StoreAccess:
         return [one for one in attempts if one not in kept]
 
     def forget_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Delete outcomes from the spool that were reported after all."""
+        """Delete outcomes from the spool if they were reported after all."""
         if self.outbox is not None:
             self.outbox.forget_outcomes(outcomes)
 
-    # Batches of runtimes. On the hot path, so the engine's coroutine is returned, not awaited. ------
+    # Batches for runtimes: on the hot path, so the engine's coroutine is returned, not awaited. ------
 
     def step(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Coroutine[Any, Any, Settlement]:
         """Settle outcomes and lease jobs in one step of the engine, not shared with other callers."""
@@ -166,7 +166,7 @@ class StoreAccess:
     async def _reclaimed(
         self, leases: Sequence[Lease], statuses: list[LeaseStatus], lease_ms: int
     ) -> list[LeaseStatus]:
-        """Restore lost leases. Only after they were found lost: leases that expire in between must not be missed."""
+        """Restore leases found to be lost. Restoring them first would miss leases that expire before the check."""
         lost = [lease for lease, status in zip(leases, statuses, strict=True) if status is LeaseStatus.LOST]
         if not lost:
             return statuses
@@ -178,7 +178,7 @@ class StoreAccess:
         return await self._answered(self._engine.check(leases))
 
     async def _answered(self, call: Awaitable[T], lease_ms: int = LEASE_MS_DEFAULT) -> T:
-        """The store's answer; the store is noted as unavailable if the answer is missing or late."""
+        """Await the store's answer; if it fails or is late, note that the store was unavailable."""
         began = time.monotonic()
         try:
             answer = await call
@@ -190,9 +190,10 @@ class StoreAccess:
         return answer
 
     def note_outage(self, lease_ms: int = LEASE_MS_DEFAULT) -> None:
-        """Leases may have expired because the store was unavailable: for a while, expired ones are restored.
+        """Note that leases may have expired because the store was unavailable: for a while, expired ones are restored.
 
-        By then every lease has been extended, including those of all streams of a server, which share this.
+        By the end of that time, every lease has been extended, including those of all streams of a server, which share
+        this object.
         """
         self._late_until = max(self._late_until, time.monotonic() + max(lease_ms, LEASE_MS_DEFAULT) / 1000)
 
@@ -202,7 +203,7 @@ class StoreAccess:
         return time.monotonic() < self._late_until
 
     def mark(self) -> int:
-        """The number of wake-ups so far: `wait_for_jobs` returns immediately if there were more since."""
+        """The number of wake-ups so far; `wait_for_jobs` returns immediately if there have been more since."""
         return self._engine.mark()
 
     def wait_for_jobs(self, types: Sequence[str], timeout_ms: int, since: int) -> Coroutine[Any, Any, bool]:
@@ -270,7 +271,7 @@ class StoreAccess:
         """Run one maintenance step; returns whether there is more to do."""
         return (await self._engine.sweep(holder or self.holder)).more
 
-    # Everything else in the store. Imported when used: applications and workers need none of it. ------------------
+    # Everything else in the store: imported on use, because applications and workers need none of it. -----------
 
     @cached_property
     def audit(self) -> Audit:

@@ -19,9 +19,9 @@ from everwork.service.fleet.live import CLIENTS, FIRING, MANAGER, PROCESS, RESTA
 from everwork.service.monitor.sampler import MINUTE_KIND
 
 IN_USE_MS: Final = 30_000
-"""Idle workers poll at least this often, and engines record it about as precisely."""
+"""Idle workers poll at least this often, and engines record their polls with about this precision."""
 LIVE_KINDS: Final = frozenset({MANAGER, PROCESS, FIRING, CLIENTS})
-"""Entries of running managers, processes and applications; they register again where they start."""
+"""Entries of running managers, processes and applications; these register again in the store they start on."""
 OWN_KINDS: Final = frozenset({SESSION, LINK, RESTART, MINUTE_KIND})
 """Entries that are valid in one store only: sessions, restart requests, metrics."""
 COPY_KIND: Final = "copy"
@@ -88,7 +88,7 @@ class StoreCopy:
     # Before -----------------------------------------------------------------------------------------
 
     async def _require_idle(self) -> None:
-        """A copy is a snapshot: refuse a source that is in use."""
+        """Refuse a source that is in use, because a copy is a snapshot."""
         now_ms = await self._source.now()
         for info in await self._source.types():
             if info.last_asked_ms is not None and now_ms - info.last_asked_ms < IN_USE_MS:
@@ -104,7 +104,7 @@ class StoreCopy:
                 raise InvalidInput("source", f"is in use by {who} '{entry.name}'; stop it first")
 
     async def _require_two_stores(self) -> None:
-        """Two URLs can name one store: an entry written to the target must not appear in the source."""
+        """Refuse two URLs of the same store: an entry written to the target must not appear in the source."""
         probe = secrets.token_hex(8)
         await self._target.register(COPY_KIND, probe, "{}", 10_000)
         seen = any(entry.name == probe for entry in await self._source.registered(COPY_KIND))
@@ -165,7 +165,7 @@ class StoreCopy:
             step = _next_step(records)
 
     async def _require_same(self, records: Sequence[JobRecord]) -> None:
-        """Existing keys are not overwritten: they must belong to the same jobs, or a job would be lost silently."""
+        """Refuse keys that other jobs have in the target: keys are not overwritten, so jobs would be lost silently."""
         present = await self._target.get([record.job.key for record in records])
         for record, job in zip(records, present, strict=True):
             if job is not None and not _is_same(record.job, job):
@@ -178,7 +178,7 @@ class StoreCopy:
     # After ------------------------------------------------------------------------------------------
 
     async def _compare(self, before: int | None) -> list[Difference]:
-        """Where the counts differ; for a target that already had jobs, the sums are compared."""
+        """The counts that differ; if the target already had jobs, only the sums are compared."""
         here, there = await self._source.count(), await self._target.count()
         if before is None:
             return differences(here, there)
@@ -189,7 +189,7 @@ class StoreCopy:
         return [Difference("all jobs", expected + missing, found)]
 
     async def _drop_groups(self, known: set[str]) -> None:
-        """A dropped group reappears with its finished jobs: drop it, so that new jobs get no copies for it."""
+        """Drop groups that reappeared with their finished jobs, so that new jobs are not copied to them."""
         groups = {info.type: set(info.groups) for info in await self._source.types()}
         for info in await self._target.types():
             if info.type in groups and info.type not in known:
@@ -216,14 +216,14 @@ def _words(count: Count) -> str:
 
 
 def _is_same(one: StoredJob, other: StoredJob) -> bool:
-    """Whether two records are of the same job, whatever its state."""
+    """Whether two records describe the same job, in whatever state."""
     return (one.key, one.type, one.tenant, one.group, one.created_at_ms, one.variables) == (
         other.key, other.type, other.tenant, other.group, other.created_at_ms, other.variables,
     )  # fmt: skip
 
 
 def _next_step(records: Sequence[JobRecord]) -> int:
-    """How many jobs to copy next: large ones in small steps, so that no step is huge."""
+    """How many jobs to copy next; the larger the jobs, the fewer, so that no step is huge."""
     size = sum(len(r.job.variables) + len(r.job.result or "") + 200 + 200 * len(r.history) for r in records)
     return max(1, min(STEP_JOBS_MAX, STEP_BYTES * len(records) // size))
 

@@ -1,4 +1,4 @@
-"""Maintenance on request, for short-lived programs: sweep until nothing is left to do, fire due triggers."""
+"""Maintenance on request, for short-lived programs: sweeps until nothing is left to do, and fires due triggers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRINGS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """What maintenance did.
+    """The results of a maintenance run.
 
     `lapsed`: expired leases; `expired`: pending jobs past their expiry; `requeued`: dead letters that were requeued;
     `deleted`: finished jobs past their retention; `fired`: jobs created by triggers.
@@ -64,7 +64,7 @@ def _known(entries: Iterable[TriggerEntry]) -> Iterable[Scheduled]:
         try:
             plan = plan_of(entry)
         except (ValueError, KeyError, OSError, CronSimError) as error:
-            # A time zone that this machine does not have, or an entry of a newer version.
+            # The time zone is missing on this machine, or a newer version wrote the entry.
             log.warning("trigger skipped: its schedule cannot be read", trigger=entry.name, error=str(error))
             continue
         yield Scheduled(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Tenants(Enum):
-    """How a verb treats a key restricted to tenants. The method enforces it, except where this module does."""
+    """How a verb treats a key restricted to tenants. The method enforces this, unless a value is checked here."""
 
     OWNER = "the job must belong to its tenants"
     """Checked here: the first argument is the job's key."""
@@ -43,7 +43,7 @@ class Audited(Enum):
     EACH = "each call"
     BY_MINUTE = "each call by a person; calls by a program are aggregated per minute"
     ITSELF = "itself"
-    """The method records it: only the method knows the target or the details."""
+    """The method records its own calls, because only it knows the target or the details."""
 
 
 OWNER, ITEMS, CONFINED, CUT, ANY, UNBOUND = Tenants
@@ -52,7 +52,7 @@ EACH, BY_MINUTE, ITSELF = Audited
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may call a verb: the key needs one of the permissions. `audit`: the actions that are recorded."""
+    """Who may call a verb: the key needs one of the permissions. `audit` holds the actions that are recorded."""
 
     permissions: tuple[Permission, ...]
     tenants: Tenants
@@ -73,7 +73,7 @@ class Rule:
         return bool(self.audit) and self.audited is not ITSELF
 
     def admit(self, principal: Principal) -> None:
-        """Refuse a caller who lacks permission."""
+        """Refuse a caller that lacks permission."""
         if not any(map(principal.allows, self.permissions)):
             principal.require(self.permissions[0])
         if self.tenants is UNBOUND:
@@ -81,7 +81,7 @@ class Rule:
 
 
 class Caller:
-    """Who calls, from where, and whether it is a person."""
+    """The caller: who it is, where it calls from, and whether it is a person."""
 
     __slots__ = ("_origin", "is_person", "principal")
 
@@ -107,7 +107,7 @@ Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 Verb = Callable[..., Coroutine[Any, Any, Any]]
 
 _RULES: Final[dict[Callable[..., Any], Rule]] = {}
-"""Keyed by the verb itself: an attribute would be copied to any wrapper of it."""
+"""The rules, keyed by the verb function, because an attribute would be copied to any wrapper of it."""
 
 
 class ForCaller:

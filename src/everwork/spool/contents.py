@@ -15,13 +15,13 @@ from everwork.spool.file import SpoolCounts, SpoolFile
 from everwork.spool.settings import Offline, Spool
 
 _ID: Final = re.compile(r"(?P<owner>[0-9a-f]+)-(?P<number>[0-9]{1,19})|(?P<key>[0-9]{1,19})/(?P<attempt>[0-9]{1,19})")
-"""Numbers are passed to SQLite as text: they can be too large for an integer."""
+"""The id of a job or an outcome. Numbers are passed to SQLite as text, because they can be too large for an integer."""
 
 
 class Entry(NamedTuple):
     """An entry: `what` is a job's type or the kind of an outcome, `id` is the argument of `spool drop`.
 
-    An entry in doubt was sent, but its answer was lost.
+    An entry is in doubt if it was sent but the answer was lost.
     """
 
     id: str
@@ -73,7 +73,7 @@ def kept_attempts(file: SpoolFile, attempts: Iterable[tuple[int, int]]) -> set[t
 
 
 def kept_attempts_in(offline: Offline, attempts: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """`kept_attempts` of a spool that is not open."""
+    """Like `kept_attempts`, for a spool that is not open."""
     file = SpoolFile(*offline)
     try:
         return kept_attempts(file, attempts)
@@ -132,7 +132,7 @@ _BATCH: Final = "its jobs may have been created; deliver the batch, or also dele
 
 
 def drop_all(file: SpoolFile, *, waiting: bool) -> int:
-    """Delete every entry that is set aside, optionally also waiting ones; returns how many."""
+    """Delete every entry that was set aside, and optionally waiting ones too; returns how many."""
     states = (WAITING, ASIDE) if waiting else (ASIDE, ASIDE)
     with file.transaction() as db:
         jobs = db.execute("DELETE FROM job WHERE state IN (?, ?)", states).rowcount
@@ -142,7 +142,7 @@ def drop_all(file: SpoolFile, *, waiting: bool) -> int:
 def retry_aside(file: SpoolFile) -> int:
     """Retry entries that were set aside, with their age reset to zero; returns how many.
 
-    Jobs in doubt keep their age: the store remembers what it was sent for a limited time.
+    Jobs in doubt keep their age, because the store remembers stamps only for a limited time.
     """
     now = Moment.now()
     with file.transaction() as db:
@@ -159,7 +159,7 @@ def retry_aside(file: SpoolFile) -> int:
 
 
 def move_to(file: SpoolFile, store: str) -> None:
-    """From now on, deliver the entries to another store."""
+    """Have the entries delivered to another store from now on."""
     with file.transaction() as db:
         rebind(db, store)
     file.store = store

@@ -36,11 +36,11 @@ BATCH_JOBS: Final = 500
 BATCH_BYTES: Final = 4 * 1_048_576
 OUTCOMES: Final = 500
 CALL_SECONDS_MIN: Final = 10.0
-"""The time a store may take for a whole batch, however short the patience for one job."""
+"""The minimum time a store is given for a whole batch, however short the patience for one job is."""
 AWAY: Final = (EngineUnavailable, EngineBusy, CallTimeout, TimeoutError)
-"""The errors of an unavailable engine; whether the request was carried out is unknown."""
+"""The errors of an unavailable engine; after one of them, it is unknown whether the request was carried out."""
 NOT_NOW: Final = (*AWAY, EngineError, Unauthenticated, TooManyRequests)
-"""Any reason why nothing can be delivered right now."""
+"""All errors that mean nothing can be delivered right now."""
 _REFUSED: Final = {
     Verdict.NOT_FOUND: "the job no longer exists",
     Verdict.WRONG_STATE: "the job has already ended",
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class EntriesRefused(Exception):
-    """The store accepts other entries, but not these; `error` is the reason, of any class."""
+    """The store refuses these entries, although it accepts others; `error` is the reason, of any class."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -80,7 +80,7 @@ class Target(Protocol):
 
 
 class SpoolThread:
-    """A spool's file in its own thread, for one event loop."""
+    """Runs the file operations of a spool in their own thread, for one event loop."""
 
     def __init__(self, offline: Offline) -> None:
         self._offline = offline
@@ -92,7 +92,7 @@ class SpoolThread:
         self._file = await self._run(partial(SpoolFile, self._offline.spool, self._offline.store))
 
     async def do(self, use: Callable[[SpoolFile], T]) -> T:
-        """Use the file."""
+        """Run an operation on the file."""
         if self._file is None:
             raise EngineUnavailable("the spool is not open")
         return await self._run(partial(use, self._file))
@@ -116,13 +116,13 @@ class Courier:
         self._thread = thread
         self._target = target
         self._producer = secrets.token_hex(8)
-        """The courier's own producer: if it belonged to the file, a copy of the file would repeat its numbers."""
+        """The courier's own producer name: if the file stored it, a copy of the file would repeat its numbers."""
         self._number = 0
         self._jobs_max = BATCH_JOBS
         self.delivered = 0
-        """Delivered jobs."""
+        """How many jobs were delivered."""
         self.reported = 0
-        """Reported outcomes."""
+        """How many outcomes were reported."""
 
     async def deliver(self) -> bool:
         """Deliver waiting entries; False if another process is delivering. Raises `EngineUnavailable` on failure."""
@@ -176,7 +176,7 @@ class Courier:
         self.delivered += len(batch.jobs)
 
     async def _refused(self, batch: SpooledBatch, refused: EntriesRefused) -> None:
-        """Set aside a job that the store refuses; from a larger batch, send half as many next time."""
+        """Set aside a job that the store refuses; if the batch was larger, send half as many jobs next time."""
         if isinstance(refused.error, InvalidInput) and refused.error.field == "stamp":
             await self._put_aside(batch, f"superseded by later jobs from its producer; {MAY_EXIST}", in_doubt=True)
             return
@@ -194,7 +194,7 @@ class Courier:
         """Report outcomes of attempts that ended while the engine was unavailable."""
         while await self._thread.do(SpoolFile.has_outcomes):
             outcomes = await self._thread.do(lambda file: file.waiting_outcomes(OUTCOMES, BATCH_BYTES))
-            if outcomes:  # Otherwise none of them was readable.
+            if outcomes:  # If empty, none of them was readable.
                 await self._report(outcomes)
 
     async def _report(self, outcomes: Sequence[Outcome]) -> None:
@@ -222,7 +222,7 @@ class Courier:
         await self._thread.do(lambda file: file.set_outcome_aside(outcome.key, outcome.attempt, reason))
 
     async def _in_time(self, call: Coroutine[Any, Any, T]) -> T:
-        """The result of a call; raises `EngineUnavailable` for any error that means the store accepts nothing now."""
+        """Await a call with a timeout; errors that mean the store accepts nothing now raise `EngineUnavailable`."""
         try:
             return await within(call_seconds(self._spool.patience), call)
         except EngineUnavailable:
@@ -262,7 +262,7 @@ class Turn:
             return os.open(self._path, flags)
         try:
             file = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:  # Another process created it first.
+        except FileExistsError:  # Another process created the file first.
             return os.open(self._path, flags)
         with suppress(OSError):
             spool = Path(self._path.removesuffix(".lock")).stat()
@@ -279,7 +279,7 @@ class Turn:
             self.close()
 
     def close(self) -> None:
-        """Close the file; in a forked child the lock stays with its parent."""
+        """Close the file; in a forked child, the lock stays with the parent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -289,7 +289,7 @@ _held: weakref.WeakSet[Turn] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    # A forked child shares the open file: if its parent died, the child would keep the lock.
+    # A forked child shares the open file, so it would keep the lock if its parent died.
     for turn in list(_held):
         turn.close()
 

@@ -13,7 +13,7 @@ from everwork.exceptions import EngineUnavailable
 
 VERSION: Final = 1
 WAITING, ASIDE, DELIVERED = 0, 1, 2
-"""The states of an entry: waiting; set aside, stored with the reason; delivered, stored for its key."""
+"""The states of an entry: waiting; set aside, kept with the reason; delivered, kept for the job's key."""
 BUSY_SECONDS: Final = 10.0
 _DAMAGED: Final = "move it away to start with an empty spool"
 SCHEMA: Final = """
@@ -38,14 +38,14 @@ CREATE TABLE outcome (
 def connect(path: str) -> sqlite3.Connection:
     """A connection whose commits are durable."""
     db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
-    # A damaged text must not prevent the others from being read: it is not valid JSON, and is set aside.
+    # A damaged text must not prevent the others from being read; it is not valid JSON, so it is set aside later.
     db.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
     db.execute("PRAGMA synchronous = FULL")
     return db
 
 
 def use_wal(db: sqlite3.Connection) -> None:
-    """Processes that create the file at the same time conflict here, and SQLite does not wait."""
+    """Enable WAL, with retries: processes that create the file at the same time conflict, and SQLite does not wait."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:

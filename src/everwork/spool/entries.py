@@ -25,7 +25,7 @@ def job_text(job: NewJob) -> str:
 
 
 def job_from(text: str) -> NewJob:
-    """The job of a JSON text; a `ValueError` if this version cannot read it."""
+    """Parse a job from JSON; raises `ValueError` if this version cannot read it."""
     return _read_job(_object(text))
 
 
@@ -35,12 +35,12 @@ def outcome_text(outcome: Outcome) -> str:
     if isinstance(outcome, Complete):
         fields["events"] = [_job_fields(event) for event in outcome.events]
     elif fields.get("traceback", "") is None:
-        del fields["traceback"]  # Left out if empty, so that versions without this field can read it.
+        del fields["traceback"]  # Omitted if unset, so that versions without this field can read the outcome.
     return orjson.dumps({"kind": kind_of(outcome), **fields}).decode()
 
 
 def outcome_from(text: str) -> Outcome:
-    """The outcome of a JSON text; a `ValueError` if this version cannot read it."""
+    """Parse an outcome from JSON; raises `ValueError` if this version cannot read it."""
     fields = _object(text)
     kind = outcome_of(fields.pop("kind", None))
     if kind is None:
@@ -82,7 +82,7 @@ def _job_fields(job: NewJob) -> dict[str, Any]:
 
 
 class Moment(NamedTuple):
-    """A time on this host, by two clocks."""
+    """A point in time on this host, measured by two clocks."""
 
     boot: str
     boot_ms: int
@@ -90,11 +90,11 @@ class Moment(NamedTuple):
 
     @classmethod
     def now(cls) -> Moment:
-        """This moment."""
+        """The current moment."""
         return cls(boot_id(), _boot_ms(), time.time_ns() // 1_000_000)
 
     def elapsed_ms(self, now: Moment) -> int:
-        """Milliseconds since then: by the monotonic clock, or by the wall clock after a reboot."""
+        """Milliseconds since this moment: by the monotonic clock or, after a reboot, by the wall clock."""
         if self.boot and self.boot == now.boot:
             return max(0, now.boot_ms - self.boot_ms)
         return max(0, now.wall_ms - self.wall_ms)

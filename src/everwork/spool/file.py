@@ -34,7 +34,7 @@ from everwork.spool.settings import Spool
 log = get_logger("everwork")
 
 DELIVERED_KEEP: Final = 10_000
-"""How many delivered jobs a spool remembers, so that callers can ask for their keys."""
+"""How many delivered jobs a spool remembers, so that callers can look up their keys."""
 _SIZE: Final = 200
 """Bytes that an entry takes in addition to its text."""
 _DIGITS: Final = 18
@@ -42,7 +42,7 @@ MAY_EXIST: Final = "it may have been created"
 
 
 class SpoolCounts(NamedTuple):
-    """The contents of a spool in numbers; `oldest_ms` is the age of the oldest waiting entry, None if there is none."""
+    """Counts and sizes of a spool's contents; `oldest_ms` is the age of the oldest waiting entry, if there is one."""
 
     jobs: int = 0
     outcomes: int = 0
@@ -55,7 +55,7 @@ class SpoolFile:
     """One connection to a spool; used by one thread at a time, and only by the process that opened it."""
 
     def __init__(self, spool: Spool, store: str | None) -> None:
-        """Open the file; without a store, it must exist, and its entries can be for any store."""
+        """Open the file; if no store is given, the file must exist, and its entries can belong to any store."""
         self.spool = spool
         self.id = self.store = ""
         try:
@@ -80,7 +80,7 @@ class SpoolFile:
                 raise
 
     def _require_spool(self, db: sqlite3.Connection) -> None:
-        """Refuse another program's database before changing it."""
+        """Refuse a database that belongs to another program, before changing it."""
         names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if names and not names >= {"spool", "job", "outcome"}:
             raise self._not_a_spool()
@@ -128,7 +128,7 @@ class SpoolFile:
     # Keep ---------------------------------------------------------------------------------------
 
     def keep_jobs(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
-        """Write jobs durably, all or none; `stamp` if they may have been created with it."""
+        """Write jobs durably, all or none; pass the `stamp` if they may already have been created with it."""
         texts = [job_text(job) for job in jobs]
         producer, number = stamp or (None, None)
         now = Moment.now()
@@ -156,7 +156,7 @@ class SpoolFile:
             )
 
     def size(self) -> int:
-        """The bytes of the file that are in use."""
+        """How many bytes of the file are in use."""
         pages, free, page = (
             self.query(f"PRAGMA {name}")[0][0] for name in ("page_count", "freelist_count", "page_size")
         )
@@ -173,10 +173,10 @@ class SpoolFile:
     # Deliver ------------------------------------------------------------------------------------
 
     def next_batch(self, fresh: Stamp, jobs_max: int, bytes_max: int) -> SpooledBatch | None:
-        """The jobs to deliver next, with the stamp they have, or a new one.
+        """The jobs to deliver next, with their existing stamp or a new one.
 
-        The stamp is written first: after a crash the same jobs are sent again with it. None if nothing is waiting, or
-        if the next jobs cannot be read and were set aside.
+        The stamp is written first, so that after a crash the same jobs are sent again with the same stamp. Returns None
+        if nothing is waiting, or if the next jobs cannot be read and were set aside.
         """
         with self.transaction() as db:
             first = db.execute(
@@ -201,7 +201,7 @@ class SpoolFile:
             return None
 
     def _stamp_next(self, db: sqlite3.Connection, stamp: Stamp, jobs_max: int, bytes_max: int) -> None:
-        """Stamp the first jobs that have no stamp, up to the first that has one."""
+        """Stamp the first jobs that have no stamp, up to the next job that has one."""
         rows = db.execute(
             "SELECT id, length(CAST(body AS BLOB)), producer FROM job WHERE state = ? ORDER BY id LIMIT ?",
             (WAITING, jobs_max),
@@ -215,7 +215,7 @@ class SpoolFile:
         db.execute("UPDATE job SET producer = ?, number = ? WHERE state = ? AND id <= ?", (*stamp, WAITING, last))
 
     def unstamp(self, batch: SpooledBatch) -> None:
-        """The store has refused a batch: its jobs must be sent in other batches."""
+        """Remove the stamp of a batch that the store refused, so that its jobs are sent in other batches."""
         with self.transaction() as db:
             db.execute(
                 "UPDATE job SET producer = NULL, number = NULL WHERE state = ? AND producer = ? AND number = ?",
@@ -227,7 +227,7 @@ class SpoolFile:
         sql = "SELECT id, body, boot, boot_ms, wall_ms FROM job WHERE state = ? AND producer IS NULL ORDER BY id"
         now, unfit = Moment.now(), []
         with errors(self.spool.path), closing(self._db.execute(f"{sql} LIMIT ?", (WAITING, limit))) as rows:
-            for id, body, *since in rows:  # One by one: they can be large.
+            for id, body, *since in rows:  # Read one by one, because they can be large.
                 if (reason := self._unfit(body, Moment(*since).elapsed_ms(now))) is not None:
                     unfit.append((id, reason))
         for id, reason in unfit:
@@ -255,7 +255,7 @@ class SpoolFile:
     def set_aside(self, ids: Sequence[int], reason: str, *, in_doubt: bool = False) -> None:
         """Set aside jobs that cannot be delivered, so that they do not block the others.
 
-        Jobs in doubt, which may have been created, keep their stamp: retried, they are not created twice.
+        Jobs in doubt, which may have been created, keep their stamp, so that a retry does not create them twice.
         """
         with self.transaction() as db:
             rows = [(ASIDE, reason, id) for id in ids]
@@ -312,7 +312,7 @@ class SpoolFile:
             )
 
     def is_drained(self, last_id: int) -> bool:
-        """Whether no job up to this one is waiting."""
+        """Whether no job up to and including this one is waiting."""
         return not self.query("SELECT 1 FROM job WHERE state = ? AND id <= ? LIMIT 1", WAITING, last_id)
 
     def has_waiting(self) -> bool:
@@ -324,7 +324,7 @@ class SpoolFile:
         return bool(self.query("SELECT 1 FROM outcome WHERE state = ? LIMIT 1", WAITING))
 
     def last_id(self) -> int:
-        """The last job that was written."""
+        """The id of the last job that was written."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM job")[0][0])
 
     def find(self, spool_id: str) -> Spooled | None:
@@ -346,7 +346,7 @@ class SpoolFile:
         try:
             return job_from(rows[0][0]).tenant if rows else None
         except ValueError:
-            return ""  # It is unreadable, so it belongs to no tenant.
+            return ""  # An unreadable job belongs to no tenant.
 
     def counts(self) -> SpoolCounts:
         """The number of entries and their size."""
@@ -369,7 +369,7 @@ class SpoolFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write durably, or not at all."""
+        """A transaction that is written durably or not at all."""
         with errors(self.spool.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -382,7 +382,7 @@ class SpoolFile:
 
     @contextmanager
     def _keeping(self) -> Iterator[sqlite3.Connection]:
-        """Write new entries; never to a file that was moved or deleted, which the next process would not find."""
+        """A transaction for new entries. Refuses a moved or deleted file, which the next process would not find."""
         with self.transaction() as db:
             require_same_file(self.spool.path, self._identity)
             yield db

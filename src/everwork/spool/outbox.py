@@ -30,10 +30,10 @@ FLUSH_SECONDS: Final = 1.0
 
 
 class Outbox:
-    """A producer of jobs that keeps working while its engine is unavailable. In one event loop; one `create` at a time.
+    """A job producer that keeps working while its engine is unavailable. One event loop, and one `create` at a time.
 
-    Each call is numbered, so that one whose answer was lost can be repeated without duplicates. While jobs
-    of this producer are waiting in the spool, later ones queue behind them.
+    Each call is numbered, so that a call whose answer was lost can be repeated without creating duplicates. While
+    jobs of this producer are waiting in the spool, later jobs queue behind them.
     """
 
     def __init__(self, offline: Offline, target: Target) -> None:
@@ -48,13 +48,13 @@ class Outbox:
         self._number = 0
         self._is_direct = False
         self.is_connected = False
-        """Whether the store was ever open."""
+        """Whether the store has ever been open."""
         self.is_refused = False
         """Whether the store failed to create jobs and has created none since."""
         self._last_id = 0
         self._keeping = 0
         self._returning: asyncio.Event | None = None
-        """While the last entries are delivered, new jobs wait; then they go directly to the store."""
+        """Exists while the last entries are delivered: new jobs wait for this event, then go directly to the store."""
         self._when_connected: list[Callable[[], Awaitable[None]]] = []
         self._forgetting: set[asyncio.Task[None]] = set()
 
@@ -92,7 +92,7 @@ class Outbox:
             try:
                 await within(self.patience, self._returning.wait())
             except TimeoutError:
-                self._returning = None  # The store does not answer: the next calls do not have to wait for it.
+                self._returning = None  # The store does not answer, so the next calls need not wait for it.
         if not self._is_direct:
             return await self._keep(jobs, None)
         self._number += 1
@@ -145,7 +145,7 @@ class Outbox:
     # Outcomes -----------------------------------------------------------------------------------
 
     async def keep_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Write outcomes that cannot be reported now, except releases: their leases expire."""
+        """Write outcomes that cannot be reported now to the spool, except releases, whose leases simply expire."""
         kept = [outcome for outcome in outcomes if not isinstance(outcome, Release)]
         if kept:
             await self._thread.do(lambda file: file.keep_outcomes(kept))
@@ -187,11 +187,11 @@ class Outbox:
         return self._offline.spool.path
 
     async def counts(self) -> SpoolCounts:
-        """The contents of the spool in numbers."""
+        """Counts and sizes of the spool's contents."""
         return await self._thread.do(SpoolFile.counts)
 
     async def status(self) -> SpoolStatus:
-        """The status of the spool, and what this process has delivered."""
+        """The status of the spool, including the numbers of entries that this process has delivered."""
         status = await self._thread.do(contents.status)
         courier = self._courier
         return status._replace(is_away=self.is_away, delivered=courier.delivered, reported=courier.reported)
@@ -225,7 +225,7 @@ class Outbox:
             except AWAY:
                 raise
             except EverworkError as error:
-                # A wrong declaration must not keep jobs waiting in the spool.
+                # An invalid declaration must not keep jobs waiting in the spool.
                 log.error("a declaration made during the outage was refused", error=str(error))
             del self._when_connected[0]
 
@@ -243,7 +243,7 @@ class Outbox:
             await self._courier.deliver()
             last_id = self._last_id
             is_drained = await self._thread.do(lambda file: file.is_drained(last_id))
-            # Otherwise an entry was being written, and must be delivered first.
+            # If this does not hold, a new entry is waiting or being written, and must be delivered first.
             if is_drained and not self._keeping and last_id == self._last_id:
                 self._is_direct = True
                 log.info("the engine is available again, all spooled entries were delivered", spool=self.path)

@@ -16,7 +16,7 @@ BYTES_MIN: Final = 1_048_576
 BYTES_MAX: Final = 1 << 40
 AGE_SECONDS_DEFAULT: Final = 7 * 86_400.0
 AGE_SECONDS_MAX: Final = PRODUCER_KEEP_MS / 2 / 1000
-"""Half as long as the store remembers stamps, so that a job is never delivered twice."""
+"""Half the time for which the store remembers stamps, so that a job is never delivered twice."""
 PATIENCE_SECONDS_DEFAULT: Final = 5.0
 
 
@@ -40,7 +40,7 @@ class Spool:
         path: object = self.path
         if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
             raise InvalidInput("offline", f"must be the path of a file, not {checks.shown(self.path)}")
-        # Resolved, because several paths can name the same file, which has one lock file next to it.
+        # Resolve the path: several paths can name the same file, but there must be only one lock file next to it.
         object.__setattr__(self, "path", os.path.realpath(self.path))
         checks.whole_number("offline.max_bytes", self.max_bytes, BYTES_MIN, BYTES_MAX)
         checks.number("offline.max_age", self.max_age, 1, AGE_SECONDS_MAX)
@@ -55,7 +55,7 @@ class Offline(NamedTuple):
 
     @classmethod
     def of(cls, given: str | Spool | None, url: str) -> Offline | None:
-        """The value of `offline=`: a path or a `Spool`; None disables offline mode."""
+        """Convert the value of `offline=`: a path or a `Spool`; None disables offline mode."""
         if given is None:
             return None
         offline = cls(given if isinstance(given, Spool) else Spool(given), store_name(url))

@@ -1,4 +1,4 @@
-"""Waiting for a spooled job to be delivered: the same for applications, clients and the outbox."""
+"""Waits for a spooled job to be delivered; shared by applications, clients and the outbox."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class StoredKey:
         return self.key.state(now_ms)
 
     def revoked(self, now_ms: int) -> StoredKey:
-        """The key, revoked; a key that was already revoked keeps its original time."""
+        """A revoked copy of the key; a key that was already revoked keeps its original revocation time."""
         since = now_ms if self.key.revoked_at_ms is None else self.key.revoked_at_ms
         return StoredKey(replace(self.key, revoked_at_ms=since), self.digest)
 
@@ -101,7 +101,7 @@ class StoredKey:
 
 
 def new_key(id: str, now_ms: int, given: Mapping[str, Any]) -> ApiKey:
-    """A checked key; errors name the field and what is allowed."""
+    """Validate the arguments and build a key; errors name the field and the allowed values."""
     expires_at_ms = given["expires_at_ms"]
     return ApiKey(
         id,
@@ -117,7 +117,7 @@ def new_key(id: str, now_ms: int, given: Mapping[str, Any]) -> ApiKey:
 
 @lru_cache(maxsize=10_000)
 def stored_key(id: str, body: str) -> StoredKey | None:
-    """The key of a registry entry; None, logged once, if it cannot be read."""
+    """The key stored in a registry entry; None if it cannot be read, which is logged once."""
     try:
         stored = orjson.loads(body)
         key = ApiKey(

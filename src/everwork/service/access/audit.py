@@ -29,21 +29,21 @@ AUDIT_KIND: Final = "audit"
 UNREADABLE: Final = "unreadable"
 TARGET_CHARS_MAX: Final = 1_024
 TALLY_MS: Final = 60_000
-"""How long the calls of a program share an entry."""
+"""How long a program's calls are counted in the same entry."""
 WRITE_SECONDS: Final = 1.0
 """How often the entry of a busy program is written: a killed server loses the calls since the last write."""
 TALLY_KEYS_MAX: Final = 100
 TALLY_ENTRIES_MAX: Final = 10
-"""How many entries per minute list the keys of the jobs that a program changed; further jobs are only counted."""
+"""How many entries per minute list the keys of the jobs that a program changed; jobs beyond that are only counted."""
 TALLIES_MAX: Final = 1_000
-"""How many tallies are kept in memory; beyond that, further addresses of a key share one."""
+"""How many tallies are kept in memory; beyond that, new addresses of the same key share one tally."""
 SEVERAL_ORIGINS: Final = "several"
 PURGE_MS: Final = 1_000
 TALLY_DETAIL_CHARS_MAX: Final = 2_000
 
 
 def elapsed_ms() -> int:
-    """A monotonic clock, so that setting the system time back does not keep a tally open."""
+    """Milliseconds on a monotonic clock, so that setting the system time back does not keep a tally open."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -100,7 +100,7 @@ class Audit:
     async def record_call(
         self, who: Principal, action: str, target: str, origin: str, detail: Mapping[str, Any]
     ) -> None:
-        """Record a change that a program made to a job; its calls within a minute share an entry, which counts them.
+        """Record a change that a program made to a job; calls within the same minute are counted in one entry.
 
         The first call is recorded before it returns, the others within a second.
         """
@@ -122,7 +122,7 @@ class Audit:
             await asyncio.wait(self._writing)
 
     def _tally(self, who: Principal, action: str, origin: str, target: str) -> Tally:
-        """The tally for a call; when a tally cannot list any more jobs, the next one is started."""
+        """The tally for a call; a new one is started when the current one cannot list any more jobs."""
         now_ms = self._elapsed_ms()
         origin = self._shared_origin(who, action, origin, now_ms)
         tally = self._tallies.get((who.id, action, origin))
@@ -193,7 +193,7 @@ class Tally:
     """The index of this entry within the minute."""
     calls: int = 0
     keys: dict[str, None] = field(default_factory=dict)
-    """The jobs, each once, in the order of their first calls."""
+    """The jobs without duplicates, in the order of their first calls."""
     shared: Mapping[str, Any] = field(default_factory=dict)
     """The details shared by all calls."""
     is_waiting: bool = False
@@ -226,19 +226,19 @@ class Tally:
 
 
 def _line(text: str, chars_max: int) -> str:
-    """One printable line of bounded length: external text must neither break an entry nor fill it."""
+    """The text as one printable line of bounded length, so that external input can neither break nor flood an entry."""
     return "".join(c if c.isprintable() else "?" for c in text[:chars_max])
 
 
 def _bounded(detail: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return detail if len(orjson.dumps(detail)) <= AUDIT_DETAIL_BYTES_MAX else {"cut": "too long to store"}
-    except TypeError:  # Such as a text that is not valid Unicode.
+    except TypeError:  # For example, a string that is not valid Unicode.
         return {"cut": "cannot be stored"}
 
 
 def _entry(found: Registered) -> AuditEntry:
-    """A stored entry. An unreadable entry is shown as such: a gap would be worse."""
+    """Parse a stored entry. An unreadable entry is shown as unreadable, because a silent gap would be worse."""
     try:
         stored = orjson.loads(found.body)
         return AuditEntry(

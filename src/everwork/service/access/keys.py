@@ -28,7 +28,7 @@ from everwork.service.access.principal import ANYBODY, Permission, Principal
 
 REFRESH_SECONDS: Final = 0.8
 STALE_SECONDS: Final = 5.0
-"""If the keys could not be reloaded for this long, an unknown key may be new and cannot be checked."""
+"""If the keys could not be reloaded for this long, an unknown key may be new, so its validity cannot be decided."""
 TRUSTED_SECONDS: Final = 3_600.0
 """How long known keys are accepted while the engine is unavailable: a revocation can take this long to be noticed."""
 SECRET_BYTES: Final = 32
@@ -44,7 +44,7 @@ _REFUSALS: Final = {
 
 
 def host_clock() -> int:
-    """The host's time in milliseconds: users set expiry times by their own clocks."""
+    """The host's time in milliseconds, not the store's: users set expiry times by their own clocks."""
     return time.time_ns() // 1_000_000
 
 
@@ -87,7 +87,7 @@ class KeyRing:
     # Every call ---------------------------------------------------------------------------------
 
     def admit(self, text: str | None) -> Principal:
-        """The holder of a valid key that is within its rate limit."""
+        """Authenticate a key and count the request against its rate limit; returns the key's holder."""
         principal = self.authenticate(text)
         self.spend(principal)
         return principal
@@ -116,7 +116,7 @@ class KeyRing:
             raise EngineUnavailable(UNCHECKED)
 
     def is_live(self, principal: Principal) -> bool:
-        """Whether a key is still valid; for long-running calls."""
+        """Whether a key is still valid; used by long-running calls."""
         if principal is ENVIRONMENT:
             return self._environment is not None
         key = self._known.get(principal.id)
@@ -174,7 +174,7 @@ class KeyRing:
         raise NotFound("API key", id)
 
     async def _write(self, stored: StoredKey) -> None:
-        # A refresh that started earlier must not finish later and drop this key.
+        # A refresh that started before this change must not finish after it and drop the key.
         async with self._changing:
             await self._engine.register(KEY_KIND, stored.key.id, stored.body())
             self._known = self._known | {stored.key.id: stored}
@@ -186,7 +186,7 @@ class KeyRing:
         return False
 
     async def _stored(self) -> Sequence[StoredKey]:
-        """The stored keys, without unreadable ones."""
+        """The stored keys, except those that cannot be read."""
         entries = await self._engine.registered(KEY_KIND)
         found = [stored_key(entry.name, entry.body) for entry in entries]
         return [stored for stored in found if stored is not None]
@@ -205,7 +205,7 @@ class NoAuthentication(KeyRing):
         """Nothing to load."""
 
     def authenticate(self, text: str | None) -> Principal:  # noqa: ARG002 - the signature is the key ring's
-        """Every caller is accepted, with a key or without."""
+        """Accept every caller, with or without a key."""
         return ANYBODY
 
     def is_live(self, principal: Principal) -> bool:  # noqa: ARG002 - the signature is the key ring's
@@ -225,7 +225,7 @@ ENVIRONMENT: Final = Principal(ENVIRONMENT_ID, "EVERWORK_API_KEY", frozenset([Pe
 
 
 def require_environment_key(text: str) -> str:
-    """The checked EVERWORK_API_KEY: long enough for a secret, and valid in a header."""
+    """Check that EVERWORK_API_KEY is long enough to be a secret and is valid in a header."""
     if not API_KEY_CHARS_MIN <= len(text) <= API_KEY_CHARS_MAX:
         allowed = f"{API_KEY_CHARS_MIN} to {API_KEY_CHARS_MAX} characters, not {len(text):,}"
         raise BadConfiguration(f"EVERWORK_API_KEY (environment): must have {allowed}")
@@ -250,7 +250,7 @@ def _digest(text: str) -> bytes:
 
 
 def _id_in(text: str) -> str:
-    """The id in a key's text, which is not secret; empty if there is none."""
+    """The id contained in a key's text (the id is not secret); empty if there is none."""
     return text[3:].partition("_")[0] if text.startswith("ew_") else ""
 
 
@@ -259,9 +259,9 @@ Seconds = Callable[[], float]
 
 
 class RateLimiter:
-    """Token buckets of one second's worth of requests, at least one.
+    """Token buckets that hold one second's worth of requests, and at least one.
 
-    A bucket is stored as the time at which it will be full again; a full one needs no entry.
+    A bucket is stored as the time at which it will be full again; a full bucket needs no entry.
     """
 
     __slots__ = ("_clock", "_full_at", "_per_second")
@@ -279,7 +279,7 @@ class RateLimiter:
         now = self._clock()
         full_at = max(self._full_at.get(id, now), now)
         wait = full_at - now - (max(rate, 1.0) - 1.0) / rate
-        if wait > 1e-9:  # Sums of floats are not exact.
+        if wait > 1e-9:  # Floating-point sums are not exact.
             raise _refused(rate, wait)
         if id not in self._full_at and len(self._full_at) >= RATE_BUCKETS_MAX:
             self._evict(now)

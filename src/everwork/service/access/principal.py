@@ -83,4 +83,4 @@ class Principal:
 
 
 ANYBODY: Final = Principal("anybody", "anybody", frozenset([Permission.ALL]))
-"""Callers of a server without authentication, and programs that use the engine directly."""
+"""The principal of callers on a server without authentication, and of programs that use the engine directly."""

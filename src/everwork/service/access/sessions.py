@@ -21,7 +21,7 @@ LINK: Final = "login-link"
 TOKEN_BYTES: Final = 32
 TOKEN_CHARS_MAX: Final = 100
 OPERATOR: Final = Principal("login-link", "login link", frozenset([Permission.ALL]))
-"""A user who logged in with a link printed on the server's own terminal."""
+"""The principal of a user who logged in with a link printed on the server's own terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Sessions:
         await self._engine.unregister(SESSION, _name(session.token))
 
     async def new_link(self) -> str:
-        """The token of a short-lived link that logs in its first user as an operator."""
+        """Create a short-lived login link and return its token; the first user to follow it becomes an operator."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         await self._engine.register(LINK, _name(token), "{}", LOGIN_LINK_MS)
         return token
 
     async def follow(self, token: str) -> Session:
-        """Start a session with the token of a link, which works only once."""
+        """Start a session with the token of a login link; each link works only once."""
         if len(token) > TOKEN_CHARS_MAX or not await self._engine.unregister(LINK, _name(token)):
             raise Unauthenticated("this link was already used or has expired; create a new one with: everwork login")
         return await self.begin(OPERATOR.id)

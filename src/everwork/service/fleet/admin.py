@@ -28,12 +28,12 @@ from everwork.service.verb import ITSELF, UNBOUND, Caller, ForCaller, verb
 
 FIRES_DEFAULT: Final = 5
 LOOK: Final = (Permission.JOBS_READ, Permission.ADMIN)
-"""Either permission is enough."""
+"""The permissions to view the fleet; either one is enough."""
 ADMIN: Final = Permission.ADMIN
 
 
 class WorkerSwitch(NamedTuple):
-    """A worker that was enabled or disabled; `is_changed` is False if it already was."""
+    """A worker that was enabled or disabled; `is_changed` is False if it was already in that state."""
 
     entry: WorkerEntry
     is_on: bool
@@ -41,7 +41,7 @@ class WorkerSwitch(NamedTuple):
 
 
 class TriggerSwitch(NamedTuple):
-    """A trigger that was enabled or disabled; `is_changed` as above."""
+    """A trigger that was enabled or disabled; `is_changed` is False if it was already in that state."""
 
     entry: TriggerEntry
     is_on: bool
@@ -82,7 +82,7 @@ class FleetAdmin(ForCaller):
 
     @verb(*LOOK, tenants=UNBOUND)
     async def left_out(self) -> int:
-        """How many streams and pollers, at least, are not listed because their servers have too many."""
+        """At least how many streams and pollers are not listed because their servers have too many."""
         return await self._fleet.left_out()
 
     @verb(*LOOK, tenants=UNBOUND)
@@ -108,12 +108,12 @@ class FleetAdmin(ForCaller):
 
     @verb(*LOOK, tenants=UNBOUND)
     async def fires_of_many(self, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
-        """The latest jobs of several triggers, by name; triggers beyond the time limit are missing."""
+        """The latest jobs of several triggers, by name; triggers not reached within the time limit are missing."""
         return await self._fleet.fires_of_many(entries, limit)
 
     @verb(ADMIN, tenants=UNBOUND, audit="processes.restart", audited=ITSELF)
     async def restart_process(self, name: str) -> ProcessEntry:
-        """Request that a process is replaced; its running jobs are finished first."""
+        """Request that a process be replaced; its running jobs finish first."""
         entry = await self._fleet.process(checks.name("process", name))
         return await self._audited(
             "processes.restart", name, lambda: self._fleet.restart(name), {"manager": entry.manager}
@@ -131,7 +131,7 @@ class FleetAdmin(ForCaller):
 
     @verb(ADMIN, tenants=UNBOUND, audit="workers.forget", audited=ITSELF)
     async def forget_worker(self, worker: str) -> tuple[WorkerEntry, int]:
-        """Delete a worker that no process runs, with its triggers; returns how many pending jobs were cancelled."""
+        """Delete a worker that no process runs, and its triggers; returns how many pending jobs were cancelled."""
         entry = await self._fleet.forgettable(checks.text("worker", worker, TITLE_CHARS_MAX))
         forget = self._audited("workers.forget", entry.id, lambda: self._fleet.forget_worker(entry.id), _title(entry))
         return entry, await forget

@@ -25,7 +25,7 @@ LINGER_SECONDS: Final = FLEET_TTL_MS / 1000
 """How long a poller is listed after its last poll."""
 
 PollerKey = tuple[str, str]
-"""The id of an API key, and the name of a worker."""
+"""Identifies a poller: the id of an API key, and the name of a worker."""
 
 
 class LiveStream(Protocol):
@@ -37,15 +37,15 @@ class LiveStream(Protocol):
 
     @property
     def types(self) -> Iterable[str]:
-        """The types it polls for."""
+        """The job types that the stream receives."""
 
     @property
     def running(self) -> int:
-        """How many jobs are leased to it."""
+        """How many jobs are leased to the stream."""
 
     @property
     def ended_jobs(self) -> int:
-        """How many outcomes it has reported."""
+        """How many outcomes the stream has reported."""
 
 
 class _Poller:
@@ -67,12 +67,12 @@ class ClientWorkers:
         self._clock = clock
         self._name = f"{holder}-{secrets.token_hex(3)}"
         self._streams: dict[LiveStream, int] = {}
-        """The open streams, each with its start."""
+        """The open streams, each with its start time."""
         self._stream_keys: Counter[PollerKey] = Counter()
         self._pollers: dict[PollerKey, _Poller] = {}
         self._of_caller: Counter[str] = Counter()
         self._refused: dict[str, float] = {}
-        """Callers with more pollers than are listed, each with the time of its last poller that was left out."""
+        """Callers with unlisted pollers, each with the time at which one was last left out."""
         self._loop: BackgroundLoop | None = None
         self._is_changed = False
         self._is_written = False
@@ -88,12 +88,12 @@ class ClientWorkers:
         """Remove a stream from the list."""
         if self._streams.pop(stream, None) is not None:
             self._stream_keys[stream.poller_key] -= 1
-            self._stream_keys += Counter()  # Drop zero counts.
+            self._stream_keys += Counter()  # Remove entries whose count is zero.
             self.note_change()
 
     @contextmanager
     def polling(self, caller: str, demand: Demand) -> Iterator[None]:
-        """List a poller, inside this context and for a while after it; feeds of streams do not count as polls."""
+        """List a poller during this context and for a while afterward; a stream's own feed does not count as a poll."""
         poller = self._poller(caller, demand.worker)
         if poller is None:
             yield
@@ -136,7 +136,7 @@ class ClientWorkers:
         return poller
 
     def _make_room(self, caller: str) -> bool:
-        """Drop a poller of the caller that has the most, unless this caller has used up its share."""
+        """Drop a poller of the caller with the most pollers, unless the given caller has used up its own share."""
         share = CLIENTS_MAX // len({*self._of_caller, caller})
         if self._of_caller[caller] >= share:
             return False
@@ -216,7 +216,7 @@ class ClientWorkers:
 
 
 def type_name(type: str, group: str) -> str:
-    """A type as listed, with its group unless that is the default."""
+    """A type as it is listed: with its group, unless that is the default group."""
     return f"{type} (group {group})" if group else type
 
 

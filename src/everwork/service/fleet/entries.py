@@ -17,7 +17,7 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 PROBLEM_CHARS_MAX: Final = 2_000
-"""How much of a worker's startup error is stored: it is written to the registry with every heartbeat."""
+"""How much of a worker's startup error is stored; the error is written to the registry with every heartbeat."""
 
 MANAGED: Final = "manager"
 """A process of a manager."""
@@ -28,15 +28,15 @@ STREAM: Final = "stream"
 POLLER: Final = "poller"
 """A program that polls for jobs over REST or gRPC."""
 CLIENTS_MAX: Final = 200
-"""How many streams, and how many pollers, one server lists."""
+"""How many streams one server lists, and also how many pollers."""
 CLIENT_TYPES_MAX: Final = 20
-"""How many types are listed for each."""
+"""How many types are listed for each stream or poller."""
 CLIENTS_BYTES_MAX: Final = 128 * 1024
-"""The size of the whole list in the registry."""
+"""The maximum size of the whole list in the registry."""
 READ_MAX: Final = 4_096
 """How many parsed entries are cached: a page reads all of them several times, and parsing takes most of the time."""
 
-# Every field added after the first version needs a default: entries written by other versions are read, too.
+# Every field added after the first version needs a default, because entries written by other versions are also read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class WorkerEntry:
 
     @property
     def types(self) -> frozenset[str]:
-        """The job types it takes: its declared sources and its own source."""
+        """The job types that the worker takes: its declared sources and its own source."""
         return frozenset((*self.sources, own_source(self.id)))
 
 
@@ -61,7 +61,8 @@ class WorkerEntry:
 class TriggerEntry:
     """A trigger: when it fires (`schedule`, for display) and what (a job of `type` with `variables`, a JSON text).
 
-    `interval_ms`, or `cron` with `timezone`, are for programs; `is_foreign`: only its own program can compute them.
+    `interval_ms`, or `cron` with `timezone`, hold the schedule for programs. If `is_foreign`, only the program that
+    declared the trigger can compute its times.
     """
 
     worker_id: str
@@ -101,10 +102,10 @@ class ManagerEntry:
 class ProcessEntry:
     """A running worker process, stream or poller, by `kind`.
 
-    A manager's process has `workers`, by id; `broken` has those that could not start, with the reason; `is_replaced`:
-    another process takes its place. The others have `types`. It leases jobs as `worker`, or under its own name; `via`
-    is the server that a stream or poller is connected to. `quiet_ms`: how long it had sent no heartbeat when this was
-    written.
+    A manager's process has `workers`, by id, and `broken`, the workers that could not start, with the reasons;
+    `is_replaced` means that another process is taking its place. The other kinds have `types`. Jobs are leased under
+    the name `worker` or, if that is not set, under the entry's own name. `via` is the server that a stream or poller is
+    connected to. `quiet_ms` is the time since the last heartbeat when the entry was written.
     """
 
     name: str
@@ -134,14 +135,14 @@ class ProcessEntry:
 
 
 class ClientsEntry(NamedTuple):
-    """The streams and pollers of a server or an in-process client; `left_out`: how many more it has."""
+    """The streams and pollers of a server or an in-process client; `left_out` is how many more it has."""
 
     workers: tuple[ProcessEntry, ...]
     left_out: int
 
 
 class ProcessView(NamedTuple):
-    """A process: `beat_ms` is its last heartbeat, `is_restarting` that it is being replaced."""
+    """A process: `beat_ms` is its last heartbeat; `is_restarting` is True while it is being replaced."""
 
     entry: ProcessEntry
     beat_ms: int
@@ -149,7 +150,7 @@ class ProcessView(NamedTuple):
 
 
 class WorkerView(NamedTuple):
-    """A worker: `processes` run it; `broken` are those that could not start it, with the reason."""
+    """A worker, with the `processes` that run it, and `broken`: those that could not start it, with the reason."""
 
     entry: WorkerEntry
     is_on: bool
@@ -163,10 +164,10 @@ class WorkerView(NamedTuple):
 
 
 class TriggerView(NamedTuple):
-    """A trigger: since when it is known, and its last scheduled time that has passed; None: none yet.
+    """A trigger: since when it has been known, and its last scheduled time that has passed, None if there is none yet.
 
-    `next_ms` is the next scheduled time; None if there is none or it is unknown, as `next_unknown` explains. If it is
-    not served, no running manager or application would fire it.
+    `next_ms` is the next scheduled time; None if there is none or it is unknown, as `next_unknown` explains. If the
+    trigger is not served, no running manager or application would fire it.
     """
 
     entry: TriggerEntry
@@ -200,12 +201,12 @@ def own_source(worker_id: str) -> str:
 
 
 def entry_body(entry: Entry) -> str:
-    """The body in the registry; texts may contain any characters."""
+    """The registry body of an entry; its strings may contain any characters."""
     return orjson.dumps({name: _storable(value) for name, value in asdict(entry).items()}).decode()
 
 
 def clients_body(workers: Sequence[ProcessEntry], left_out: int) -> str:
-    """The body of a list of streams and pollers: as many as fit, starting with short names and few types."""
+    """The registry body of a list of streams and pollers: as many as fit, the shortest entries first."""
     bodies: list[bytes] = []
     size = 0
     for body in sorted(map(_brief, workers), key=len):
@@ -236,7 +237,7 @@ def read_clients(entry: Registered) -> ClientsEntry:
 
 
 def _storable(value: Any) -> Any:
-    """File names and users' errors can contain characters that JSON does not allow."""
+    """Make a value storable: file names and users' errors can contain characters that JSON does not allow."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -245,7 +246,7 @@ def _storable(value: Any) -> Any:
 
 
 def read_entries(kind: type[E], entries: list[Registered]) -> list[E]:
-    """The parsed entries; unreadable ones are left out."""
+    """Parse entries, leaving out unreadable ones."""
     found = [_read(kind.__name__, entry.name, entry.body) for entry in entries]
     return [one for one in found if isinstance(one, kind)]
 
@@ -261,7 +262,7 @@ def trigger_names(entry: Registered) -> tuple[str, ...]:
 
 @lru_cache(maxsize=READ_MAX)
 def _read(kind: str, name: str, body: str) -> Entry | None:
-    """An entry; None, logged once, if it cannot be read. Fields of other versions are ignored."""
+    """Parse an entry; None if it cannot be read, which is logged once. Fields of other versions are ignored."""
     try:
         stored = _object(orjson.loads(body))
         known = {one.name: one.type for one in fields(_KINDS[kind])}
@@ -321,4 +322,4 @@ _READERS: Final[Mapping[Any, Callable[[str, object], Any]]] = {
     "tuple[str, ...]": _texts,
     "Mapping[str, str]": _text_by_name,
 }
-"""How a field is read, by its annotation."""
+"""The function that reads a field, by the field's annotation."""

@@ -1,4 +1,4 @@
-"""The fleet of a store: its workers and triggers, running processes, and what is disabled."""
+"""The fleet of a store: its workers, triggers and running processes, and which of them are disabled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TRIGGER_OFF: Final = "trigger-off"
 OWNER: Final = "owner"
 TRIGGER_MARK: Final = "trigger-mark"
 _KINDS_OF_A_WORKER: Final = (OWNER, TRIGGER_MARK, TRIGGER_OFF, TRIGGER, WORKER_OFF, WORKER)
-"""Everything stored about a worker. Its own entry is last: while it exists, an interrupted call can be repeated."""
+"""Everything stored about a worker. Its own entry is deleted last, so that an interrupted call can be repeated."""
 
 log = get_logger("everwork")
 
@@ -60,10 +60,10 @@ class Fleet(LiveFleet):
     ) -> None:
         """Register these workers, job functions (by type) and all their triggers; only changes are written.
 
-        Triggers that they no longer have are unregistered; their marks stay, in case a version is rolled back.
+        Triggers that no longer exist are unregistered; their marks are kept in case the program is rolled back.
         """
         stored = {entry[:2]: entry.body for kind in (WORKER, TRIGGER) for entry in await self._entries(kind)}
-        # Before the entries are written: if this is interrupted, the next call repeats it.
+        # Done before the entries are written, so that the next call repeats it after an interruption.
         await self._restart_changed(triggers)
         bodies: dict[tuple[str, str], str] = {(WORKER, one.id): entry_body(one) for one in workers}
         bodies |= {(TRIGGER, one.name): entry_body(one) for one in triggers}
@@ -92,7 +92,7 @@ class Fleet(LiveFleet):
         return sorted(views, key=lambda view: (view.entry.title, view.entry.id))
 
     async def triggers(self) -> list[TriggerView]:
-        """Every trigger that was declared, by worker and id. Read only: no marks are created."""
+        """Every trigger that was declared, by worker and id. This only reads: no marks are created."""
         from everwork.service.triggers.outlook import trigger_view  # noqa: PLC0415 - schedules are costly to import
 
         triggers, off, entries, served, clock = await asyncio.gather(
@@ -168,7 +168,7 @@ class Fleet(LiveFleet):
             return await self._switch_off(TRIGGER_OFF, name)
         if name not in await self._names(TRIGGER_OFF):
             return False
-        # While it is still disabled: a manager must not catch up with the scheduled times it missed.
+        # Done while the trigger is still disabled, so that no manager catches up on the scheduled times it missed.
         now_ms = (await self._engine.trigger_marks([name])).now_ms
         await self._engine.fire([Fire(name, now_ms, None)])
         return await self._engine.unregister(TRIGGER_OFF, name)
@@ -181,7 +181,7 @@ class Fleet(LiveFleet):
         return created.key
 
     async def restart(self, name: str) -> ProcessEntry:
-        """Request that a process is replaced; its running jobs are finished first."""
+        """Request that a process be replaced; its running jobs finish first."""
         process = await self.process(name)
         if process.kind != MANAGED:
             problem = f"{shown(name)} is not started by a manager; restart its program on its own host"
@@ -223,13 +223,13 @@ class Fleet(LiveFleet):
         found = {one.worker_id: WorkerEntry(id=one.worker_id, title=one.title) for one in functions}
         return _resolve(reference, "worker", found | {one.id: one for one in workers})
 
-    # Inside -------------------------------------------------------------------------------------
+    # Internals -------------------------------------------------------------------------------------
 
     async def _restart_changed(self, triggers: Sequence[TriggerEntry]) -> None:
-        """Start a changed or restored schedule now, so that it has missed no scheduled times.
+        """Let changed or restored schedules start now, so that no earlier scheduled times count as missed.
 
-        Done once, by the caller that changes the entry, so that managers of two versions do not conflict. Times that
-        are just due are left to the running trigger loops.
+        This is done once, by the caller that changes the entry, so that managers of two versions do not conflict.
+        Times that have only just come due are left to the running trigger loops.
         """
         known = {one.name: one.schedule for one in await self._triggers()}
         changed = {one.name for one in triggers if known.get(one.name) != one.schedule}
@@ -240,7 +240,7 @@ class Fleet(LiveFleet):
             await self._engine.fire([Fire(name, now_ms - GRACE_MS, None) for name in names])
 
     async def _require_idle(self, worker: WorkerEntry) -> None:
-        """Managers count, too: one whose processes are restarting would continue with a deleted worker."""
+        """Refuse a worker in use, even by a manager without processes: it may be restarting them with this worker."""
         running = [one.name for one in await self.processes() if worker.id in one.workers]
         if running:
             raise InvalidInput("worker", f"{worker.title!r} runs in process {', '.join(running[:3])}; stop it first")
@@ -284,7 +284,7 @@ def types_taken(processes: Iterable[ProcessEntry], workers: Iterable[WorkerView]
 
 
 def function_id(type: str) -> str:
-    """The worker id of a job function's triggers: no worker class has one like it."""
+    """The worker id under which a job function's triggers are stored; it never equals the id of a worker class."""
     return f"function-{sha256(type.encode()).hexdigest()[:16]}"
 
 
@@ -300,7 +300,7 @@ def _resolve(reference: str, what: str, entries: dict[str, E]) -> E:
 
 
 def _worker_of(name: str) -> str:
-    """The worker id in the name of an entry: of a worker, or of a trigger."""
+    """The worker id contained in the name of a worker's or a trigger's entry."""
     return name.partition("/")[0]
 
 

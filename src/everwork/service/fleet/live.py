@@ -28,7 +28,7 @@ from everwork.service.fleet.entries import (
 FLEET_TTL_MS: Final = 20_000
 """How long a manager and its processes count as running after their last heartbeat."""
 BEAT_SECONDS: Final = 5.0
-"""How often each writes a heartbeat."""
+"""How often each of them writes a heartbeat."""
 
 MANAGER: Final = "manager"
 PROCESS: Final = "process"
@@ -65,11 +65,11 @@ class LiveFleet:
             await self._engine.unregister(PROCESS, name)
 
     async def beat_clients(self, name: str, workers: Sequence[ProcessEntry], left_out: int) -> None:
-        """Register the streams and pollers of a server, in one write; `left_out`: how many more it has."""
+        """Register the streams and pollers of a server, in one write; `left_out` is how many more it has."""
         await self._engine.register(CLIENTS, name, clients_body(workers, left_out), FLEET_TTL_MS)
 
     async def end_clients(self, name: str) -> None:
-        """Unregister them."""
+        """Unregister the streams and pollers of a server."""
         await self._engine.unregister(CLIENTS, name)
 
     async def register_firing(self, name: str, triggers: Sequence[str]) -> None:
@@ -146,7 +146,7 @@ def _view(entry: Registered, process: ProcessEntry) -> ProcessView:
 async def heartbeat(
     loop_name: str, beat: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[BackgroundLoop]:
-    """Keep a registry entry alive in this context; then delete it, or let it expire if the store is unavailable."""
+    """Keep a registry entry alive during this context, then delete it; if the store is unavailable, it expires."""
 
     async def tick() -> bool:
         await beat()
@@ -163,7 +163,7 @@ async def heartbeat(
 
 
 def memory_bytes(pid: int | None = None) -> int | None:
-    """The memory in use by a process, by default this one; None if it cannot be read."""
+    """The memory that a process uses, by default this process; None if it cannot be read."""
     try:
         return int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

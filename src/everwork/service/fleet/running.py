@@ -18,8 +18,8 @@ RUNNING_JOBS_MAX: Final = 500
 class RunningJob(NamedTuple):
     """A leased job.
 
-    `process` is the registered process, stream or poller that leases under the worker's name, and `kind` its kind; None
-    if it has just died, is a poller that has not polled for a while, or shares the name with others.
+    `process` is the registered process, stream or poller that leases under the worker's name, and `kind` is its kind.
+    Both are None if it has just died, is a poller that has not polled for a while, or shares the name with others.
     """
 
     key: int
@@ -34,7 +34,7 @@ class RunningJob(NamedTuple):
 
 
 class RunningJobs(NamedTuple):
-    """Leased jobs, longest running first; `is_cut`: there are more, with lower keys."""
+    """Leased jobs, longest running first; `is_cut` means that there are more, with lower keys."""
 
     jobs: list[RunningJob]
     is_cut: bool
@@ -57,7 +57,7 @@ def by_lease_name(processes: Iterable[ProcessEntry]) -> dict[str, ProcessEntry]:
 
 
 async def running_jobs(engine: Engine, processes: Mapping[str, ProcessEntry], limit: int) -> RunningJobs:
-    """The newest leased jobs, up to `limit`; `processes` are the running ones, by the names under which they lease."""
+    """The newest leased jobs, up to `limit`; `processes` maps lease names to the running processes."""
     page = await engine.find(JobFilter(states=frozenset([State.PROCESSING])), limit)
     jobs = [_running(job, processes.get(job.worker or "")) for job in page.jobs]
     return RunningJobs(sorted(jobs, key=lambda job: (job.activated_at_ms, job.key)), page.next is not None)

@@ -17,7 +17,7 @@ from everwork.core.queries import Measure, Stats
 
 MINUTE_MS: Final = 60_000
 MINUTE_TYPES_MAX: Final = 200
-"""The maximum number of types in a minute: those with the most work."""
+"""The maximum number of types stored per minute; those with the most work are kept."""
 OTHER_TYPES: Final = "(other)"
 
 Counts = Mapping[str, Mapping[str, int]]
@@ -46,7 +46,7 @@ def work_of(counts: Mapping[str, int]) -> Work:
 
 @dataclass(frozen=True)
 class Minute:
-    """One minute since the epoch. The types with the least work can be summed up as OTHER_TYPES."""
+    """One minute, numbered since the epoch. The types with the least work may be combined as OTHER_TYPES."""
 
     minute: int
     counts: Counts
@@ -69,14 +69,14 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Finished attempts of a period in seconds, of one type or of all."""
+    """Finished attempts in a period of some seconds, of one type or of all types."""
 
     seconds: float
     work: Work
     measured: Measured
 
     def execution_ms(self, share: float) -> float | None:
-        """A percentile of run times: a share of 0.95 is the 95th percentile."""
+        """A percentile of run times; a share of 0.95 is the 95th percentile."""
         return percentile_ms(self.measured.execution, share, self.work.execution_ms)
 
     def wait_ms(self, share: float) -> float | None:
@@ -90,7 +90,7 @@ class Span:
 
 
 def span_of(minutes: Iterable[Minute], seconds: float, type: str | None = None) -> Span:
-    """Finished attempts of these minutes, of one type or of all."""
+    """Finished attempts in these minutes, of one type or of all types."""
     counts: Counter[str] = Counter()
     for minute in minutes:
         for some in minute.counts.values() if type is None else [minute.counts.get(type, {})]:
@@ -99,7 +99,7 @@ def span_of(minutes: Iterable[Minute], seconds: float, type: str | None = None) 
 
 
 def bounded_minute(number: int, grown: Counts) -> Minute:
-    """A minute of counts, with at most MINUTE_TYPES_MAX types."""
+    """A minute with these counts, limited to MINUTE_TYPES_MAX types."""
     kept = dict(grown)
     if len(grown) > MINUTE_TYPES_MAX:
         by_load = sorted(grown, key=lambda name: (-work_of(grown[name]).ended, name))
@@ -112,7 +112,7 @@ def bounded_minute(number: int, grown: Counts) -> Minute:
 
 
 class Growth:
-    """Turns the engines' hourly counts into what was added since the previous sample."""
+    """Turns the engines' hourly counts into the increase since the previous sample."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, str, str], int] = {}
@@ -120,16 +120,16 @@ class Growth:
         self._until_hour = 0
 
     def hours(self, at_ms: int | None) -> int:
-        """How many hours must be read at a given time; None if the time is not known yet."""
+        """How many hours must be read at a given time; pass None if the time is not known yet."""
         if self._from_hour is None or at_ms is None:
             return 2
-        # A step started before the hour's end can commit after it, so the last hour is read for one more minute. What
-        # a user's own transaction commits even later is counted in its hour, but in no minute.
+        # A step started before the end of the hour can commit after it, so the previous hour is read for one more
+        # minute. Counts that a user's own transaction commits even later appear in their hour, but in no minute.
         first = min(self._until_hour, (at_ms - MINUTE_MS) // HOUR_MS)
         return min(max(at_ms // HOUR_MS - first + 1, 1), HOURS_MAX)
 
     def step(self, stats: Stats, measures: Iterable[Measure], hours: int) -> dict[str, Counter[str]]:
-        """What was added, by type; nothing the first time. Measures may be a little newer."""
+        """The increase since the previous call, by type; empty on the first call. Measures may be slightly newer."""
         hour = stats.generated_at_ms // HOUR_MS
         is_first, first = self._from_hour is None, hour - hours + 1
         known = first if self._from_hour is None else self._from_hour
@@ -142,7 +142,7 @@ class Growth:
             known = self._until_hour = first
         self._until_hour = max(self._until_hour, hour)
         self._from_hour = max(known, self._until_hour - 1)
-        # Counts can shrink or disappear when a lease expiry is undone. Later counts there are new again.
+        # Counts can shrink or disappear when a lease expiry is undone. If they grow again, the growth is new.
         unread = {key: jobs for key, jobs in self._before.items() if self._from_hour <= key[0] < first}
         self._before = unread | {key: jobs for key, jobs in now.items() if key[0] >= self._from_hour}
         return grown
@@ -153,7 +153,7 @@ HOURS_MAX: Final = 24
 
 
 def _flat(stats: Stats, measures: Iterable[Measure]) -> dict[tuple[int, str, str], int]:
-    """Every count by hour, type and name; those of workers are added up."""
+    """Every count by hour, type and name, summed over all workers."""
     work: dict[tuple[int, str], tuple[int, ...]] = {}
     for hour, type, _, *values in stats.hours:
         before = work.get((hour, type))

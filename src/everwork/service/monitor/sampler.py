@@ -29,9 +29,9 @@ from everwork.service.monitor.minutes import (
 
 READ_SECONDS: Final = 2.0
 SLOW_SECONDS: Final = 0.02
-"""A sample that takes longer than this, because of very many types, is reused for a while."""
+"""If sampling takes longer than this, because there are very many types, the sample is reused for a while."""
 READ_SHARE: Final = 0.02
-"""The share of time that slow samples may take."""
+"""The fraction of time that may be spent on slow samples."""
 RECENT_SECONDS_MAX: Final = 10.0
 MINUTES_KEPT: Final = 180
 MINUTE_KIND: Final = "minute"
@@ -79,7 +79,7 @@ class MetricsSampler:
 
     async def open(self) -> None:
         """Load the stored minutes, take the first sample, and start the loop."""
-        with suppress(EngineError):  # The loop retries, and logs it.
+        with suppress(EngineError):  # The loop logs the error and retries.
             await self._load()
             await self.fresh()
         self._loop.start()
@@ -113,7 +113,7 @@ class MetricsSampler:
         return span_of(chosen, max(seen_ms, 0) / 1000, type)
 
     async def fresh(self) -> Sample:
-        """Read now. Callers share a sample that has not started yet, so none gets a sample from before its call."""
+        """Take a new sample. Callers share only a sample that has not started yet, so none gets an outdated one."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._read_in_turn(), name="everwork-pulse-reading")
             self._next.add_done_callback(_consume_error)
@@ -163,7 +163,7 @@ class MetricsSampler:
             return self.latest
 
     async def _stats(self) -> tuple[Stats, int]:
-        """The hours that may have changed: nearly always only the current one."""
+        """Read the hours that may have changed, which is nearly always only the current one."""
         hours = self._growth.hours(None if self.latest is None else self.latest.at_ms)
         stats = await self._engine.stats(hours)
         if (needed := self._growth.hours(stats.generated_at_ms)) > hours:
@@ -181,7 +181,7 @@ class MetricsSampler:
             self._running = defaultdict(Counter)
 
     def _begin(self, at_ms: int, running: Sequence[Minute]) -> None:
-        """Continue a stored minute, or one that the clock was set back to; later ones are dropped."""
+        """Continue a stored minute, or one that the clock was set back to; later minutes are dropped."""
         number = at_ms // MINUTE_MS
         same = [minute for minute in self._past if minute.minute == number]
         self._began_ms = None if same else at_ms
@@ -226,9 +226,9 @@ class MetricsSampler:
         return True
 
     async def _adopt(self) -> None:
-        """Another server writes: its minutes replace ours, which may be partial.
+        """Adopt the minutes of the server whose turn it is to write; ours may be partial.
 
-        Minutes that it skipped, because it hung or was down, are written here.
+        Minutes that it skipped because it hung or was down are written here.
         """
         missing = self._past[-1].minute - self._unsaved[0].minute + 2
         entries = await self._engine.last_registered(MINUTE_KIND, min(missing, MINUTES_KEPT))
@@ -244,6 +244,6 @@ class MetricsSampler:
 
 
 def _consume_error(task: asyncio.Task[Sample]) -> None:
-    """The callers may be gone, and asyncio would warn about an exception that was never retrieved."""
+    """Retrieve the exception: if no caller is left to do so, asyncio would log a warning."""
     if not task.cancelled():
         task.exception()

@@ -16,7 +16,7 @@ _WEEK: Final = timedelta(weeks=1)
 
 
 def matches(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
-    """The times after a given one at which an expression matches in a zone, in order."""
+    """The times after `after_ms` at which an expression matches in a time zone, in order."""
     walk = CronSim(expression, at(after_ms).astimezone(UTC if str(zone) == "UTC" else zone))
     return _in_real_time(expression, zone, after_ms) if walk.fixup_tz is None else _as_debian_does(walk, after_ms)
 
@@ -30,19 +30,19 @@ def in_words(expression: str) -> str | None:
 
 
 def _as_debian_does(walk: CronSim, after_ms: int) -> Iterator[int]:
-    """Fixed times match once per day, even if the clocks change."""
+    """Yield matches as Debian's cron does: fixed times match once per day, even if the clocks change."""
     last_ms = after_ms
     for found in walk:
-        # Started inside a repeated hour, CronSim yields the first occurrence again.
+        # If CronSim starts inside a repeated hour, it yields the first occurrence again.
         if (point_ms := ms_of(found)) > last_ms:
             last_ms = point_ms
             yield point_ms
 
 
 def _in_real_time(expression: str, zone: tzinfo, after_ms: int) -> Iterator[int]:
-    """Matches whenever the local clock does. Between two changes, a zone has a fixed offset.
+    """Yield a match whenever the local clock matches. Between two clock changes, a zone has a fixed offset.
 
-    CronSim itself skips times after a change that is not a whole hour.
+    CronSim alone would skip times after a change that is not a whole hour.
     """
     after = begin = at(after_ms)
     while True:

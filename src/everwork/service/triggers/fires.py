@@ -15,9 +15,9 @@ from everwork.engines.contract import Engine
 from everwork.service.fleet.entries import TriggerEntry
 
 FIRES_MAX: Final = 100
-"""A trigger's jobs are searched for among this many jobs of its type."""
+"""How many of the latest jobs of a type are searched for a trigger's jobs."""
 SEARCH_SECONDS_MAX: Final = 0.1
-"""Time limit for the jobs of many triggers: a store without an index by type reads very many for each."""
+"""Time limit for finding the jobs of many triggers: without an index by type, a store reads very many jobs for each."""
 
 
 class TriggerFire(NamedTuple):
@@ -35,7 +35,7 @@ def fire_key(worker_id: str, trigger_id: str, occasion: int | str) -> str:
 
 
 def by_hand() -> str:
-    """A unique occasion other than a scheduled time."""
+    """A unique occasion for a job that is fired manually rather than at a scheduled time."""
     return f"by-hand-{token_hex(8)}"
 
 
@@ -45,7 +45,7 @@ async def last_fires(engine: Engine, entry: TriggerEntry, limit: int) -> list[Tr
 
 
 async def fires_of_many(engine: Engine, entries: Sequence[TriggerEntry], limit: int) -> dict[str, list[TriggerFire]]:
-    """The latest jobs of several triggers, by name; those beyond the time limit are missing."""
+    """The latest jobs of several triggers, by name; triggers not reached within the time limit are missing."""
     found: dict[str, list[TriggerFire]] = {}
     until = time.monotonic() + SEARCH_SECONDS_MAX
     for type in dict.fromkeys(entry.type for entry in entries):

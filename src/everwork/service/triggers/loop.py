@@ -1,4 +1,4 @@
-"""Triggers: scheduled jobs. Every program with a trigger tries to fire it; the store accepts each time once."""
+"""Fires triggers. Every program with a trigger tries to fire it; the store accepts each scheduled time only once."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ log = get_logger("everwork")
 CHECK_MS: Final = 5_000
 """How often all triggers are checked, even if none is due: clocks can be adjusted and marks can move."""
 PENDING_MS: Final = 1_000
-"""How often a trigger is checked while its schedule has not answered yet."""
+"""How often a trigger is checked while its schedule is still computing."""
 LONG_MS: Final = 3_600_000
-"""The scheduled times of a longer absence are computed in a thread: there can be many."""
+"""After an absence longer than this, the missed times are computed in a thread, because there can be many."""
 CALL_WAIT_SECONDS: Final = 1.0
-"""How long all triggers wait for users' schedules to answer; later answers are processed later."""
+"""How long the loop waits for users' schedules to answer; answers that arrive later are processed later."""
 BROKEN_MS_MIN: Final = 1_000
 BROKEN_MS_MAX: Final = 60_000
 
 Off = Callable[[], Awaitable[frozenset[str]]]
-"""Which triggers are disabled, by name."""
+"""Returns the names of the disabled triggers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
     """A trigger in the loop: when it fires, and the job that each scheduled time creates.
 
-    `cache_ms`: how long the status "on" is cached (None: it is not); `check_every_ms`: how often a disabled one
-    is checked.
+    `cache_ms` is how long the status "on" is cached, or None if it is not cached; `check_every_ms` is how often a
+    disabled trigger is checked.
     """
 
     worker_id: str
@@ -120,14 +120,14 @@ class TriggerLoop(BackgroundLoop):
         answer = await self._engine.trigger_marks(self._expected)
         if answer.now_ms < self._now_ms:
             for one in self._states.values():
-                one.reset()  # The clock was set back: plans based on it are invalid.
+                one.reset()  # The clock was set back, so plans based on it are invalid.
         self._now_ms = answer.now_ms
         for name, mark in zip(self._expected, answer.marks, strict=True):
             self._states[name].adopt(mark)
         return answer.now_ms
 
     async def _await_calls(self, due: Sequence[_TriggerState], now_ms: int) -> None:
-        """Wait a little for users' schedules that were just called."""
+        """Wait briefly for users' schedules that were just called."""
         pending = [call.answer for one in due if (call := one.call) is not None and not call.is_awaited]
         if pending:
             await asyncio.wait(pending, timeout=CALL_WAIT_SECONDS)
@@ -159,7 +159,7 @@ class TriggerLoop(BackgroundLoop):
         return seconds == 0
 
     async def _sleep(self, seconds: float) -> None:
-        """Until the next scheduled time, not earlier and hardly later; after an error, as in any loop."""
+        """Sleep until just after the next scheduled time; after an error, as long as any background loop does."""
         if self._seconds_left is None:
             await super()._sleep(seconds)
             return
@@ -173,14 +173,14 @@ class _TriggerState:
     def __init__(self, scheduled: Scheduled, wake: Callable[[], None]) -> None:
         self.check_ms = 0
         self.call: ScheduleCall | None = None
-        """The running call of its schedule, in its own thread."""
+        """The running call of the trigger's schedule, in its own thread."""
         self._wake = wake
         self._next_ms: int | None = None
         self._scheduled = scheduled
         self._mark = TriggerMark(0, 0)
         self._points: deque[int] = deque()
         self._pass_ms: int | None = None
-        """Scheduled times up to here pass without a job."""
+        """Scheduled times up to this one are skipped without creating a job."""
         self._is_off = False
         self._status_ms: int | None = None
         self._off_at_ms: int | None = None
@@ -196,7 +196,7 @@ class _TriggerState:
         )
 
     def adopt(self, mark: TriggerMark) -> None:
-        """Take over the store's mark: scheduled times that have passed are not fired here."""
+        """Adopt the store's mark, and drop scheduled times up to it: they are not fired again."""
         self._mark = mark
         if self._pass_ms is not None and self._pass_ms <= mark.last_ms:
             self._pass_ms = None
@@ -204,11 +204,11 @@ class _TriggerState:
             self._points.popleft()
 
     def reset(self) -> None:
-        """Forget what was planned by the clock."""
+        """Discard plans that depend on the clock."""
         self.check_ms = self._broken_until_ms = 0
 
     async def find_points(self, now_ms: int) -> None:
-        """Compute the due times, or start a call for it."""
+        """Compute the due times, or start a call that computes them."""
         self._drop_old(now_ms)
         if self._is_off or self._points or self.call or now_ms < self._broken_until_ms:
             return
@@ -225,7 +225,7 @@ class _TriggerState:
         self._adopt_outlook(found)
 
     def collect(self, now_ms: int) -> None:
-        """Process the answer of a call, if it has arrived."""
+        """Process the answer to a call, if it has arrived."""
         call = self.call
         if call is None:
             return
@@ -258,13 +258,13 @@ class _TriggerState:
         )
 
     def _answered(self) -> None:
-        """An answer has arrived: check the trigger now, unless the loop is waiting for it."""
+        """Handle the arrival of an answer: check the trigger now, unless the loop is already waiting for the answer."""
         if self.call is not None and self.call.is_awaited:
             self.check_ms = 0
             self._wake()
 
     def _drop_old(self, now_ms: int) -> None:
-        """Without catch-up, scheduled times that could not be fired in time are skipped."""
+        """Without catch-up, skip scheduled times that could not be fired in time."""
         while not self._scheduled.plan.is_catchup and self._points and self._points[0] < now_ms - GRACE_MS:
             self._points.popleft()
 
@@ -274,9 +274,9 @@ class _TriggerState:
             self.call.is_stale = True
 
     def _switched_on(self, now_ms: int) -> None:
-        """Enabled again: scheduled times missed while it was disabled are not caught up.
+        """After the trigger was enabled again, skip the scheduled times missed while it was disabled.
 
-        If the mark has moved, another process has done this, and may have fired since.
+        If the mark has moved, another process has already done this, and may have fired the trigger since.
         """
         if self._off_at_ms is not None and self._off_at_ms == self._mark.last_ms:
             self._pass_ms = max(self._off_at_ms, now_ms - GRACE_MS)
@@ -289,7 +289,7 @@ class _TriggerState:
         return outlook(self._scheduled.plan, *instants)
 
     def needs_status(self, now_ms: int) -> bool:
-        """Whether its status must be read before it fires."""
+        """Whether the trigger's status must be read before it fires."""
         if not self._is_off and not self._points:
             return False
         if self._status_ms is None or now_ms < self._status_ms:
@@ -308,12 +308,12 @@ class _TriggerState:
             self._forget_points()
 
     def next_fires(self, most: int) -> list[Fire]:
-        """What to fire now, the oldest scheduled time first."""
+        """The scheduled times to fire now, oldest first."""
         fires = [] if self._pass_ms is None else [Fire(self._scheduled.name, self._pass_ms, None)]
         return fires + [self._scheduled.fire(point_ms) for point_ms in islice(self._points, most)]
 
     def plan_check(self, now_ms: int) -> None:
-        """Decide when to check it again."""
+        """Decide when to check the trigger again."""
         if self._is_off:
             self.check_ms = (self._status_ms or 0) + self._scheduled.check_every_ms
         elif self.call is not None and self.call.answer.done():
@@ -321,7 +321,7 @@ class _TriggerState:
         elif now_ms < self._broken_until_ms:
             self.check_ms = self._broken_until_ms
         elif self.call is not None:
-            # Not for the answer, see `_answered`, but because the call may take too long.
+            # To notice a call that takes too long; its answer is handled by `_answered`.
             self.check_ms = now_ms + PENDING_MS
         elif self._points or self._off_at_ms is not None:
             self.check_ms = now_ms
@@ -329,7 +329,7 @@ class _TriggerState:
             self.check_ms = now_ms + CHECK_MS if self._next_ms is None else self._next_ms
 
     def _fail(self, now_ms: int, error: Exception) -> None:
-        """The trigger is broken: retry with exponential backoff."""
+        """Mark the trigger as broken, and retry with exponential backoff."""
         self._failure.report(error)
         self._points.clear()
         self.check_ms = self._broken_until_ms = now_ms + self._broken_ms

@@ -15,7 +15,7 @@ from everwork.service.triggers.cron import matches
 
 
 class NextFire(NamedTuple):
-    """The next scheduled time or, if there is none, the reason."""
+    """The next scheduled time or, if there is none, the reason why."""
 
     point_ms: int | None
     why: str | None
@@ -32,7 +32,7 @@ UNKNOWN: Final = NextFire(None, "its program did not register its schedule")
 def trigger_view(
     entry: TriggerEntry, mark: TriggerMark | None, now_ms: int, *, is_on: bool, served: frozenset[str]
 ) -> TriggerView:
-    """The view of a trigger; `served` are the ids of workers and names of triggers that are being served."""
+    """The view of a trigger; `served` holds the ids of workers and names of triggers that are being served."""
     return TriggerView(
         entry,
         is_on,
@@ -67,7 +67,7 @@ def _next(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
     try:
         point_ms = next_point(plan_of(entry), mark.began_ms, mark.last_ms, now_ms)
     except (ValueError, KeyError, OSError, ArithmeticError, CronSimError) as error:
-        # A time zone that this machine does not have, or an invalid entry.
+        # The time zone is missing on this machine, or the entry is invalid.
         return NextFire(None, f"its schedule cannot be read here: {shown(str(error))}")
     if point_ms is None:
         return NEVER if entry.lifetime_ms is None else OVER
@@ -75,7 +75,7 @@ def _next(entry: TriggerEntry, mark: TriggerMark, now_ms: int) -> NextFire:
 
 
 def plan_of(entry: TriggerEntry) -> Plan:
-    """When a trigger fires, by its entry; raises if the schedule cannot be read here."""
+    """The plan in a trigger's entry; raises if its schedule cannot be read on this machine."""
     if entry.interval_ms is not None:
         return Plan(Every(entry.interval_ms), entry.is_catchup, entry.lifetime_ms)
     zone = ZoneInfo(entry.timezone or "UTC")
