@@ -15,7 +15,7 @@ from everwork.exceptions import EngineError, EngineUnavailable
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Promise = asyncio.Future[list[Result]] | Future[list[Result]]
-"""What a caller waits for: in an event loop, or in a thread without one."""
+"""The future that a caller waits for, in an event loop or in a thread without one."""
 Entry = tuple[Sequence[Item], Promise[Result]]
 Answer = tuple[Promise[Result], list[Result] | Exception]
 

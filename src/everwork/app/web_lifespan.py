@@ -18,7 +18,7 @@ RESTART_SECONDS: Final = 1.0
 RESTART_SECONDS_MAX: Final = 60.0
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""What Starlette and FastAPI accept as `lifespan`; it yields the request state, a mapping or None."""
+"""The type that Starlette and FastAPI accept as `lifespan`; it yields the request state, a mapping or None."""
 
 
 def make_lifespan(

@@ -41,7 +41,7 @@ class LateOutcomes:
         self.in_step: Sequence[Outcome] = ()
         """The outcomes that the engine is settling."""
         self._unanswered: tuple[Sequence[Outcome], float] = ((), 0.0)
-        """The outcomes that it was settling at the last check, and since when."""
+        """The outcomes that the engine was settling at the last check, and since when."""
         self._watched_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._keeping: set[asyncio.Task[bool]] = set()
@@ -80,7 +80,7 @@ class LateOutcomes:
         return [one for one in lost if self._leased.get((one.key, one.attempt)) in self.doubtful]
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle outcomes and renew expired leases; after that, they are known to be valid or lost."""
+        """Settle outcomes and renew expired leases; after that, each lease is known to be valid or lost."""
         judged = await self._store.settle_late(outcomes)
         self.doubtful.difference_update([self._leased.get((one.key, one.attempt)) for one in outcomes])
         return judged

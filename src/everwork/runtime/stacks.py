@@ -20,14 +20,14 @@ from everwork.core.limits import TRACEBACK_CHARS_MAX
 from everwork.core.texts import error_text, traceback_text
 
 FRAMES_MAX: Final = 30
-"""The innermost frames show where it is stuck; an endless recursion must not fill the text."""
+"""The innermost frames show where a handler is stuck; an endless recursion must not fill the text."""
 FRAMES_MIN: Final = 3
 CHAIN_MAX: Final = 8
-"""How many exceptions are shown of those that led to the one that was raised."""
+"""How many of the exceptions that led to the raised one are shown."""
 MEMBERS_MAX: Final = 5
 """How many exceptions of a group are shown."""
 DEPTH_MAX: Final = 3
-"""How deep groups in groups are shown."""
+"""How many levels of nested groups are shown."""
 MESSAGE_CHARS_MAX: Final = 1_000
 NOTES_MAX: Final = 5
 _CAUSE: Final = "The above exception was the direct cause of the following exception:"

@@ -88,7 +88,7 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
     if error is None:
         future.set_result(value)
     elif issubclass(type(error), StopIteration) or not issubclass(type(error), Exception):
-        # Not allowed in a future: it would end the loop or look like a cancellation. (`isinstance` runs its code.)
+        # Not allowed in a future: it would end the loop or look like a cancellation. (`isinstance` can run user code.)
         future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
         future.set_exception(error)
