@@ -94,7 +94,7 @@ class EngineHost:
         if not self._is_open:
             # Cancelling one caller must not cancel the opening for the others.
             opening = asyncio.wrap_future(self._opening())
-            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # None may be waiting.
+            opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # Callers may have left.
             await asyncio.shield(opening)
 
     def open_blocking(self) -> None:

@@ -235,7 +235,7 @@ class Child:
             await asyncio.sleep(TURN_SECONDS)
 
     def _stop_soft(self) -> None:
-        """Take no new jobs; running ones can finish. Called in any thread, and in signal handlers."""
+        """Take no new jobs; running ones can finish. Can be called from any thread and from signal handlers."""
         _call_in(self._loop, self._begin_stop)
 
     def _begin_stop(self) -> None:

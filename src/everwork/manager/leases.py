@@ -75,7 +75,7 @@ def _leases(held: Sequence[Held]) -> list[Lease]:
 
 
 def _flag_lost(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
-    """Notify processes, once, of attempts that have lost their lease."""
+    """Notify processes once about attempts that have lost their lease."""
     flagged = set()
     for (child, entry), status in zip(held, statuses, strict=True):
         why = Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST

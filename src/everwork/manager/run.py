@@ -185,7 +185,7 @@ class ManagerRun:
         await stopping
 
     async def _call_store_last(self, last: Coroutine[Any, Any, None]) -> None:
-        """Wait briefly for one of the last calls of a stop: the store may be unavailable or locked."""
+        """Make one of the last calls of a stop, and wait only briefly: the store may be unavailable or locked."""
         task = asyncio.ensure_future(last)
         await asyncio.wait([task], timeout=LOST_SECONDS if self._has_lost_store else LAST_CALL_SECONDS)
         if not task.done():

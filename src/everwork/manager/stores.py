@@ -244,7 +244,7 @@ class RedisBroker(AbstractBroker):
 
 
 async def _close_at_end(service: JobService) -> AsyncGenerator[None, None]:
-    """Closes a service when this generator is closed: event loops close generators when they end, their only hook."""
+    """Closes a service when this generator is closed. Event loops close generators at the end: their only hook."""
     try:
         yield
     finally:

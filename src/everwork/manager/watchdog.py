@@ -26,7 +26,7 @@ GAP_SECONDS: Final = 2.0
 been as well.
 """
 AWAKE_SECONDS: Final = 3.0
-"""After such a gap every process gets this long to recover."""
+"""After such a gap, every process gets this long to recover."""
 GAPS_MAX: Final = 100
 
 

@@ -22,12 +22,12 @@ from everwork.runtime.shutdown import SHUTDOWN_SECONDS
 RETRY_SECONDS_MIN: Final = 1.0
 RETRY_SECONDS_MAX: Final = 60.0
 RUNNING_SECONDS: Final = 10.0
-"""After this time a process counts as running even if a `startup()` in it has not ended."""
+"""After this time, a process counts as running even if a `startup()` in it has not ended."""
 PROBLEM_CHARS_MAX: Final = 1_000
 
 AddHandler = Callable[[Handler], None]
 ReportProblem = Callable[[str, str | None], None]
-"""Takes a worker's id and its problem; None: the problem is solved."""
+"""Takes a worker's id and its problem; None means that the problem is solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ class Attempt:
         )
 
     def close(self, ledger: Ledger) -> None:
-        """Leave the ledger once everything is settled; one still running past its timeout stays, marked as hung."""
+        """Leave the ledger once all is settled; an attempt running past its timeout stays, marked as hung."""
         slot = self.slot
         if slot is None:
             return

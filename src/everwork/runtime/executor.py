@@ -118,7 +118,7 @@ class Executor:
             attempt.task.cancel()
 
     def stop_soft(self) -> None:
-        """Start no more attempts, and release waiting ones."""
+        """Start no more attempts, and release those that are waiting."""
         self._stopping.set()
         for pool in self._pools.values():
             while pool.inbox:

@@ -102,7 +102,7 @@ class LateOutcomes:
 
     async def keep_in_outage(self, outcomes: Sequence[Outcome]) -> bool:
         """Write outcomes that the engine did not accept or that are waiting for it; False if there is no spool."""
-        # Attempts that ended before the outage was noticed wait for the next step; they must not be lost until then.
+        # Attempts that ended before the outage was noticed wait for the next step; until then, they must not be lost.
         unkept = outcomes if self.is_late else [*outcomes, *self._waiting()]
         self.is_late = True
         self.doubtful.update(self._leased.values())
@@ -110,7 +110,7 @@ class LateOutcomes:
         return bool(unkept) and await self._store.keep_outcomes(unkept)
 
     def keep(self, outcomes: Sequence[Outcome]) -> None:
-        """Write outcomes that end while the engine is unavailable; they are settled once it is back, by any process."""
+        """Write outcomes that arise while the engine is unavailable; once it is back, any process settles them."""
         if outcomes:
             task = asyncio.get_running_loop().create_task(self._store.keep_outcomes(outcomes))
             self._keeping.add(task)

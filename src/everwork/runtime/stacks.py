@@ -114,7 +114,7 @@ def _cut(message: str) -> str:
 
 
 def _frames_of(error: BaseException, frames_max: int) -> tuple[deque[tuple[FrameType, int]], int]:
-    """The innermost frames, without those of this package above the user's code, and how many are left out."""
+    """The innermost frames, without those of this package above the user's code, and the number left out."""
     frames: deque[tuple[FrameType, int]] = deque(maxlen=frames_max)
     seen, is_users = 0, False
     for frame, line in traceback.walk_tb(error.__traceback__):

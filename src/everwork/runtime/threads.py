@@ -13,7 +13,7 @@ Call = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
 
 
 class HandlerThreads:
-    """A pool that grows to the number of threads needed concurrently; the callers limit it."""
+    """A pool that grows to the number of threads needed concurrently; callers limit that number."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()

@@ -48,7 +48,7 @@ def Depends(dependency: Callable[..., Iterator[T]], *, scope: Scope = ...) -> T:
 def Depends(dependency: Callable[..., Coroutine[Any, Any, T]], *, scope: Scope = ...) -> T: ...
 @overload
 def Depends(dependency: Callable[..., T], *, scope: Scope = ...) -> T: ...
-def Depends(dependency: Callable[..., Any], *, scope: Scope = "job") -> Any:  # noqa: N802 - the name that FastAPI users know
+def Depends(dependency: Callable[..., Any], *, scope: Scope = "job") -> Any:  # noqa: N802 - as in FastAPI
     """Declare a dependency of a handler, as in FastAPI: `def handler(db: Session = Depends(get_session))`.
 
     Args:
