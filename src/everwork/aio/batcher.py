@@ -15,7 +15,7 @@ from everwork.exceptions import EngineError, EngineUnavailable
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Promise = asyncio.Future[list[Result]] | Future[list[Result]]
-"""What a caller waits for: in an event loop, or in a thread without one."""
+"""The future that a caller waits for, in an event loop or in a thread without one."""
 Entry = tuple[Sequence[Item], Promise[Result]]
 Answer = tuple[Promise[Result], list[Result] | Exception]
 
@@ -25,7 +25,7 @@ CLOSED: Final = "the application is closed; open it again"
 class Batcher(Generic[Item, Result]):
     """Passes items to `flush` in batches; each caller gets the results for its items.
 
-    `on_flush` is called with the number of items of each batch and the seconds it took.
+    `on_flush` is called with the number of items in each batch and the seconds it took.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Batcher(Generic[Item, Result]):
             self._flush_next()
 
     def open(self) -> None:
-        """Accept items from other threads, to be flushed in the running loop."""
+        """Accept items from other threads; they are flushed in the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def put(self, items: Sequence[Item], promise: Promise[Result]) -> None:

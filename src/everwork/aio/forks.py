@@ -1,7 +1,7 @@
 """Forks: a child starts with nothing open, and never touches its parent's open resources.
 
 Connections and event loops are shared with the parent through the kernel. The child neither uses nor closes its copies,
-and keeps them: freeing a connection removes its socket from the loop's poll set, which is also the parent's.
+and keeps them: freeing a connection removes its socket from the loop's poll set, which the parent shares.
 """
 
 from __future__ import annotations

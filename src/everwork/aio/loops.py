@@ -25,7 +25,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class BackgroundLoop:
-    """Calls `tick` until stopped. After a tick that returns True the next one follows immediately."""
+    """Calls `tick` until stopped. If a tick returns True, the next one follows immediately."""
 
     def __init__(self, name: str, tick: Callable[[], Awaitable[bool]], seconds: float) -> None:
         self._name = name
@@ -203,7 +203,7 @@ async def shielded(work: Awaitable[T], on_cancel: Callable[[], None] = lambda: N
         on_cancel()
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # Otherwise asyncio would log that it was never retrieved.
+            task.exception()  # Otherwise, asyncio would log that the exception was never retrieved.
         raise
 
 
@@ -241,7 +241,7 @@ def warn_if_loop_runs(facade: str, instead: str) -> bool:
 
 def _caller() -> str:
     """The file and line of the calling user code."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - as the warnings of Python do
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - as Python's own warnings do
     while frame is not None and frame.f_globals.get("__name__", "").startswith("everwork."):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -30,7 +30,7 @@ def backoff_delays(first: float = 0.1, longest: float = 1.5) -> Iterator[float]:
 
 
 def bounded_delays() -> Iterator[float]:
-    """The same for a caller that eventually gives up: after about the time a server takes to restart."""
+    """Like `backoff_delays`, for a caller that eventually gives up: after about the time a server takes to restart."""
     ends = time.monotonic() + OUTAGE_SECONDS_MAX
     for seconds in backoff_delays():
         if time.monotonic() + seconds > ends:

@@ -143,7 +143,7 @@ async def _create(door: Door, jobs: list[NewJob]) -> None:
 
 def _forget(created: asyncio.Task[None]) -> None:
     _creating.discard(created)
-    _ = created.cancelled() or created.exception()  # It was logged; the caller may have been cancelled.
+    _ = created.cancelled() or created.exception()  # The error was logged; the caller may have been cancelled.
 
 
 def _create_blocking(door: Door, jobs: list[NewJob]) -> None:

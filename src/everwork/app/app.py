@@ -95,7 +95,7 @@ class Everwork(Enqueuer):
         offline: str | Spool | None = None,
         lifespan: Callable[..., Any] | None = None,
     ) -> None:
-        from everwork.app.sync import SyncEverwork  # noqa: PLC0415 - its methods are made from this class's
+        from everwork.app.sync import SyncEverwork  # noqa: PLC0415 - its methods are built from this class
 
         self._name = WorkerName(worker)
         checked = require_middleware("middleware", middleware)
@@ -179,7 +179,7 @@ class Everwork(Enqueuer):
             self.functions[type] = declared
             return declared
 
-        return cast("Declare", declare)  # It keeps the types of the function.
+        return cast("Declare", declare)  # `Declare` keeps the function's own types.
 
     # Query --------------------------------------------------------------------------------------
 

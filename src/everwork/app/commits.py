@@ -17,7 +17,7 @@ Start = Callable[[Sequence[T]], Callable[[], None]]
 
 
 class Commits(Protocol[T]):
-    """Items that wait for the end of one transaction; a rollback, also to a savepoint, drops those added since."""
+    """Items that wait for the end of one transaction; a rollback, even to a savepoint, drops those added since."""
 
     @property
     def items(self) -> list[T]:
@@ -102,7 +102,7 @@ def _owner_around(transaction: Any) -> Any:
 
 
 class DjangoCommits(Generic[T]):
-    """For a Django connection, which keeps the waiting items and calls back itself, also in its tests."""
+    """For a Django connection, which keeps the waiting items and makes the callbacks itself, even in Django's tests."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
         self._connection = connection

@@ -134,7 +134,7 @@ class EngineHost:
         return await self._opened.call(lambda service: service.create_retrying(jobs))
 
     def create_blocking(self, jobs: list[NewJob]) -> list[Created]:
-        """The same from a thread without an event loop."""
+        """Like `create`, from a thread without an event loop."""
         self.open_blocking()
         self._opened.require_other_thread()
         promise: Future[list[Created]] = Future()
@@ -153,12 +153,12 @@ class EngineHost:
     async def create_in(self, tx: object, jobs: list[NewJob]) -> list[Created]:
         """Create jobs inside the caller's transaction.
 
-        The engine is not opened here: that could wait for this very transaction.
+        The engine is not opened here: opening it could wait for this very transaction.
         """
         return await self._known_engine().create_in(tx, jobs)
 
     def create_in_blocking(self, tx: object, jobs: list[NewJob]) -> list[Created]:
-        """The same in the calling thread."""
+        """Like `create_in`, in the calling thread."""
         return run_without_suspending(self._known_engine().create_in(tx, jobs), "await app.within(...).enqueue(...)")
 
     async def prepare(self, service: JobService) -> None:
@@ -303,7 +303,7 @@ class TransactionStore:
         return (await self._engine.complete_in(tx, [completion]))[0]
 
     def complete_in_blocking(self, tx: object, completion: Complete) -> Judged:
-        """The same in the calling thread."""
+        """Like `complete_in`, in the calling thread."""
         return run_without_suspending(self._engine.complete_in(tx, [completion]), "await ctx.complete(..., tx=...)")[0]
 
 

@@ -54,7 +54,7 @@ class Door:
         return await (self.host.create(jobs) if tx is None else self.host.create_in(tx, jobs))
 
     def create_blocking(self, jobs: list[NewJob], tx: object) -> list[Created]:
-        """The same from a thread without an event loop."""
+        """Like `create`, from a thread without an event loop."""
         return self.host.create_blocking(jobs) if tx is None else self.host.create_in_blocking(tx, jobs)
 
 

@@ -31,7 +31,7 @@ def worker_entry(settings: WorkerSettings) -> WorkerEntry:
 
 
 def trigger_entries(settings: WorkerSettings, foreign: Container[str] = ()) -> list[TriggerEntry]:
-    """The registry entries of a worker's triggers; `foreign` are those with a custom schedule in the program."""
+    """The registry entries of a worker's triggers; `foreign` names those with a custom schedule in the program."""
     entries = [_trigger_entry(settings, trigger) for trigger in settings.triggers]
     return [replace(entry, is_foreign=True) if entry.name in foreign else entry for entry in entries]
 

@@ -47,7 +47,7 @@ def function_trigger(
 
 @asynccontextmanager
 async def firing(portal: Portal[JobService], triggers: Sequence[FunctionTrigger]) -> AsyncIterator[None]:
-    """Fire triggers inside this context, and keep a registry entry that shows it."""
+    """Fire triggers inside this context, and keep a registry entry that shows this."""
     names = [one.entry.name for one in triggers]
 
     async def fire(service: JobService) -> None:

@@ -35,7 +35,7 @@ class JobOptions(TypedDict, total=False):
     expires_at: datetime | None
     """A datetime with time zone: if the job has not started by then, it is cancelled."""
     timeout: float | None
-    """Time limit of one attempt, in seconds. Default: that of the handler."""
+    """Time limit of one attempt, in seconds. Default: the handler's timeout."""
     headers: Mapping[str, Any] | None
     """Metadata for middleware and handlers, separate from the arguments."""
     max_attempts: int | None

@@ -18,7 +18,7 @@ from everwork.service.fleet.live import heartbeat, memory_bytes
 from everwork.service.service import JobService
 
 LEAVE_SECONDS: Final = 2.0
-"""How long a stop waits for a store that does not answer. The entry expires on its own later."""
+"""How long a stop waits for a store that does not reply. The entry expires on its own later."""
 
 
 @asynccontextmanager

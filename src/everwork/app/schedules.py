@@ -24,8 +24,8 @@ from everwork.service.triggers.loop import Scheduled
 class AbstractCronSchedule(ABC):
     """Base class of custom cron schedules: computes the next time that an expression matches.
 
-    Each manager creates one instance, without arguments. All managers must compute the same times, so that each fires
-    once. To support catch-up of missed times, `next_execution` must start from `self.now()` instead of the system
+    Each manager creates one instance, without arguments. All managers must compute the same times, so that each time
+    fires once. To support catch-up of missed times, `next_execution` must start from `self.now()` instead of the system
     clock, or take a parameter `after`, a datetime with time zone, and start from that. It can also take `timezone`, the
     name of the trigger's time zone.
     """
@@ -102,12 +102,12 @@ def time_points(schedule: Interval | Cron, cron_schedule: AbstractCronSchedule, 
 
 
 class _Matches:
-    """The next match of an expression; going from match to match continues one iteration."""
+    """The next match of an expression; going from one match to the next continues the same iteration."""
 
     def __init__(self, cron: Cron) -> None:
         self._cron = cron
         self._walks: dict[int, Iterator[int]] = {}
-        """The last iteration, if any, by the match it has reached."""
+        """The last iteration, if any, keyed by the match it has reached."""
 
     def __call__(self, after_ms: int) -> int | None:
         # Removed while in use: event loops in several threads can call this.
@@ -153,7 +153,7 @@ class _Stateless:
 
 
 class _Stateful(_Stateless):
-    """The next time of a custom schedule that only uses its own clock; it is kept until it has passed."""
+    """The next time of a custom schedule that only uses its own clock; each time is kept until it has passed."""
 
     _kept_ms = 0
 
@@ -170,7 +170,7 @@ class _Stateful(_Stateless):
 
 
 class _Question:
-    """The time that a schedule should start from, and whether it has used it."""
+    """The time that a schedule should start from, and whether the schedule has used it."""
 
     def __init__(self, after: datetime) -> None:
         self.after = after

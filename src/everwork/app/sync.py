@@ -1,4 +1,4 @@
-"""The sync facade of an application: its coroutines as blocking calls, for code without an event loop."""
+"""The synchronous facade of an application: its coroutines as blocking calls, for code without an event loop."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class TickResult:
     """The summary of a tick: how many attempts it started, and how they ended.
 
     `lost` attempts have no stored outcome, because the job was cancelled or its lease expired. `released` ones were
-    returned to the queue, started or not, and do not count as attempts.
+    returned to the queue, whether started or not, and do not count as attempts.
     """
 
     ran: int = 0

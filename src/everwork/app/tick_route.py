@@ -17,7 +17,7 @@ from everwork.logs import get_logger
 
 log = get_logger("everwork")
 
-SECRET_VARIABLE: Final = "CRON_SECRET"  # noqa: S105 - the name of a variable, as Vercel has it
+SECRET_VARIABLE: Final = "CRON_SECRET"  # noqa: S105 - the name of a variable, as on Vercel
 SECRET_CHARS_MIN: Final = 16
 METHODS: Final = ("GET", "POST")
 """Vercel's cron sends GET, most others POST."""

@@ -18,7 +18,7 @@ RESTART_SECONDS: Final = 1.0
 RESTART_SECONDS_MAX: Final = 60.0
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""What Starlette and FastAPI accept as `lifespan`; it yields the request state, a mapping or None."""
+"""The type that Starlette and FastAPI accept as `lifespan`; it yields the request state, a mapping or None."""
 
 
 def make_lifespan(
@@ -67,7 +67,7 @@ async def _work(workers: Workers, shutdown_timeout: float, is_over: asyncio.Even
     while not is_over.is_set():
         try:
             await workers.work(shutdown_timeout)
-        except Exception as error:  # a crash of the runtime itself; errors of handlers do not get here
+        except Exception as error:  # a crash of the runtime itself; errors in handlers do not get here
             delay = next(delays)
             log.error("workers crashed, restarting", in_seconds=round(delay, 1), exc_info=error)
             await first_of(is_over, seconds=delay)

@@ -259,7 +259,7 @@ class Workers:
             await asyncio.shield(asyncio.wrap_future(one))
 
     def stop_and_wait_blocking(self) -> None:
-        """The same from a thread that can block."""
+        """Like `stop_and_wait`, from a thread that can block."""
         if any(runtime.is_in_its_thread for runtime in self.runtimes):
             raise BadConfiguration("close: the workers run in this thread, which cannot wait for itself")
         ended = list(self._ended)

@@ -1,7 +1,8 @@
 """A worker process from the inside: its workers, its loops, and how it stops.
 
 The main thread runs the handlers' event loop, a second thread the engine's. A third only reads from the parent, so that
-commands arrive even while a handler blocks the first or an outage the second. End of file means that the parent died.
+commands arrive even while a handler blocks the first or an outage blocks the second. End of file means that the parent
+died.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Child:
         self._has_sigterm = False
         self._is_cancelled = False
         self._interrupted: set[HasFacts | None] = set()
-        """The attempts that were interrupted; None: code outside of a call."""
+        """The attempts that were interrupted; None stands for code outside of a call."""
         self._runtime: Runtime | None = None
         self._check_flags: Callable[[], None] = lambda: None
         """Lets the fetcher read the parent's flags, in its own loop."""
@@ -234,7 +235,7 @@ class Child:
             await asyncio.sleep(TURN_SECONDS)
 
     def _stop_soft(self) -> None:
-        """Take no new jobs; running ones can finish. Called in any thread, and in signal handlers."""
+        """Take no new jobs; running ones can finish. Can be called from any thread and from signal handlers."""
         _call_in(self._loop, self._begin_stop)
 
     def _begin_stop(self) -> None:

@@ -15,9 +15,9 @@ from everwork.service.service import JobService
 
 KEEP_SECONDS_MAX: Final = 0.9
 YOUNG_SECONDS: Final = 0.5
-"""Younger attempts are not checked: most end before that."""
+"""Attempts younger than this are not checked: most end before then."""
 VERDICT_SECONDS: Final = 2.0
-"""A call past its timeout has been ended by then: its lease must not expire before the reason is stored."""
+"""By this long after its timeout, a call has been ended: its lease must not expire before the reason is stored."""
 
 Held = tuple[ProcessHandle, Entry]
 
@@ -61,9 +61,9 @@ class LeaseKeeper:
 
 
 def _is_kept(entry: Entry, now: float, *, is_leaving: bool = False) -> bool:
-    """Whether to extend a lease: while its attempt is within its timeout or being timed out, or its process stops.
+    """Whether to extend a lease: while the attempt is within its timeout or being timed out, or the process stops.
 
-    Neither lasts forever: each shutdown phase has a time limit, and so does a call that exceeds its timeout.
+    None of this lasts forever: each shutdown phase has a time limit, and so does a call that exceeds its timeout.
     """
     if entry.state is SlotState.HUNG or (entry.is_overdue(now - VERDICT_SECONDS) and not is_leaving):
         return False
@@ -75,7 +75,7 @@ def _leases(held: Sequence[Held]) -> list[Lease]:
 
 
 def _flag_lost(held: Sequence[Held], statuses: Sequence[LeaseStatus]) -> None:
-    """Notify processes, once, of attempts that have lost their lease."""
+    """Notify processes once about attempts that have lost their lease."""
     flagged = set()
     for (child, entry), status in zip(held, statuses, strict=True):
         why = Stop.CANCELLED if status is LeaseStatus.CANCELLED else Stop.LOST

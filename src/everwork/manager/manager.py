@@ -54,7 +54,7 @@ class ProcessManager:
         backend: The registry of the store: `SqliteBackend`, `PostgresBackend` or `RedisBackend`.
         broker: The event publisher of the same store: `SqliteBroker`, `PostgresBroker` or `RedisBroker`.
         cron_schedule: The class that parses cron expressions.
-        start_method: `"spawn"` or `"forkserver"`. Default: that of `multiprocessing`, else `"spawn"`.
+        start_method: `"spawn"` or `"forkserver"`. Default: the one set in `multiprocessing`, else `"spawn"`.
         reconnect: How the manager itself retries an unavailable engine.
         lease: Seconds after which jobs of a failed machine are run by others. Default: 30.
         log_format: `"console"` or `"json"`; None leaves the configuration of logging to the program.
@@ -181,7 +181,7 @@ def _require(field: str, value: object, allowed: Sequence[str | None]) -> None:
 
 
 def _store_url(backend: object, broker: object) -> str:
-    """The URL of the store, which must be the same for both."""
+    """The URL of the store, which must be the same for the backend and the broker."""
     if not isinstance(backend, AbstractBackend):
         raise BadConfiguration(
             f"backend: must be a SqliteBackend, PostgresBackend or RedisBackend, not {checks.shown(backend)}"

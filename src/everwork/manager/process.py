@@ -47,7 +47,7 @@ class Reconnect(_Settings):
 
 
 class Recycle(_Settings):
-    """When a process is replaced by a new one, for example to limit memory leaks. None: never.
+    """When a process is replaced by a new one, for example to limit memory leaks. None means never.
 
     Args:
         jobs: After this many jobs.

@@ -43,7 +43,7 @@ class ProcessHandle:
         self.offline = spec.offline
         self.started_at = time.monotonic()
         self.is_leaving = False
-        """A stop was requested: unfinished attempts do not count as failures."""
+        """Whether a stop was requested; if so, unfinished attempts do not count as failures."""
         self.cancelled_at = math.inf
         """When its calls were cancelled; their timeouts do not count after this."""
         self.kill_reason: str | None = None
@@ -59,9 +59,9 @@ class ProcessHandle:
         self.stop_requested = asyncio.Event()
         """Set when something other than its parent requested a stop."""
         self.has_begun = False
-        """It has reached its first instruction: the program could be imported."""
+        """Whether it has reached its first instruction, so the program could be imported."""
         self.has_given_up = False
-        """Its engine was unavailable for too long."""
+        """Whether it has given up because its engine was unavailable for too long."""
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         memory = context.RawArray("B", bytes_for(slots))
@@ -120,7 +120,7 @@ class ProcessHandle:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is running that may still end."""
+        """Whether a running call may still end."""
         return any(entry.state is SlotState.BEGUN for entry in self.ledger.entries())
 
     @property
@@ -130,7 +130,7 @@ class ProcessHandle:
 
     @property
     def end_text(self) -> str:
-        """How it ended, in words."""
+        """How the process ended, in words."""
         code = self._process.exitcode
         if self.has_given_up:
             return "exited: the engine was unavailable for too long"
@@ -150,7 +150,7 @@ class ProcessHandle:
         return self.ended.is_set() and not self.has_begun and self._process.exitcode == child.UNGUARDED
 
     def problems(self) -> dict[str, str]:
-        """The problems of its workers, by id; if the process does not finish starting, of all of them."""
+        """The problems of its workers, by id; all of them have one if the process does not finish starting."""
         seconds = time.monotonic() - self.started_at
         if self.phase is not Phase.STARTING or seconds < SLOW_SECONDS:
             return dict(self.broken)
@@ -274,8 +274,8 @@ class ProcessHandle:
 def _end_reader(process: Any) -> int:
     """A descriptor that becomes readable when a process has exited.
 
-    The sentinel of a spawned process is inherited by processes that it forks, and stays silent while they are running;
-    that of a fork server is not inherited, and the fork server knows how its process ended.
+    The sentinel of a spawned process is inherited by processes that it forks, and stays silent while they are running.
+    With a fork server, the sentinel is not inherited, and the fork server knows how its process ended.
     """
     if isinstance(process, ForkServerProcess):
         return int(process.sentinel)
@@ -287,8 +287,8 @@ def _end_reader(process: Any) -> int:
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Start a process with SIGINT blocked, until it has set it to be ignored."""
-    resource_tracker.ensure_running()  # The first start would start it, and unblock SIGINT.
+    """Start a process with SIGINT blocked; the process unblocks it once it ignores the signal."""
+    resource_tracker.ensure_running()  # The first process start would launch it, and unblock SIGINT.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

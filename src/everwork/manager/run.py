@@ -171,7 +171,7 @@ class ManagerRun:
         self._log.info("manager stopped")
 
     async def _stop(self, stops: StopRequests) -> None:
-        """Stop all processes concurrently, each in stages; more requests skip stages."""
+        """Stop all processes concurrently, each in stages; further requests skip stages."""
         self._log.info("manager stopping", processes=len(self._supervisors))
         stopping = asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
         await first_of(stops.hard, work=stopping)
@@ -185,7 +185,7 @@ class ManagerRun:
         await stopping
 
     async def _call_store_last(self, last: Coroutine[Any, Any, None]) -> None:
-        """Wait briefly for one of the last calls of a stop: the store may be unavailable or locked."""
+        """Make one of the last calls of a stop, and wait only briefly: the store may be unavailable or locked."""
         task = asyncio.ensure_future(last)
         await asyncio.wait([task], timeout=LOST_SECONDS if self._has_lost_store else LAST_CALL_SECONDS)
         if not task.done():
@@ -255,7 +255,7 @@ class ManagerRun:
         return False
 
     async def _declare_again(self) -> None:
-        """Repair a registry that has lost the workers of this manager: they could not be seen, enabled or disabled."""
+        """Repair a registry that has lost this manager's workers: they could no longer be seen, enabled or disabled."""
         if not await self._fleet.lacks(self._worker_ids):
             return
         before = dict(self._queues)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, shared by all managers of a program, which can run in several threads, and stop requests."""
+"""Stop requests, and SIGINT and SIGTERM, shared by all managers of a program, which can run in several threads."""
 
 from __future__ import annotations
 

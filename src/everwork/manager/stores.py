@@ -36,7 +36,7 @@ class _Opened(NamedTuple):
 
 
 class _OpenService(NamedTuple):
-    """An open service, and a generator whose closing closes it, at the latest when its loop ends."""
+    """An open service and a generator; closing the generator, at the latest when its loop ends, closes the service."""
 
     service: JobService
     closer: AsyncGenerator[None, None]
@@ -45,7 +45,7 @@ class _OpenService(NamedTuple):
 class _Store(ABC):  # noqa: B024 - it has no abstract methods
     """A store by its URL, opened on first use, in one event loop at a time.
 
-    It can be used again after `close`, also in another loop. It is also closed at the end of `asyncio.run`.
+    It can be used again after `close`, even in another loop. It is also closed at the end of `asyncio.run`.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ()
@@ -244,7 +244,7 @@ class RedisBroker(AbstractBroker):
 
 
 async def _close_at_end(service: JobService) -> AsyncGenerator[None, None]:
-    """Closes a service when this generator is closed: event loops close theirs at the end, the only hook they offer."""
+    """Closes a service when this generator is closed. Event loops close generators at the end: their only hook."""
     try:
         yield
     finally:

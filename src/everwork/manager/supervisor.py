@@ -15,10 +15,10 @@ from everwork.manager.process_handle import ProcessHandle
 RESTART_SECONDS: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Delays before the restarts of a process that keeps dying; the first restart is immediate."""
 SETTLED_SECONDS: Final = 60.0
-"""A process that has run this long resets its count of deaths."""
+"""Once a process has run this long, its count of deaths is reset."""
 POLL_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 2.0
-"""A process whose calls have all ended or hang needs at most this long to settle outcomes."""
+"""A process whose calls have all ended, or are hung, needs at most this long to settle outcomes."""
 GRACE_SECONDS: Final = 2.0
 EXIT_SECONDS: Final = 1.0
 """The time that the interpreter needs to exit; not taken from the workers' shutdown timeout."""
@@ -53,7 +53,7 @@ class Supervisor:
         self.restarts = 0
         self.has_given_up = False
         self.is_unguarded = False
-        """New processes run the program again instead of their workers; see `UNGUARDED_TEXT`."""
+        """Whether new processes run the program again instead of their workers; see `UNGUARDED_TEXT`."""
         self.urgent = asyncio.Event()
         """Set to cancel running calls without waiting for them."""
         self.immediate = asyncio.Event()

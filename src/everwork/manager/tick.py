@@ -97,7 +97,7 @@ class ManagerTicks:
         await asyncio.shield(opening)
 
     def _pools(self, prepared: _Prepared) -> list[WorkerPool]:
-        """The workers by process, for its middleware; a worker of several processes belongs to the first."""
+        """The workers by process, because each has its own middleware; a worker in several belongs to the first."""
         left = {worker for worker, one in self._workers.items() if one.settings.id not in prepared.off}
         pools: list[WorkerPool] = []
         for process in self._processes:

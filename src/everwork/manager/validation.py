@@ -46,7 +46,7 @@ def declared(worker: type[AbstractWorker]) -> Declared:
         raise BadConfiguration(f"worker {name}: must define {missing}")
     _require_importable(worker)
     try:
-        settings = worker._get_settings()  # noqa: SLF001 - the name is a promise to users
+        settings = worker._get_settings()  # noqa: SLF001 - the name is public API
     except Exception as error:
         raise BadConfiguration(f"worker {name}: _get_settings failed: {_error_text(error)}") from error
     if not isinstance(settings, WorkerSettings):
@@ -112,7 +112,7 @@ def flat(processes: Sequence[Process | ProcessGroup]) -> list[Process]:
 
 
 def _require_importable(worker: type[AbstractWorker]) -> None:
-    """A new process imports the class by its name."""
+    """Require a class that a new process can import by its name."""
     found: object = sys.modules.get(worker.__module__)
     for part in worker.__qualname__.split("."):
         found = getattr(found, part, None)

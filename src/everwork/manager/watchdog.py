@@ -20,13 +20,13 @@ HUNG_SECONDS: Final = 1.4
 SILENT_SECONDS: Final = 30.0
 MEMORY_SECONDS: Final = 5.0
 YOUNG_SECONDS: Final = 60.0
-"""A younger process is not replaced for its memory use: its successor would use as much."""
+"""A process younger than this is not replaced for its memory use: its successor would use as much."""
 GAP_SECONDS: Final = 2.0
-"""A watchdog that has not run for this long was suspended or starved, and possibly the processes that it watches as
-well.
+"""A watchdog that has not run for this long was suspended or starved, and the processes that it watches may have
+been as well.
 """
 AWAKE_SECONDS: Final = 3.0
-"""After such a gap every process gets this long to recover."""
+"""After such a gap, every process gets this long to recover."""
 GAPS_MAX: Final = 100
 
 
@@ -159,7 +159,7 @@ class Watchdog:
         since = self._running_since.get(handle.name)
         if since is None or any(entry.state is SlotState.BEGUN for entry in entries):
             return None
-        # No sign of life is expected yet from one that has just started or was suspended together with its parent.
+        # A process that has just started, or was suspended with its parent, need not have shown a sign of life yet.
         vitals, since = handle.ledger.vitals(), max(since, self._gaps.awake_at)
         if now - max(vitals.engine_at, since) > SILENT_SECONDS:
             return f"was killed: it did not respond for {SILENT_SECONDS:g} s"
@@ -211,5 +211,5 @@ class Watchdog:
 
 
 def is_sole(handle: ProcessHandle, live: Sequence[ProcessHandle]) -> bool:
-    """Whether no predecessor waits for it to be ready: repeated hangs must not pile up successors."""
+    """Whether no predecessor is waiting for this process to be ready: repeated hangs must not pile up successors."""
     return all(one is handle or one.is_leaving or one.ended.is_set() for one in live)

@@ -22,17 +22,17 @@ from everwork.runtime.shutdown import SHUTDOWN_SECONDS
 RETRY_SECONDS_MIN: Final = 1.0
 RETRY_SECONDS_MAX: Final = 60.0
 RUNNING_SECONDS: Final = 10.0
-"""After this time a process counts as running even if a `startup()` in it has not ended."""
+"""After this time, a process counts as running even if a `startup()` in it has not ended."""
 PROBLEM_CHARS_MAX: Final = 1_000
 
 AddHandler = Callable[[Handler], None]
 ReportProblem = Callable[[str, str | None], None]
-"""Takes a worker's id and its problem; None: the problem is solved."""
+"""Takes a worker's id and its problem; None means that the problem is solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """A worker in a process: its class, the queues it takes jobs from, its index; `is_final` as in its handler."""
+    """A worker in a process: its class, the queues it takes jobs from, and its index; for `is_final`, see `Handler`."""
 
     worker: type[AbstractWorker]
     queues: tuple[QueueKey, ...]
@@ -125,7 +125,7 @@ class WorkerPool:
     async def _try(self, spec: WorkerSpec, add: AddHandler) -> str | None:
         """Create and start a worker; returns the problem if it fails."""
         try:
-            settings = spec.worker._get_settings()  # noqa: SLF001 - the name is a promise to users
+            settings = spec.worker._get_settings()  # noqa: SLF001 - the name is public API
             middleware = self._make_middleware()
             process = await self._enter_lifespan()
             worker = spec.worker()
@@ -147,7 +147,7 @@ class WorkerPool:
         return self._middleware
 
     async def _enter_lifespan(self) -> ProcessScope:
-        """Enter it once for all workers; a failure is retried with the worker."""
+        """Enter the lifespan once for all workers; a failure is retried with the worker."""
         async with self._entering:
             if self._lifespan is not None:
                 await self._process.open(self._lifespan)

@@ -33,7 +33,7 @@ class AttemptJob(Protocol):
 
     @property
     def type(self) -> str:
-        """Its type."""
+        """The job's type."""
 
     @property
     def attempt(self) -> int:
@@ -82,26 +82,26 @@ class Attempt:
         self.error: BaseException | None = None
         """The exception that the handler raised."""
         self.pause: float | None = None
-        """Seconds to wait before it is released, because a store was unavailable."""
+        """Seconds to wait before the attempt is released, because a store was unavailable."""
         self.slot: int | None = None
-        """Its slot in the ledger that this process shares with its parent."""
+        """The attempt's slot in the ledger that this process shares with its parent."""
         self.is_ending = False
-        """Whether the engine's thread has its outcome, not yet settled."""
+        """Whether the engine's thread has the outcome, but has not settled it yet."""
         self.is_free = False
-        """Whether the engine's thread knows that its handler has ended."""
+        """Whether the engine's thread knows that the handler has ended."""
         self._token = [True]
 
     def begin(self, now: float) -> bool:
         """Start the attempt, unless it was released."""
         try:
-            self._token.pop()  # `take`, inlined: every job passes here.
+            self._token.pop()  # `take`, inlined: this runs for every job.
         except IndexError:
             return False
         self.begun_at = now
         return True
 
     def take(self) -> bool:
-        """Take the right to start the attempt or to release it before that; False if it was already taken."""
+        """Claim the right to start the attempt, or to release it before it starts; False if already claimed."""
         try:
             return self._token.pop()
         except IndexError:
@@ -115,7 +115,7 @@ class Attempt:
         )
 
     def close(self, ledger: Ledger) -> None:
-        """Leave the ledger once everything is settled; an attempt still running past its timeout stays as hung."""
+        """Leave the ledger once all is settled; an attempt running past its timeout stays, marked as hung."""
         slot = self.slot
         if slot is None:
             return
@@ -130,12 +130,12 @@ class Attempt:
         return now > (self.leased_at if self.begun_at is None else self.begun_at) + self.timeout
 
     def log_facts(self) -> dict[str, Any]:
-        """Its fields in log lines."""
+        """The attempt's fields for log lines."""
         handler, job = self.handler, self.job
         titled = {"worker": handler.name, "title": handler.title} if handler.title else {"worker": handler.name}
         return {**titled, "key": job.key, "attempt": job.attempt, "type": job.type}
 
     @property
     def is_in_thread(self) -> bool:
-        """Whether its handler runs in a thread, which cannot be stopped."""
+        """Whether the handler runs in a thread, which cannot be stopped."""
         return self.thread is not None and not self.thread.done()

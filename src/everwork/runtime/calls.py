@@ -44,7 +44,7 @@ class ArgumentsCall:
 
     async def run(self, attempt: Attempt) -> o.Outcome:
         """Bind the arguments, call the handler, and turn its return value into an outcome."""
-        job: Any = attempt.job  # A `LeasedJob`: only a store's jobs have arguments.
+        job: Any = attempt.job  # A `LeasedJob`: only jobs from a store have arguments.
         if self._middleware:
             call = chained(self._middleware, functools.partial(self._innermost, attempt))
             return _completed(attempt, await call(Call.of(job)))
@@ -54,7 +54,7 @@ class ArgumentsCall:
             return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
         value = await self._invoke(attempt, arguments)
         if type(value) is CoroutineType:
-            value = await value  # A plain decorator around an async function: it has not run yet.
+            value = await value  # A plain decorator around an async function returned a coroutine not yet run.
         return _completed(attempt, value)
 
     def why_unfinished(self, attempt: Attempt) -> str:
@@ -73,7 +73,7 @@ class ArgumentsCall:
         return await value if type(value) is CoroutineType else value
 
     def _invoke(self, attempt: Attempt, arguments: dict[str, Any]) -> Awaitable[Any]:
-        """An awaitable of the handler's result, without an extra coroutine, which would slow down every job."""
+        """Return an awaitable for the handler's result; an extra coroutine here would slow down every job."""
         handler = self._handler
         collector = EventCollector(handler.events_max) if handler.can_emit else None
         if self._context_name is not None:
@@ -86,7 +86,7 @@ class ArgumentsCall:
         return _in_thread(self._threads, attempt, handler.function, **arguments)
 
     async def _collecting(self, attempt: Attempt, arguments: dict[str, Any], collector: EventCollector) -> Any:
-        """Call with its own event collector, shared by the tasks and threads that the handler starts."""
+        """Call the handler with its own event collector, shared by the tasks and threads that it starts."""
         if self._collector_name is not None:
             arguments[self._collector_name] = collector
         token = collector_of_call.set(collector)
@@ -133,7 +133,7 @@ HandlerCall = ArgumentsCall | WholeJobCall
 def _in_thread(
     threads: HandlerThreads, attempt: Attempt, function: Callable[..., Any], *given: Any, **arguments: Any
 ) -> asyncio.Future[Any]:
-    """Call in a thread, in a copy of this context, because middleware may have set context variables."""
+    """Call the handler in a thread, in a copy of this context, because middleware may have set context variables."""
     attempt.thread = threads.run(functools.partial(copy_context().run, function, *given, **arguments))
     return asyncio.shield(attempt.thread)
 
@@ -141,13 +141,13 @@ def _in_thread(
 def _completed(attempt: Attempt, value: Any) -> o.Outcome:
     events = () if attempt.collector is None else tuple(attempt.collector.jobs)
     if value is None:
-        # After the handler's own commit this is a repetition and changes nothing.
+        # If the handler has committed its completion itself, this repeats it and changes nothing.
         return attempt.completion or o.Complete(attempt.job.key, attempt.job.attempt, None, events)
     return o.Complete(attempt.job.key, attempt.job.attempt, _stored(attempt, value), events)
 
 
 def _stored(attempt: Attempt, value: Any) -> str:
-    """The result as stored. A result that cannot be stored is replaced by a note, because the work is done."""
+    """The result to store. If it cannot be stored, a note replaces it, because the work is already done."""
     values = attempt.handler.result
     try:
         dumped = value if values is None else values.dump("result", value, may_narrow=True)

@@ -18,13 +18,13 @@ from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.source import Report
 
 PREFETCH_SECONDS: Final = 0.1
-"""Jobs are prefetched only if they will start within about this time: another process could be free to run them."""
+"""Prefetch only jobs that should start within about this time: another process may be free to run them sooner."""
 UNLIMITED: Final = 2**31
-"""More than any capacity, so no further limit."""
+"""Larger than any capacity, so it sets no further limit."""
 AMPLE_PER_QUEUE: Final = 4
 """With this many free slots per queue, each queue is polled every time."""
 EMPTY_QUEUE_TURNS: Final = 8
-"""With fewer, and quick jobs, a queue that was empty is polled only every few turns while others have work."""
+"""With fewer slots and quick jobs, a queue that was empty is polled only every few turns while others have work."""
 
 
 class QueueState:
@@ -35,11 +35,11 @@ class QueueState:
     def __init__(self, key: QueueKey) -> None:
         self.key = key
         self.is_empty = False
-        """The last request returned nothing."""
+        """Whether the last request returned nothing."""
         self.emptied_in = -1
-        """The round of requests in which it returned fewer jobs than requested."""
+        """The round of requests in which the queue returned fewer jobs than requested."""
         self.turn = 0
-        """The turn in which it is polled next, if there is not enough capacity to poll all queues every time."""
+        """The turn in which the queue is polled next, if there is not enough capacity to poll all queues every time."""
 
 
 class FetchRequest(NamedTuple):
@@ -76,7 +76,7 @@ class Capacity:
 
     @property
     def _is_quick(self) -> bool:
-        """Whether jobs are so quick that polling an empty queue costs about as much as a job."""
+        """Whether jobs are so quick that polling an empty queue costs about as much as running a job."""
         return self.seconds is not None and self.seconds < PREFETCH_SECONDS
 
     def add_duration(self, seconds: float) -> None:
@@ -96,7 +96,7 @@ class Capacity:
         return self._split(free, queues)
 
     def _worth_polling(self, round: int) -> list[QueueState]:
-        """The queues to poll: while others have work, empty queues wait for their turn, to keep no slot idle."""
+        """The queues to poll. While others have work, empty queues wait their turn, so that no slot stays idle."""
         if any(not queue.is_empty and queue.emptied_in != round for queue in self.queues):
             due = [queue for queue in self.queues if not queue.is_empty or queue.turn <= self._turn]
             return sorted(due, key=lambda queue: queue.turn)
@@ -148,7 +148,7 @@ class Budget:
 
     @property
     def lost(self) -> int:
-        """How many attempts started and have no outcome."""
+        """How many attempts started but have no outcome."""
         return len(self.begun.difference(self.completed, self.released, self.failed))
 
     def requests(self, capacities: Collection[Capacity], round: int) -> list[FetchRequest]:

@@ -48,7 +48,7 @@ class Event:
     max_attempts: int | None = None
 
     def to_job(self) -> NewJob:
-        """Convert the event to a job. Raises `InvalidInput` that names the invalid field."""
+        """Convert the event to a job. Raises `InvalidInput`, naming the invalid field."""
         try:
             return new_job(
                 self.source,

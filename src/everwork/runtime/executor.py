@@ -74,7 +74,7 @@ class Executor:
         forks.reset_in_child(self, Executor._note_fork)
 
     def _note_fork(self) -> None:
-        """In the child process of a handler that forked: its outcome must not be reported."""
+        """Called in the child process of a handler that forked: the child must not report an outcome."""
         self._is_fork = True
 
     def add(self, handler: Handler) -> None:
@@ -107,7 +107,7 @@ class Executor:
             self._watch = self._loop.call_later(WATCH_SECONDS, self._check_timeouts)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Stop one attempt. A handler in a thread can only be flagged, and most can finish during a shutdown."""
+        """Stop one attempt. A handler in a thread can only be flagged; during a shutdown, most can finish."""
         if attempt.stop is not None or attempt.is_reported:
             return
         if why is Stop.SHUTDOWN and attempt.is_in_thread and self._call_of(attempt).waits_for_threads:
@@ -118,7 +118,7 @@ class Executor:
             attempt.task.cancel()
 
     def stop_soft(self) -> None:
-        """Start no more attempts, and release waiting ones."""
+        """Start no more attempts, and release those that are waiting."""
         self._stopping.set()
         for pool in self._pools.values():
             while pool.inbox:
@@ -132,7 +132,7 @@ class Executor:
                 self.stop(attempt, Stop.TIMED_OUT if attempt.is_overdue(now) else Stop.SHUTDOWN)
 
     def close(self) -> None:
-        """Stop runners and threads. Jobs still running keep their leases until these expire; results are discarded."""
+        """Stop runners and threads. Jobs still running keep their leases until they expire; results are discarded."""
         if self._watch is not None:
             self._watch.cancel()
         for pool in self._pools.values():
@@ -218,7 +218,7 @@ class Executor:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
         task = attempt.task
         if attempt.stop is not None or (task is not None and task.cancelling() and not self._is_torn_down(pool)):
-            # Even if a handler has cancelled its own task: the next job must not be affected.
+            # A handler may have cancelled its own task: the next job must not be affected.
             await absorb_cancellation(task)
         if attempt.stop is not None and (outcome is None or attempt.stop is not Stop.SHUTDOWN):
             outcome = self._stopped(attempt, stack=stack)
@@ -262,7 +262,7 @@ class Executor:
                 return None
 
     def _timed_out(self, attempt: Attempt, stack: str | None, *, goes_on: bool) -> o.Failed:
-        """The outcome of an attempt that timed out, with its stack at that time or, if it is still running, now."""
+        """The outcome of an attempt that timed out, with its stack at that time, or now if it is still running."""
         error, more = attempt.error, ""
         if isinstance(error, KeyboardInterrupt):
             more, stack = " and blocked its process until it was interrupted", stack_of_error(error)

@@ -108,7 +108,7 @@ class Fetcher:
             await self._late.end()
 
     def _begin_round(self) -> None:
-        """Begin a round: every queue is polled again before the next wait, which new jobs will end."""
+        """Begin a round: every queue is polled again before the next wait, and new jobs end that wait."""
         self._round += 1
         self._mark = self._store.mark()
         self._wakes_at = math.inf
@@ -211,7 +211,7 @@ class Fetcher:
     def _put_back(
         self, lapsed: list[Outcome], outcomes: list[Outcome], judged: list[Judged], settled: list[Outcome]
     ) -> tuple[list[Outcome], list[Judged], list[Outcome]]:
-        """Let the next step settle these and renew their leases; returns the arguments without them."""
+        """Let the next step settle `lapsed` and renew the leases; returns the other arguments without them."""
         self._outcomes[:0] = lapsed
         left = {(one.key, one.attempt) for one in lapsed}
         at = [index for index, one in enumerate(outcomes) if (one.key, one.attempt) not in left]
@@ -273,7 +273,7 @@ class Fetcher:
     async def _release_orphans(self) -> None:
         """Release jobs that were leased by a step whose reply was lost, and are therefore unknown here.
 
-        Only if no other process has this worker's name: its jobs could not be distinguished.
+        Done only if no other process has this worker's name, because its jobs could not be distinguished.
         """
         known = set(self._leased)
         try:
@@ -281,7 +281,7 @@ class Fetcher:
             # Not the jobs of an earlier runtime whose outcomes are in the spool: their leases may have been renewed.
             orphans = await self._store.unkept([one for one in held if one not in known])
         except EngineError:
-            return  # Tried again after the next step.
+            return  # It is tried again after the next step.
         known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
         self._outcomes += [Release(key, attempt) for key, attempt in orphans if (key, attempt) not in known]
         self._settler.is_answer_lost = False
@@ -362,7 +362,7 @@ class Fetcher:
         self._wakeup.notify()
 
     def _release_overdue(self, now: float) -> None:
-        """The handlers' loop is blocked: release jobs not started, to run elsewhere. Their capacity stays in use."""
+        """The handlers' loop is blocked: release unstarted jobs to run elsewhere. Their capacity stays in use."""
         self._release_unstarted([a for a in self._leased.values() if now - a.leased_at > UNSTARTED_SECONDS])
 
     def _release_unstarted(self, attempts: Sequence[Attempt]) -> None:

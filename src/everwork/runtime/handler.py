@@ -23,7 +23,7 @@ OnEnd = Callable[[Attempt, Outcome, Judged], None]
 
 
 class QueueKey(NamedTuple):
-    """A queue of jobs: a group of a type."""
+    """A queue of jobs: one group of one type."""
 
     type: str
     group: str = DEFAULT_GROUP

@@ -1,4 +1,4 @@
-"""Heartbeats: a process extends its own leases, or shows that it is alive to its parent, which extends them."""
+"""Heartbeats: a process extends its own leases, or shows its parent, which extends them, that it is alive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Heartbeat:
         self._release_overdue = release_overdue
         self._stop = stop
         self._doubtful = doubtful
-        """Attempts whose leases may have expired because the store was unavailable: extended immediately."""
+        """Attempts whose leases may have expired because the store was unavailable; they are extended immediately."""
         self._lease_ms = lease_ms
         self._loop = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
 
@@ -82,7 +82,7 @@ class Heartbeat:
 
 
 class LivenessBeat:
-    """Shows the parent that the engine's loop is running; a timer, because it runs even while idle."""
+    """Shows the parent that the engine's loop is running. Uses a timer, which fires even while the loop is idle."""
 
     def __init__(self, ledger: Ledger, release_overdue: Callable[[float], None]) -> None:
         self._ledger = ledger

@@ -57,7 +57,7 @@ class JobLog:
         if error is not None and (not is_requested or (failure is not None and failure.retry_ms is None)):
             facts["exc_info"] = (type(error), error, _users_part(error.__traceback__))
         elif error is None and outcome.traceback is not None:
-            facts["stack"] = outcome.traceback  # Of a timeout.
+            facts["stack"] = outcome.traceback  # The stack at the timeout.
         if failure is None:
             facts |= {"outcome": "retried", "error": outcome.error}
             attempts, most = job.attempts, job.max_attempts
@@ -87,7 +87,7 @@ class JobLog:
                 self._log.warning("outcome discarded, the attempt had already ended", **facts)
 
     def error(self, text: str, worker: str | None, key: int, attempt: int, **facts: Any) -> None:
-        """Log a problem of an attempt that needs attention."""
+        """Log a problem with an attempt that needs attention."""
         self._log.error(text, worker=worker, key=key, attempt=attempt, **facts)
 
     def lost(self, text: str, outcomes: Sequence[o.Outcome]) -> None:
@@ -176,7 +176,7 @@ def log_not_stored(attempt: Attempt, error: Exception) -> None:
 def log_stopped(attempt: Attempt, why: Stop) -> None:
     """Log an attempt whose handler is stopped because the job was cancelled or its lease has expired."""
     if attempt.completion is not None:
-        return  # It has completed its job itself, in a transaction.
+        return  # The handler has completed the job itself, in a transaction.
     facts = attempt.log_facts()
     if why is Stop.CANCELLED:
         _log.info("job cancelled, stopping its handler", **facts, outcome="cancelled")

@@ -41,7 +41,7 @@ class LateOutcomes:
         self.in_step: Sequence[Outcome] = ()
         """The outcomes that the engine is settling."""
         self._unanswered: tuple[Sequence[Outcome], float] = ((), 0.0)
-        """The outcomes that it was settling at the last check, and since when."""
+        """The outcomes that the engine was settling at the last check, and since when."""
         self._watched_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._keeping: set[asyncio.Task[bool]] = set()
@@ -80,7 +80,7 @@ class LateOutcomes:
         return [one for one in lost if self._leased.get((one.key, one.attempt)) in self.doubtful]
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle outcomes and renew expired leases; after that, they are known to be valid or lost."""
+        """Settle outcomes and renew expired leases; after that, each lease is known to be valid or lost."""
         judged = await self._store.settle_late(outcomes)
         self.doubtful.difference_update([self._leased.get((one.key, one.attempt)) for one in outcomes])
         return judged
@@ -102,7 +102,7 @@ class LateOutcomes:
 
     async def keep_in_outage(self, outcomes: Sequence[Outcome]) -> bool:
         """Write outcomes that the engine did not accept or that are waiting for it; False if there is no spool."""
-        # Attempts that ended before the outage was noticed wait for the next step; they must not be lost until then.
+        # Attempts that ended before the outage was noticed wait for the next step; until then, they must not be lost.
         unkept = outcomes if self.is_late else [*outcomes, *self._waiting()]
         self.is_late = True
         self.doubtful.update(self._leased.values())
@@ -110,7 +110,7 @@ class LateOutcomes:
         return bool(unkept) and await self._store.keep_outcomes(unkept)
 
     def keep(self, outcomes: Sequence[Outcome]) -> None:
-        """Write outcomes that end while the engine is unavailable; they are settled once it is back, by any process."""
+        """Write outcomes that arise while the engine is unavailable; once it is back, any process settles them."""
         if outcomes:
             task = asyncio.get_running_loop().create_task(self._store.keep_outcomes(outcomes))
             self._keeping.add(task)

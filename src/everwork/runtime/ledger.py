@@ -65,7 +65,7 @@ class Entry(NamedTuple):
     """Distinguishes this use of the slot from earlier and later ones."""
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it has run longer than its timeout."""
+        """Whether the attempt has run longer than its timeout."""
         return self.state is SlotState.BEGUN and now > self.begun_at + self.timeout
 
 
@@ -97,7 +97,7 @@ class Ledger:
         self._free = list(range(self.slots - 1, -1, -1))
         self._ended = 0
 
-    # The child's side: the engine's thread, but for `begin`, `end` and `turn_handlers`. ------------------------
+    # The child's side: the engine's thread, except for `begin`, `end` and `turn_handlers`. ---------------------
 
     @property
     def free(self) -> int:
@@ -114,19 +114,19 @@ class Ledger:
         return slot
 
     def begin(self, slot: int, now: float) -> None:
-        """Record that its handler has started."""
+        """Record that the attempt's handler has started."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
         _TIME.pack_into(self._memory, at + _BEGUN_OFFSET, now)
         self._memory[at + _STATE_OFFSET] = 2
 
     def mark_hung(self, slot: int) -> None:
-        """Record that its outcome is reported, but its handler has not ended."""
+        """Record that the attempt's outcome is reported, but its handler has not ended."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET
         if self._memory[at] == 2:
             self._memory[at] = 3
 
     def end(self, slot: int) -> None:
-        """Record that its handler has ended; its outcome remains to be settled."""
+        """Record that the attempt's handler has ended; its outcome remains to be settled."""
         self._memory[_SLOTS_OFFSET + slot * SLOT_BYTES + _STATE_OFFSET] = 4
 
     def leave(self, slot: int) -> None:
@@ -137,7 +137,7 @@ class Ledger:
         self._free.append(slot)
 
     def flag_of(self, slot: int) -> Stop | None:
-        """Why the parent requests that an attempt is stopped, if it does."""
+        """The parent's reason for stopping an attempt, if it has requested a stop."""
         at = _SLOTS_OFFSET + slot * SLOT_BYTES
         why, use = divmod(self._memory[at + _FLAG_OFFSET], _USES)
         return _FLAGS.get(why) if use == self._memory[at + _USE_OFFSET] else None
@@ -182,7 +182,7 @@ class Ledger:
     def flag(self, entry: Entry, why: Stop) -> bool:
         """Flag an attempt as cancelled or lost; returns whether the flag is new. A reused slot is left unchanged."""
         at = _SLOTS_OFFSET + entry.slot * SLOT_BYTES
-        # An entry that was read while the slot was reused may have the key of one attempt and the use of the other.
+        # An entry that was read while the slot was reused may have the key of one attempt and the use of another.
         is_here = _SLOT.unpack_from(self._memory, at)[:2] == (entry.key, entry.attempt)
         flag = _NUMBERS[why] * _USES + entry.use
         if not is_here or self._memory[at + _FLAG_OFFSET] == flag:

@@ -111,7 +111,7 @@ class Portal(Generic[S]):
     def start(self, use: Use[S, T]) -> tuple[asyncio.Future[T], Callable[[], None]]:
         """Start a call to the service; returns a future of the calling loop and a function that cancels the call.
 
-        It is a future and not a task, so that it survives when all tasks of the calling loop are cancelled.
+        It is a future and not a task, so that it survives if all tasks of the calling loop are cancelled.
         """
         here = asyncio.get_running_loop()
         future: asyncio.Future[T] = here.create_future()
@@ -169,7 +169,7 @@ class Portal(Generic[S]):
         try:
             await service.open(upkeep=self._upkeep)
             await prepare(service)
-        except BaseException as error:  # noqa: BLE001 - it goes to the callers that open
+        except BaseException as error:  # noqa: BLE001 - raised in the callers that open
             await service.close()
             closed = EngineUnavailable(CLOSED)
             self._ready.set_exception(closed if isinstance(error, asyncio.CancelledError) else error)
@@ -216,7 +216,7 @@ class Portal(Generic[S]):
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            self.loop.run_until_complete(_cancel_tasks())  # Tasks that were started while it stopped.
+            self.loop.run_until_complete(_cancel_tasks())  # Tasks that were started while the loop was stopping.
         finally:
             self.loop.close()
 

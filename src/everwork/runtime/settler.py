@@ -17,7 +17,7 @@ from everwork.runtime.source import JobStore
 
 
 class Settler:
-    """Settles outcomes and leases jobs despite outages; `waiting` are the outcomes of the next step."""
+    """Settles outcomes and leases jobs despite outages; `waiting` holds the outcomes for the next step."""
 
     def __init__(
         self,
@@ -95,6 +95,6 @@ class Settler:
             except EngineError:
                 pass  # The caller retries the whole batch.
             except Exception as problem:  # noqa: BLE001 - the search goes on in this half
-                half = await self._isolate_bad_outcome(half, problem)  # noqa: PLW2901 - what it has become
+                half = await self._isolate_bad_outcome(half, problem)  # noqa: PLW2901 - with the bad one replaced
             checked += half
         return checked

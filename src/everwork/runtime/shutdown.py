@@ -45,7 +45,7 @@ class StopSignal:
         self.soft.set()
 
     async def comes_before(self, preparation: Coroutine[Any, Any, None]) -> bool:
-        """Whether a stop is requested before a preparation has ended; the preparation is then cancelled."""
+        """Whether a stop is requested before a preparation has ended; if so, the preparation is cancelled."""
         preparing = asyncio.ensure_future(preparation)
         try:
             await first_of(self.soft, work=preparing)

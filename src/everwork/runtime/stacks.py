@@ -20,14 +20,14 @@ from everwork.core.limits import TRACEBACK_CHARS_MAX
 from everwork.core.texts import error_text, traceback_text
 
 FRAMES_MAX: Final = 30
-"""The innermost frames show where it is stuck; an endless recursion must not fill the text."""
+"""The innermost frames show where a handler is stuck; an endless recursion must not fill the text."""
 FRAMES_MIN: Final = 3
 CHAIN_MAX: Final = 8
-"""How many exceptions are shown of those that led to the one that was raised."""
+"""How many of the exceptions that led to the raised one are shown."""
 MEMBERS_MAX: Final = 5
 """How many exceptions of a group are shown."""
 DEPTH_MAX: Final = 3
-"""How deep groups in groups are shown."""
+"""How many levels of nested groups are shown."""
 MESSAGE_CHARS_MAX: Final = 1_000
 NOTES_MAX: Final = 5
 _CAUSE: Final = "The above exception was the direct cause of the following exception:"
@@ -114,7 +114,7 @@ def _cut(message: str) -> str:
 
 
 def _frames_of(error: BaseException, frames_max: int) -> tuple[deque[tuple[FrameType, int]], int]:
-    """The innermost frames, without those of this package above the user's code, and how many are left out."""
+    """The innermost frames, without those of this package above the user's code, and the number left out."""
     frames: deque[tuple[FrameType, int]] = deque(maxlen=frames_max)
     seen, is_users = 0, False
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -13,7 +13,7 @@ Call = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
 
 
 class HandlerThreads:
-    """A pool that grows to the number of threads needed concurrently; the callers limit it."""
+    """A pool that grows to the number of threads needed concurrently; callers limit that number."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Call | None] = SimpleQueue()
@@ -88,7 +88,7 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
     if error is None:
         future.set_result(value)
     elif issubclass(type(error), StopIteration) or not issubclass(type(error), Exception):
-        # Not allowed in a future: it would end the loop or look like a cancellation. (`isinstance` runs its code.)
+        # Not allowed in a future: it would end the loop or look like a cancellation. (`isinstance` can run user code.)
         future.set_exception(RuntimeError(f"the handler raised {error!r}"))
     else:
         future.set_exception(error)

@@ -52,7 +52,7 @@ class LoopSteps:
         self._threads = threads
 
     async def blocking(self, call: Callable[[], T]) -> T:
-        """Call it in a thread. A thread cannot be stopped, so wait for it briefly even if the attempt is stopped."""
+        """Call the function in a thread. A thread cannot be stopped, so wait briefly even if the attempt is stopped."""
         running = self._threads.run(partial(copy_context().run, call))
         try:
             result: T = await asyncio.shield(running)
@@ -63,7 +63,7 @@ class LoopSteps:
         return result
 
     async def awaiting(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Await it."""
+        """Await the coroutine."""
         return await coroutine
 
 
@@ -104,19 +104,19 @@ class Opened:
         is_async: bool,
         is_void: Callable[[], bool],
     ) -> Any:
-        """Open a handler's dependencies, call it, and close them; the call ends only then.
+        """Open a handler's dependencies, call the handler, and close them; only then does the call end.
 
         If the attempt was stopped in the meantime, they are closed as if the call had been cancelled.
         """
         try:
             for name, plan in plans.items():
                 arguments[name] = await self.value(plan)
-            if is_void():  # Stopped while they were being opened in a thread, which cannot be cancelled.
+            if is_void():  # The attempt was stopped while a thread, which cannot be cancelled, was opening them.
                 raise asyncio.CancelledError("the attempt was stopped")
             result = function(**arguments)
             if is_async:
                 result = await result
-            elif isinstance(result, Coroutine):  # A plain decorator around an async function.
+            elif isinstance(result, Coroutine):  # A plain decorator around an async function returned a coroutine.
                 result = await self._steps.awaiting(result)
             if is_void():
                 raise asyncio.CancelledError("the attempt was stopped")
@@ -126,7 +126,7 @@ class Opened:
             closed = await self.close(error)
             if closed is None or closed is error:
                 raise
-            raise closed  # noqa: B904 - what the handler raised is its context
+            raise closed  # noqa: B904 - the handler's error is its context
         closed = await self.close(None)
         if closed is not None:
             raise closed
@@ -186,7 +186,7 @@ class Opened:
             self._exits.append(Exit(plan.name, asynccontextmanager(lambda: made)(), is_async=True))
             return value
         is_async_manager = plan.is_manager and hasattr(made, "__aenter__")
-        if is_async_manager or isinstance(made, contextlib._AsyncGeneratorContextManager):  # noqa: SLF001 - no other name
+        if is_async_manager or isinstance(made, contextlib._AsyncGeneratorContextManager):  # noqa: SLF001 - not public
             value = await self._steps.awaiting(made.__aenter__())
             self._exits.append(Exit(plan.name, made, is_async=True))
             return value
@@ -199,7 +199,7 @@ class Opened:
             value = _first(plan.name, made)
             self._keep(Exit(plan.name, contextmanager(lambda: made)(), is_async=False))
             return value
-        if isinstance(made, contextlib._GeneratorContextManager):  # noqa: SLF001 - it has no other name
+        if isinstance(made, contextlib._GeneratorContextManager):  # noqa: SLF001 - it has no public name
             value = made.__enter__()
             self._keep(Exit(plan.name, made, is_async=False))
             return value

@@ -48,7 +48,7 @@ def Depends(dependency: Callable[..., Iterator[T]], *, scope: Scope = ...) -> T:
 def Depends(dependency: Callable[..., Coroutine[Any, Any, T]], *, scope: Scope = ...) -> T: ...
 @overload
 def Depends(dependency: Callable[..., T], *, scope: Scope = ...) -> T: ...
-def Depends(dependency: Callable[..., Any], *, scope: Scope = "job") -> Any:  # noqa: N802 - as users of FastAPI know it
+def Depends(dependency: Callable[..., Any], *, scope: Scope = "job") -> Any:  # noqa: N802 - as in FastAPI
     """Declare a dependency of a handler, as in FastAPI: `def handler(db: Session = Depends(get_session))`.
 
     Args:
@@ -106,12 +106,12 @@ def dependency_of(name: str, hint: Any, default: object) -> Dependency | None:
 
 
 def plan_for(parameter: str, dependency: Dependency) -> Plan:
-    """The plan for a handler's parameter. Parameters that cannot be filled are refused, with the path to them."""
+    """The plan for a handler's parameter. One that cannot be filled is refused; the error shows its path."""
     return _Planner(f"parameter '{parameter}'").plan(dependency, ())
 
 
 def is_or_none(hint: Any, wanted: type) -> bool:
-    """Whether a parameter is annotated with a class, or with that class or None."""
+    """Whether a parameter is annotated with a class, or with the union of that class and None."""
     return hint is wanted or (get_origin(hint) in (Union, UnionType) and set(get_args(hint)) == {wanted, type(None)})
 
 
@@ -231,7 +231,7 @@ def _as_dependency(given: object, hint: Any) -> Dependency | None:
     if isinstance(given, type) or not (hasattr(given, "dependency") and hasattr(given, "use_cache")):
         return None
     function = given.dependency
-    if function is None:  # FastAPI: the annotated class itself.
+    if function is None:  # As in FastAPI, the annotated class itself.
         function = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return Dependency(function, "job", bool(given.use_cache)) if callable(function) else None
 
@@ -264,7 +264,7 @@ _MANAGER_CODE: Final = _manager.__code__
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The type hints of a callable; those of names that only type checkers import stay strings."""
+    """The type hints of a callable; names that are imported only for type checkers stay strings."""
     function = annotated(function)
     try:
         return get_type_hints(function, include_extras=True)
@@ -287,7 +287,7 @@ def readable_hints(function: Any) -> dict[str, Any]:
     function = inspect.unwrap(function)
     try:
         hints = dict(getattr(function, "__annotations__", {}))
-    except NameError:  # Since Python 3.14, where annotations are evaluated here.
+    except NameError:  # Since Python 3.14, annotations are evaluated on access.
         return {}
     for name, hint in hints.items():
         single = SimpleNamespace(__annotations__={name: hint})

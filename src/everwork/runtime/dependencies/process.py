@@ -97,7 +97,7 @@ class OneTask:
 
 
 def _ends_task(error: BaseException) -> bool:
-    """Whether an error is not the coroutine's own, but ends the event loop or the program."""
+    """Whether an error ends the event loop or the program, and not only the coroutine."""
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
@@ -111,11 +111,11 @@ class ThreadSteps:
         self._task = task
 
     async def blocking(self, call: Callable[[], T]) -> T:
-        """Call it here."""
+        """Call the function in this thread."""
         return call()
 
     async def awaiting(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it in the event loop while this thread waits."""
+        """Run the coroutine in the event loop while this thread waits."""
         return self._task.submit(coroutine).result()
 
 
@@ -193,7 +193,7 @@ class ProcessScopes:
 
     @asynccontextmanager
     async def entered(self, stopped: StopSignal, close_seconds: float) -> AsyncIterator[ProcessScope | None]:
-        """The scope of this loop, entered by the first user and exited by the last; None if a stop came first."""
+        """The scope of this loop, entered by the first user and exited by the last; None if stopped first."""
         loop = asyncio.get_running_loop()
         shared = self._shared.setdefault(loop, _Shared(ProcessScope(self._overrides)))
         shared.users += 1
