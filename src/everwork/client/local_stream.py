@@ -58,7 +58,7 @@ class LocalStream(Stream):
         """How many jobs this stream holds."""
         return len(self._held)
 
-    def _granted(self, key: CreditKey, credits: int) -> None:  # noqa: ARG002 - they have been counted
+    def _granted(self, key: CreditKey, credits: int) -> None:  # noqa: ARG002 - already counted
         if key not in self._feeds:
             more = asyncio.Event()
             self._feeds[key] = (asyncio.get_running_loop().create_task(self._feed(key, more)), more)
