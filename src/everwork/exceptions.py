@@ -99,7 +99,7 @@ class JobCancelled(JobFailed):
 
 
 class NotFound(EverworkError):
-    """There is no such object, such as an API key or a group. For jobs, see `JobNotFound`."""
+    """The object (such as an API key or a group) does not exist. For jobs, see `JobNotFound`."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"{what} '{name}' not found")

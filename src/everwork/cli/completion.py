@@ -157,14 +157,14 @@ def _values(parameter: Any, line: Line) -> Iterator[tuple[str, str]]:
 
 
 def _states(_: Line) -> list[str]:
-    from everwork.core.states import State  # noqa: PLC0415 - only what is asked for is loaded
+    from everwork.core.states import State  # noqa: PLC0415 - loaded only if it is needed
 
     return [*(state.label for state in State), "activatable"]
 
 
 def _types(line: Line) -> list[str]:
     """The types of the store, if it answers quickly; a missing store is not created."""
-    from everwork.cli.session import open_store  # noqa: PLC0415 - only what is asked for is loaded
+    from everwork.cli.session import open_store  # noqa: PLC0415 - loaded only if it is needed
     from everwork.server.settings import engine_url  # noqa: PLC0415
 
     async def read() -> None:

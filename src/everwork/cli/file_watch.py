@@ -82,7 +82,7 @@ def _is_watched(folder: os.DirEntry[str]) -> bool:
 
 
 def program_folders(module: str, folder: Path) -> list[Path]:
-    """The directories of a program's files: its own, and that of its package if it is installed from elsewhere."""
+    """The directories with a program's files: its own, and its package's if that is installed from elsewhere."""
     sys.path.insert(0, str(folder))
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])

@@ -193,7 +193,7 @@ class ConnectionCommits(Generic[T]):
     """For a SQLAlchemy connection. Its `commit` event comes before the commit, which can still fail."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
-        from sqlalchemy import event  # noqa: PLC0415 - the connection is here, so it is installed
+        from sqlalchemy import event  # noqa: PLC0415 - the connection shows that it is installed
 
         self._connection = connection
         self._on_commit = on_commit
@@ -228,7 +228,7 @@ class ConnectionCommits(Generic[T]):
 
     def stop(self) -> None:
         """Stop following the connection."""
-        from sqlalchemy import event  # noqa: PLC0415 - the connection is here, so it is installed
+        from sqlalchemy import event  # noqa: PLC0415 - the connection shows that it is installed
 
         self._entries = []
         for name, listener in self._listeners.items():

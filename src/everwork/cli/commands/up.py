@@ -170,7 +170,7 @@ class Demo:
 
 
 def _is_not_job_failure(record: logging.LogRecord) -> bool:
-    """Whether a log line is not about a failed job, which the view already shows."""
+    """Keep a log line unless it is about a failed job, which the view already shows."""
     return getattr(record, "everwork_facts", {}).get("outcome") not in ("failed", "retried", "rejected")
 
 
