@@ -99,7 +99,7 @@ class JobCancelled(JobFailed):
 
 
 class NotFound(EverworkError):
-    """There is no such object, for example an API key or a group. Jobs have their own error."""
+    """The object (such as an API key or a group) does not exist. For jobs, see `JobNotFound`."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"{what} '{name}' not found")
@@ -125,11 +125,11 @@ class AccessError(EverworkError):
 
 
 class Unauthenticated(AccessError):
-    """No key, or one that is unknown, expired or revoked."""
+    """There is no API key, or the key is unknown, expired or revoked."""
 
 
 class PermissionDenied(AccessError):
-    """The key does not allow this, or not for this tenant."""
+    """The API key does not allow the call, or does not allow it for this tenant."""
 
 
 class TooManyRequests(AccessError):
@@ -169,7 +169,7 @@ class Signal(Exception):
 
 
 class Fail(Signal):
-    """The job failed permanently: it becomes a dead letter, even if attempts are left."""
+    """Raise this to fail the job permanently: it becomes a dead letter, even if attempts are left."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail)
@@ -177,7 +177,7 @@ class Fail(Signal):
 
 
 class Reject(Signal):
-    """Raise it if the job is invalid: it fails, is marked as rejected, and is never requeued automatically."""
+    """Raise this if the job is invalid: it fails, is marked as rejected, and is never requeued automatically."""
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail)
@@ -185,7 +185,7 @@ class Reject(Signal):
 
 
 class Retry(Signal):
-    """Raise it to retry the job within its `max_attempts`: `raise Retry("not ready yet", delay=30)`.
+    """Raise this to retry the job within its `max_attempts`: `raise Retry("not ready yet", delay=30)`.
 
     `delay` is in seconds (default: by the policy). `Retry(30)` sets only the delay.
     """

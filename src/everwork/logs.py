@@ -24,15 +24,15 @@ LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 TEXT_CHARS_MAX: Final = 16_000
 """Longer fields and exceptions are shortened to their beginning and end."""
 LOCK_SECONDS: Final = 5.0
-"""How long a line waits for another process's line: a stopped process must not block the others."""
+"""How long a line waits while another process writes; a stopped process must not block the others."""
 
 
 def configure(format: str = "console", level: str = "INFO", *, force: bool = False) -> bool:
     """Log everything to standard error, one write per line; returns whether that was configured.
 
     "json" writes one object per line, "console" is for people. A program that has configured its own `logging` handlers
-    is left alone, unless `force` is given. Fields bound with `structlog.contextvars` appear in every line, and
-    so do the worker and the job whose handler writes it.
+    is left alone, unless `force` is given. Fields bound with `structlog.contextvars` appear in every line. Lines that
+    a handler writes also have the fields of its worker and job.
     """
     if format not in _FORMATS:
         raise ValueError(f"format: must be one of {', '.join(_FORMATS)}, not {format!r}")
@@ -43,7 +43,7 @@ def configure(format: str = "console", level: str = "INFO", *, force: bool = Fal
         return False
     logging.basicConfig(handlers=[_Stderr(_FORMATS[format])], level=level.upper(), force=True)
     if force or not structlog.is_configured():
-        # Loggers that users get from structlog directly write the same way.
+        # Loggers that users get directly from structlog write the same way.
         structlog.configure([_render], logger_factory=structlog.stdlib.LoggerFactory(), **_BOUND)
     return True
 
@@ -82,13 +82,13 @@ class Outage:
         self.errors = 0
 
     def report(self, error: Exception) -> None:
-        """A call failed; logs the first, second, fourth, eighth failure, and so on."""
+        """Report that a call failed; logs the first, second, fourth, eighth failure, and so on."""
         self.errors += 1
         if self.errors & (self.errors - 1) == 0:
             self._log.error(self._outage_event, error=str(error) or type(error).__name__, times=self.errors)
 
     def over(self) -> None:
-        """A call succeeded; logs the end of an outage."""
+        """Report that a call succeeded; logs the end of an outage, if there was one."""
         if self.errors:
             self._log.warning(self._recovery_event, errors=self.errors)
             self.errors = 0
@@ -111,7 +111,7 @@ def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> t
 
 
 class _Stderr(logging.Handler):
-    """Writes each record to standard error in one piece, so that lines of processes that share it do not mix."""
+    """Writes each record to standard error in one piece, so that the lines of several processes do not mix."""
 
     def __init__(self, form: Callable[[logging.LogRecord], str]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Stderr(logging.Handler):
             _write(f"{self.format(record)}\n")
         except RecursionError:
             raise
-        except Exception:  # noqa: BLE001 - as every handler of `logging`
+        except Exception:  # noqa: BLE001 - like every handler of `logging`
             self.handleError(record)
 
 
@@ -136,7 +136,7 @@ def _write(line: str) -> None:
         return
     try:
         descriptor = sys.stderr.fileno()
-    except (OSError, AttributeError, io.UnsupportedOperation):  # It was replaced by a text buffer.
+    except (OSError, AttributeError, io.UnsupportedOperation):  # `sys.stderr` was replaced by a text buffer.
         sys.stderr.write(line)
         return
     sys.stderr.flush()
@@ -154,7 +154,7 @@ def _write_all(descriptor: int, left: bytes) -> None:
 
 @contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """Keep other processes from writing: pipes and sockets split long lines; a file does not."""
+    """Keep other processes from writing to a pipe or socket, which splits long lines; files need no lock."""
     mode = os.fstat(descriptor).st_mode
     is_locked = (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and _lock(descriptor)
     try:
@@ -166,11 +166,11 @@ def _locked(descriptor: int) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock the file behind a descriptor; False if it cannot be locked, or not in time."""
+    """Lock the file behind a descriptor; returns False if it cannot be locked in time, or at all."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            # Not `flock`: processes that inherited a descriptor share such a lock.
+            # `flock` would not work: processes that inherited a descriptor share its lock.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             if time.monotonic() >= deadline:
@@ -202,7 +202,7 @@ def _value(fact: object) -> Any:
         return _kept(fact)
     try:
         text = orjson.dumps(fact, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except (TypeError, ValueError, RecursionError):  # A number over 64 bits, a lone surrogate, a cycle.
+    except (TypeError, ValueError, RecursionError):  # Such as a number over 64 bits, a lone surrogate, or a cycle.
         return _kept(_repr(fact))
     kept = _kept(text)
     return orjson.Fragment(text) if kept == text else kept
@@ -254,12 +254,12 @@ def _other(name: str, fact: object) -> str:
 def _repr(fact: object) -> str:
     try:
         return repr(fact)
-    except Exception:  # noqa: BLE001 - users' objects; and numbers of more than 4,300 digits
+    except Exception:  # noqa: BLE001 - users' objects, and numbers of more than 4,300 digits
         return f"<a {type(fact).__name__} that cannot be shown>"
 
 
 def _kept(text: str) -> str:
-    """A text as written: masked, then shortened. Masked first, because a shortened secret would not be recognized."""
+    """A text as it is logged. Secrets are masked before it is shortened: a shortened secret would not be recognized."""
     left_out, examined, half = len(text) - TEXT_CHARS_MAX, 8 * TEXT_CHARS_MAX, TEXT_CHARS_MAX // 2
     if left_out > 2 * examined:
         text = f"{text[:examined]}{text[-examined:]}"
@@ -281,7 +281,7 @@ _PARAMETER: Final = re.compile(
 
 
 def _without_secrets(text: str) -> str:
-    """The text with all passwords hidden: drivers put them into their errors."""
+    """The text with all passwords hidden, because drivers put them into their errors."""
     if "://" in text:
         text = _BLANKS.sub(r"\1***@", _ADDRESS.sub(_without_password, text))
     return _PARAMETER.sub(r"\1***", text) if "=" in text else text

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from everwork.cli.options import ListByDefault
 
 STORE_SECONDS: Final = 1.0
-"""How long the store can take to list its types: a user is waiting at the prompt."""
+"""How long the store can take to list its types while a user is waiting at the prompt."""
 SHELLS: Final = ("bash", "zsh", "fish")
 
 _BASH: Final = r"""# Completion of everwork for bash. In ~/.bashrc:  eval "$(everwork completion bash)"
@@ -87,7 +87,7 @@ def candidates(root: Any, words: list[str]) -> list[tuple[str, str]]:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """The words as they were typed: bash splits them at colons and equals signs. `--name=value` counts as two."""
+    """The words as typed, because bash splits them at colons and equals signs. `--name=value` counts as two words."""
     joined: list[str] = []
     for word in words:
         if word == "=" and joined and joined[-1].startswith("-"):
@@ -125,7 +125,7 @@ def _read(root: Any, typed: list[str]) -> Line | None:
 
 
 def _listing(line: Line) -> Line:
-    """The command that options belong to: in a group whose default command is `list`, that one."""
+    """The line with the command that its options belong to: `list`, in a group that has it as the default command."""
     command = line.command
     return line._replace(command=command.commands["list"]) if isinstance(command, ListByDefault) else line
 
@@ -157,14 +157,14 @@ def _values(parameter: Any, line: Line) -> Iterator[tuple[str, str]]:
 
 
 def _states(_: Line) -> list[str]:
-    from everwork.core.states import State  # noqa: PLC0415 - only what is asked for is loaded
+    from everwork.core.states import State  # noqa: PLC0415 - loaded only if it is needed
 
     return [*(state.label for state in State), "activatable"]
 
 
 def _types(line: Line) -> list[str]:
     """The types of the store, if it answers quickly; a missing store is not created."""
-    from everwork.cli.session import open_store  # noqa: PLC0415 - only what is asked for is loaded
+    from everwork.cli.session import open_store  # noqa: PLC0415 - loaded only if it is needed
     from everwork.server.settings import engine_url  # noqa: PLC0415
 
     async def read() -> None:
@@ -214,4 +214,4 @@ _FINDERS: Final[dict[str, Callable[[Line], list[str]]]] = {
     "log_format": lambda _: ["console", "json"],
     "order": lambda _: ["newest", "due", "failed"],
 }
-"""By the parameter's name."""
+"""Functions that find the values of a parameter, by the parameter's name."""

@@ -37,7 +37,7 @@ from everwork.testing.injection import FailEveryNth
 TICK_SECONDS: Final = 0.25
 JOURNAL_LINES: Final = 100
 QUICK_RETRY: Final = RetryPolicy(max_attempts=3, base=1.0, factor=2.0)
-"""Shorter than for real jobs, so that retries can be watched. Applies to errors that no error rule matches."""
+"""Shorter delays than for real jobs, so that users can watch retries. Applies to errors that match no error rule."""
 
 
 class Entry(NamedTuple):
@@ -69,7 +69,7 @@ class Journal:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: nothing is buffered."""
 
 
 class JournalMiddleware(Middleware):
@@ -147,14 +147,14 @@ def _jobs(app: Everwork, tick: int) -> Iterator[JobCall[Any]]:
     if tick % 2 == 0:
         yield app.call("report-build", number=tick // 2)
     if tick % 4 == 0:
-        # The reminder starts some seconds later.
+        # The reminder is due a few seconds later.
         yield app.using(delay=3 + tick // 4 % 5).call("reminder-send", number=tick // 4)
 
 
 STATES: Final = [state.label for state in State]
 WINDOW_SECONDS: Final = 5.0
 OTHER_LINES: Final = 23
-"""The lines that the view needs in addition to entries and dead letters."""
+"""How many lines the view needs in addition to entries and dead letters."""
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class Throughput:
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, snapshot: Snapshot) -> float:
-        """The throughput with this snapshot included."""
+        """Add a snapshot, and return the throughput including it."""
         self._seen.append((snapshot.seconds, snapshot.of_state(State.COMPLETED)))
         while len(self._seen) > 2 and snapshot.seconds - self._seen[0][0] > WINDOW_SECONDS:
             self._seen.popleft()
@@ -329,7 +329,7 @@ def view_for(url: str, types: Sequence[str], journal: Journal, *, as_json: bool)
 
 
 def absolute_url(url: str) -> str:
-    """The URL with an absolute path, valid in any directory."""
+    """The URL with an absolute path, which is valid in any directory."""
     url = engine_url(url)
     store_url = StoreUrl.from_url(url) if urlsplit(url).scheme == "sqlite" else None
     return shown_url(url) if store_url is None or store_url.in_memory else f"sqlite:///{quote(store_url.path)}"
@@ -346,7 +346,7 @@ def _figure(state: State, jobs: int) -> Text:
 
 
 def _recent(entries: Sequence[Entry], lines: int) -> list[Text]:
-    """The latest entries; failures are more interesting, so successes do not push them out."""
+    """The latest entries. Failures are more interesting, so successes do not displace them."""
     bad = _last([at for at, entry in enumerate(entries) if not entry.is_good], lines - lines // 3)
     good = _last([at for at, entry in enumerate(entries) if entry.is_good], lines - len(bad))
     shown = [_entry_line(entries[at]) for at in sorted(bad + good)]

@@ -14,8 +14,8 @@ from typing import Final
 
 POLL_SECONDS: Final = 0.5
 SCAN_SHARE: Final = 10
-"""The pause between polls is at least this many times the duration of one, so that a large directory does not use up
-a core.
+"""The pause between polls is at least this many times as long as a poll, so that a large directory does not use up a
+core.
 """
 SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
@@ -24,7 +24,7 @@ Files = Mapping[str, tuple[int, int]]
 
 
 class FileWatch:
-    """The Python files below some directories; except in virtual environments, caches and hidden directories."""
+    """The Python files below some directories, except those in virtual environments, caches and hidden directories."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.folders = tuple(dict.fromkeys(folders))
@@ -32,7 +32,7 @@ class FileWatch:
         self._pause = POLL_SECONDS
 
     def look(self) -> None:
-        """Changes count from now on."""
+        """Record the current files; only later changes count."""
         self._known = self._scan()
 
     async def changed(self) -> list[str]:
@@ -65,12 +65,12 @@ class FileWatch:
 def _python_files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     below = [str(folder)]
     while below:
-        with suppress(OSError), os.scandir(below.pop()) as entries:  # It may be gone again.
+        with suppress(OSError), os.scandir(below.pop()) as entries:  # It may have been deleted.
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     if _is_watched(entry):
                         below.append(entry.path)
-                elif entry.name.endswith(".py") and not entry.name.startswith("."):  # Hidden files are editors' locks.
+                elif entry.name.endswith(".py") and not entry.name.startswith("."):  # Hidden: editors' locks.
                     with suppress(OSError):  # A broken link must not hide the files after it.
                         facts = entry.stat()
                         yield entry.path, (facts.st_mtime_ns, facts.st_size)
@@ -78,11 +78,11 @@ def _python_files(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _is_watched(folder: os.DirEntry[str]) -> bool:
     is_skipped = folder.name.startswith(".") or folder.name in SKIPPED
-    return not is_skipped and not os.path.exists(f"{folder.path}/pyvenv.cfg")  # noqa: PTH110 - that of Path may raise
+    return not is_skipped and not os.path.exists(f"{folder.path}/pyvenv.cfg")  # noqa: PTH110 - `Path.exists` may raise
 
 
 def program_folders(module: str, folder: Path) -> list[Path]:
-    """Where the files of a program are: its directory, and its package if that is installed from elsewhere."""
+    """The directories with a program's files: its own, and its package's if that is installed from elsewhere."""
     sys.path.insert(0, str(folder))
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])

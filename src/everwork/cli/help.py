@@ -57,7 +57,7 @@ def lay_out(command: Any, inner: bool = True) -> Any:
     has_common = sum(map(is_common, options)) > 1
     for option in options:
         if getattr(option, "is_flag", False):
-            option.metavar = ""  # Newer versions of typer show <bool> otherwise.
+            option.metavar = ""  # Otherwise, newer versions of typer show <bool>.
         if has_common and is_common(option):
             option.rich_help_panel = COMMON_TITLE
     command.params.sort(key=is_common)
@@ -66,12 +66,12 @@ def lay_out(command: Any, inner: bool = True) -> Any:
 
 
 def is_common(option: Any) -> bool:
-    """Whether most commands have this option; `everwork init --engine` is another one."""
+    """Whether most commands have this option; `everwork init --engine` is a different option of the same name."""
     return option.name in COMMON or "-e" in option.opts
 
 
 def _lay_out_usage(command: Any) -> None:
-    """The same in all versions of typer: `everwork jobs get [OPTIONS] KEY`."""
+    """Make the usage line the same in all versions of typer: `everwork jobs get [OPTIONS] KEY`."""
     pieces = ["[OPTIONS]"]
     for one in command.params:
         if one.param_type_name == "argument" and not one.hidden:
@@ -84,10 +84,10 @@ def _lay_out_usage(command: Any) -> None:
 
 
 def _rank(name: str) -> int:
-    """The commands that only read come first, the others stay in their order."""
+    """The sort key of a command: commands that only read come first, and the others keep their order."""
     return FIRST.index(name) if name in FIRST else len(FIRST)
 
 
 def _escaped(text: str) -> str:
-    """Brackets that rich would take for markup."""
+    """Escape brackets that rich would take for markup."""
     return re.sub(r"\[(?=[a-z#/@])", r"\\[", text)

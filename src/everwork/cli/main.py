@@ -41,7 +41,7 @@ COMMANDS: Final = {name: f"{name}.app" for names in PANELS.values() for name in 
     "completion": "setup.completion_app",
     "version": "setup.version_app",
 }
-"""A command and its location in a module, which is loaded only when the command is called, to keep startup fast."""
+"""Commands and where they are defined. A module is loaded only when its command is called, to keep startup fast."""
 
 UsageError: Final[Any] = typer.BadParameter.__base__
 """Taken from a class that typer exports: newer versions of typer bundle their own click."""
@@ -112,7 +112,7 @@ Version = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def overview(ctx: typer.Context, version: Version = False) -> None:  # noqa: ARG001 - its callback acts
+def overview(ctx: typer.Context, version: Version = False) -> None:  # noqa: ARG001 - handled by its callback
     """Run and manage durable background jobs.
 
     Commands use the store given by --engine, EVERWORK_ENGINE or the settings file (everwork.toml), in this order. The
@@ -134,13 +134,13 @@ def main() -> None:
     _fill_closed_streams()
     code = run(sys.argv[1:])
     if code == INTERRUPTED:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A second signal would only change the exit code.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # From here on, a second signal would only change the exit code.
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = OUTPUT_CLOSED
     if code == OUTPUT_CLOSED:
-        # Python flushes once more at exit, and must not fail then.
+        # Python flushes once more at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 
@@ -162,7 +162,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _explained(error: Exception) -> tuple[int, str]:
-    """The exit code and the line that an error becomes."""
+    """The exit code for an error, and the line to print."""
     match error:
         case UsageError(ctx=context):
             where = f" (see {context.command_path} --help)" if context else ""

@@ -1,4 +1,4 @@
-"""Options that commands share, and parsers of their texts; the codec validates the values."""
+"""Options that commands share, and parsers for their values; the codec validates the parsed values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ListByDefault(TyperGroup):
     """A group whose default command is `list`: `everwork workers --json` is `everwork workers list --json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Name the command."""
+        """Insert `list` if the arguments name no command."""
         is_named = bool(args) and not args[0].startswith("-")
         return super().parse_args(ctx, args if is_named or "--help" in args else ["list", *args])
 
@@ -75,7 +75,7 @@ def listing_app() -> typer.Typer:
 
 
 def with_config(command: Any) -> Any:
-    """Add --config to a command, or to the commands of a group, that work on an engine."""
+    """Add --config to a command that works on an engine, or to all such commands of a group."""
     for inner in getattr(command, "commands", {}).values():
         with_config(inner)
     if any(option.envvar == ENGINE_VARIABLE for option in command.params):
@@ -84,7 +84,7 @@ def with_config(command: Any) -> Any:
 
 
 def _config_option() -> Any:
-    """The option as typer builds it, which differs between its versions."""
+    """The --config option as typer builds it, which differs between versions of typer."""
     carrier = typer.Typer(add_completion=False)
 
     @carrier.command()
@@ -96,7 +96,7 @@ def _config_option() -> Any:
 
 
 def chosen_url(context: typer.Context, url: str | None, engine: str | None) -> str | None:
-    """The store named by URL or by --engine; either takes precedence over EVERWORK_ENGINE."""
+    """The store named by the argument URL or by --engine; either takes precedence over EVERWORK_ENGINE."""
     source = context.get_parameter_source("engine")
     is_typed = source is not None and source.name == "COMMANDLINE"
     if url is not None and is_typed and url != engine:
@@ -105,14 +105,14 @@ def chosen_url(context: typer.Context, url: str | None, engine: str | None) -> s
 
 
 def number(text: str | None) -> Any:
-    """A number, if the text is one; otherwise the text, which the validation of the field rejects by name."""
+    """The number that a text stands for; otherwise the text itself, which the validation of the field rejects."""
     if text is None:
         return None
     return checks.typed(text)
 
 
 def parse_time(field: str, text: object) -> datetime:
-    """A time with its zone, from 1970 on."""
+    """A time with a time zone, in 1970 or later."""
     allowed = "must be a time from 1970 to 9999 with a zone (RFC 3339), such as 2030-01-31T12:00:00Z"
     try:
         found = datetime.fromisoformat(text) if isinstance(text, str) else None
@@ -124,7 +124,7 @@ def parse_time(field: str, text: object) -> datetime:
 
 
 def parse_instant(field: str, text: str, now_ms: int) -> int:
-    """An instant: a duration from now, such as 90d, or a time with its zone."""
+    """An instant: a duration from now, such as 90d, or a time with a time zone."""
     if (stretch := parse_duration_ms(text)) is not None:
         return now_ms + stretch
     try:
@@ -135,7 +135,7 @@ def parse_instant(field: str, text: str, now_ms: int) -> int:
 
 
 def parse_past_instant(field: str, text: str, now_ms: int) -> int:
-    """A past instant: a duration ago, such as 12h, a day (UTC), or a time with its zone."""
+    """An instant in the past: a duration ago, such as 12h, a day (UTC), or a time with a time zone."""
     if (stretch := parse_duration_ms(text)) is not None:
         return max(now_ms - stretch, 0)
     is_day = re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text)
@@ -177,7 +177,7 @@ def parse_pairs(field: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def job_keys(texts: Sequence[str]) -> list[str]:
-    """Job keys as they were typed, each once."""
+    """Job keys in the order in which they were typed, without duplicates."""
     if not all(texts):
         raise InvalidInput("key", "must not be empty")
     return list(dict.fromkeys(texts))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PIPE_WIDTH = 240
-"""The width of output that does not go to a terminal."""
+"""The width of output that is not written to a terminal."""
 STYLES = {"pending": "yellow", "processing": "cyan", "completed": "green", "failed": "red", "cancelled": "dim"}
 
 
@@ -25,7 +25,7 @@ class OutputClosed(Exception):
 
 
 class Column(NamedTuple):
-    """A column of a table: a `whole` one is never truncated or wrapped, others keep at least `width_min` characters."""
+    """A column of a table. A `whole` one is never truncated or wrapped; others keep at least `width_min` characters."""
 
     title: str
     whole: bool = False
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
 
 def write_stderr(message: str) -> None:
-    """One line on standard error."""
+    """Write one line to standard error."""
     print(f"everwork: {one_line(message)}", file=sys.stderr)
 
 
@@ -51,12 +51,12 @@ def command_name() -> str:
 
 
 def write(text: str) -> None:
-    """Text on standard output, unbuffered; characters that its encoding lacks become question marks."""
+    """Write text to standard output, unbuffered; characters that its encoding lacks become question marks."""
     left = memoryview(text.encode(sys.stdout.encoding or "utf-8", "replace"))
     try:
         sys.stdout.flush()
         while left:
-            # Without a buffer (PYTHONUNBUFFERED) a write may be partial.
+            # Without a buffer (PYTHONUNBUFFERED), a write may be partial.
             left = left[sys.stdout.buffer.write(left) :]
         sys.stdout.buffer.flush()
     except BrokenPipeError:
@@ -64,7 +64,7 @@ def write(text: str) -> None:
 
 
 def write_json(document: Any) -> None:
-    """One JSON document: on one line for programs, indented on a terminal."""
+    """Write one JSON document: on one line for programs, indented on a terminal."""
     import orjson  # noqa: PLC0415 - only what is used is loaded
 
     option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0)
@@ -72,7 +72,7 @@ def write_json(document: Any) -> None:
 
 
 def write_rich(*parts: RenderableType) -> None:
-    """Tables and texts for people."""
+    """Write tables and texts for people."""
     from rich.console import Console  # noqa: PLC0415 - only what is used is loaded
 
     is_terminal = sys.stdout.isatty()
@@ -81,7 +81,7 @@ def write_rich(*parts: RenderableType) -> None:
     )
     with console.capture() as captured:
         for part in parts:
-            # A command to be pasted stays on one line, however narrow the terminal is.
+            # Keep a command to be pasted on one line, however narrow the terminal is.
             console.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))
     lines = captured.get().splitlines()
     write("".join(f"{line.rstrip()}\n" for line in lines))

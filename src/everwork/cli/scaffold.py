@@ -16,7 +16,7 @@ class Choice(NamedTuple):
 
     url: str
     store: str
-    """The store in containers."""
+    """The store that the containers use."""
     password: str
     local: str
     """What the developer's machine needs for the store."""
@@ -48,7 +48,7 @@ CHOICES: Final = {
 
 
 def write_project(folder: Path, engine: str) -> None:
-    """Write the files of a project; none if one of them exists already."""
+    """Write the files of a project, unless one of them already exists."""
     try:
         _write_project(folder, engine)
     except OSError as error:

@@ -22,14 +22,14 @@ from everwork.service.access.keys import host_clock
 from everwork.service.admin import Admin
 
 SURVIVED: Final = {"power-loss": "power loss", "process-crash": "process crash, not a power loss"}
-"""What each durability means for accepted jobs."""
+"""What accepted jobs survive, by durability."""
 
 
 class RunningServer(NamedTuple):
-    """A listening server, and the text of its first key if that was just created.
+    """A listening server, and its first API key if that was just created.
 
-    `durability` is None while the engine is unavailable, in offline mode.
-    `login` is the token of a link that opens the dashboard once; None if this terminal must not show one.
+    `durability` is None in offline mode while the engine is unavailable. `login` is the token of a link that opens the
+    dashboard once; None if this terminal must not show such a link.
     """
 
     server: Server
@@ -45,7 +45,7 @@ class RunningServer(NamedTuple):
 
     @property
     def login_url(self) -> str | None:
-        """The URL with which the user who started the server logs in without a key."""
+        """The URL with which the user who started the server can log in without an API key."""
         site = site_url(self.server.settings, self.ports.http)
         return None if self.login is None else dashboard_url(site, self.login)
 
@@ -71,7 +71,7 @@ async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: 
 
 
 def stop_event() -> asyncio.Event:
-    """Set by SIGINT and SIGTERM."""
+    """An event that SIGINT and SIGTERM set."""
     stop = asyncio.Event()
     on_stop_signals(stop.set)
     return stop
@@ -110,7 +110,8 @@ async def _first_key(server: Server, *, makes_key: bool) -> str | None:
 async def _login_token(server: Server, *, is_requested: bool) -> str | None:
     """A login token for the user who starts a server on a loopback address.
 
-    `serve` needs a terminal for it, because others may read its output in a file or a journal; `up` prints a key, too.
+    `serve` creates one only on a terminal, because others may read its output in a file or a journal. `up` needs no
+    terminal, because it prints a key, too.
     """
     if not server.settings.has_auth or not server.settings.is_loopback:
         return None
@@ -147,7 +148,7 @@ def lines(running: RunningServer) -> list[str]:
 
 
 def _hints(running: RunningServer) -> list[str]:
-    """How to get another link or key, which are shown only once."""
+    """How to get another link or key, because each is shown only once."""
     settings, hints = running.server.settings, []
     if running.login_url is not None:
         hints.append(f"The dashboard link works once. For another: {_command(settings, 'login')}")

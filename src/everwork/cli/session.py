@@ -1,4 +1,4 @@
-"""A command's access to the engine: which one, whether it may be created, and a service that is closed afterwards."""
+"""A command's access to the engine: finds its URL, creates a store only if allowed, and closes the service again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def use(url: str | None, work: Callable[[JobService], Awaitable[T]], *, creates:
 
 
 def use_admin(url: str | None, work: Callable[[Admin], Awaitable[T]], *, creates: bool = False) -> T:
-    """Do work as an administrator, which everyone with direct access to the engine is."""
+    """Do work as an administrator; everyone with direct access to the engine is one."""
     return use(url, lambda service: work(admin_of(service)), creates=creates)
 
 
@@ -58,7 +58,7 @@ def local_principal() -> Principal:
     """The person at the terminal, as the audit log names them."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # Such as a user id without a name in a container.
+    except (KeyError, OSError, ImportError):  # For example, in a container, a user id without a name.
         name = f"user {os.getuid()}"
     return Principal(ORIGIN, name, frozenset([Permission.ALL]))
 
@@ -74,7 +74,7 @@ def resolved_url(url: str | None) -> str:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's work, with logs on standard error.
 
-    SIGTERM cancels it as SIGINT does, so that it can clean up.
+    SIGTERM cancels the work as SIGINT does, so that it can clean up.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="everwork: %(message)s")
     try:
@@ -102,7 +102,7 @@ async def _terminable(work: Coroutine[Any, Any, T]) -> T:
     def end(*_: object) -> None:
         if this is not None:
             this.cancel()
-            loop.call_soon_threadsafe(lambda: None)  # Wakes up the loop.
+            loop.call_soon_threadsafe(lambda: None)  # Wake up the loop.
 
     before = signal.signal(signal.SIGTERM, end)
     try:

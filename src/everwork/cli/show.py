@@ -24,7 +24,7 @@ _ERRORS = ("error_code", "last_error")
 PLAIN_FIELDS = (
     *(name for name in TEXTS if name not in _ERRORS), "copy_of", "variables", "headers", "result", *_ERRORS
 )  # fmt: skip
-"""The fields that are shown as they are, in this order."""
+"""The fields that are shown unchanged, in this order."""
 
 JOB_COLUMNS = (
     Column("KEY", whole=True, right=True),
@@ -80,7 +80,7 @@ def note(job: StoredJob, now_ms: int) -> str:
 def job_page(
     job: StoredJob, history: Sequence[HistoryEntry], explanation: Explanation, *, now_ms: int, engine: str, every: bool
 ) -> list[RenderableType]:
-    """Everything about one job, with its last traceback or all of them."""
+    """Everything about one job, with its last traceback or all its tracebacks."""
     title = Text.assemble(("job ", "bold"), (str(job.key), "bold"), f"  {one_line(job.type)}  ")
     title.append_text(state_text(job.state.label))
     page: list[RenderableType] = [title, "", _fields(job, now_ms), ""]
@@ -161,7 +161,7 @@ def _history_row(number: int, event: HistoryEntry) -> tuple[str, ...]:
 
 
 def _tracebacks(job: StoredJob, history: Sequence[HistoryEntry], *, every: bool) -> list[RenderableType]:
-    """The traceback of the last error, if it has one; or those of all attempts."""
+    """The traceback of the last error, if it has one, or the tracebacks of all attempts."""
     numbered = zip(attempt_numbers(job, history), history, strict=True)
     traced = [(number, event.traceback) for number, event in numbered if event.traceback]
     last = next((event for event in reversed(history) if event.kind != "release"), None)

@@ -20,9 +20,10 @@ RELEASE_SECONDS: Final = 2.0
 
 @dataclass(slots=True)
 class Supervised:
-    """The connection between a process, numbered from 0, and its parent; `processes`: the requested number, if any.
+    """The connection between a child process and its parent.
 
-    `release` releases running jobs before the process exits; None while no job can run.
+    `number` counts processes from 0, and `processes` is how many were requested, if any. `release` releases running
+    jobs before the process exits; None while no job can run.
     """
 
     ready: int
@@ -33,7 +34,7 @@ class Supervised:
 
     @classmethod
     def from_environment(cls) -> Supervised | None:
-        """The pipes to the parent; None if there is none. Programs that this one starts do not inherit them."""
+        """The pipes to the parent; None if there is no parent. Programs started by this process do not inherit them."""
         text = os.environ.pop(VARIABLE, None)
         if text is None:
             return None
@@ -43,7 +44,7 @@ class Supervised:
         return cls(ready, control, number, processes or None)
 
     def environment(self) -> dict[str, str]:
-        """The environment variable that passes these to the child process."""
+        """The environment variable that passes these values to the child process."""
         return {VARIABLE: f"{self.ready},{self.control},{self.number},{self.processes or 0}"}
 
     def follow(self) -> None:
@@ -53,7 +54,7 @@ class Supervised:
     def report_ready(self, release: Callable[[float], None] | None) -> None:
         """Report to the parent that the program is loaded."""
         self.release = release
-        with suppress(BrokenPipeError):  # The parent has exited: this process is about to stop.
+        with suppress(BrokenPipeError):  # The parent has exited, so this process is about to stop.
             os.write(self.ready, READY)
         os.close(self.ready)
 
@@ -61,5 +62,5 @@ class Supervised:
         while command := os.read(self.control, 1):
             if command == RELEASE and self.release is not None:
                 self.release(RELEASE_SECONDS)
-                os._exit(0)  # Even if a handler blocks the main thread.
+                os._exit(0)  # Exit even if a handler blocks the main thread.
         os.kill(os.getpid(), signal.SIGTERM)

@@ -28,11 +28,11 @@ BAD_REQUEST: Final = 2
 RESTART_SECONDS: Final = 0.5
 RESTART_SECONDS_MAX: Final = 30.0
 STEADY_SECONDS: Final = 30.0
-"""A process that has run for this long is restarted with the shortest delay again."""
+"""The restart delay of a process that has run for this long is reset to the shortest one."""
 RELOAD_STAGES: Final = ((0.0, "stop"), (2.0, "stop"), (1.0, "release"), (4.0, "stop"), (6.0, "kill"))
-"""How processes are stopped for a reload, each stage some seconds after the one before: finish, cancel, release."""
+"""How processes are stopped for a reload (finish, cancel, release), with the seconds to wait before each stage."""
 STOP_STAGES: Final = ("stop", "stop", "give_up", "kill")
-"""What each signal does: running jobs finish, are cancelled, are released, are left to their leases."""
+"""What each signal does, in order: running jobs finish, are cancelled, are released, or are left to their leases."""
 FILES_SHOWN: Final = 3
 
 
@@ -45,35 +45,35 @@ class Child:
         self.started_at = time.monotonic()
         self.is_ready = False
         self._signals = itertools.cycle((signal.SIGTERM, signal.SIGINT))
-        """A different signal each time: two identical signals in quick succession arrive as one."""
+        """Alternating signals, because two identical signals in quick succession arrive as one."""
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def stop(self) -> None:
-        """Stop: the first call lets running jobs finish, the second cancels them."""
+        """Stop the process: the first call lets running jobs finish, the second cancels them."""
         with suppress(ProcessLookupError):
             self._process.send_signal(next(self._signals))
 
     def release(self) -> None:
-        """Release running jobs, and exit without waiting for them."""
+        """Make the process release its running jobs, and exit without waiting for them."""
         with suppress(OSError):
             os.write(self._control, RELEASE)
 
     def give_up(self) -> None:
-        """Release running jobs; a manager, which cannot, gets its third signal."""
+        """Release running jobs; a manager cannot do that, so it gets its third signal instead."""
         self.release()
         self.stop()
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the process."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
     async def wait(self) -> int:
-        """Its exit code; negative for a signal."""
+        """Wait for the process to end, and return its exit code; negative if a signal ended it."""
         try:
             return await self._process.wait()
         finally:
@@ -91,12 +91,12 @@ class Supervisor:
         self._stops = 0
         self._stopped = asyncio.Event()
         self._ending = asyncio.Event()
-        """These processes are being stopped, permanently or for a reload."""
+        """Set when the current processes are being stopped, permanently or for a reload."""
         self._failed = False
         self._loaded = asyncio.Event()
-        """A process has loaded the program."""
+        """Set when a process has loaded the program."""
         self._mistake = asyncio.Event()
-        """The first process could not load it."""
+        """Set when the first process could not load the program."""
 
     async def run(self) -> int:
         """Run until a signal; returns the exit code."""
@@ -152,7 +152,7 @@ class Supervisor:
         while not (self._ending.is_set() or self._mistake.is_set()):
             try:
                 code, seconds, is_ready = await self._run_child(index)
-            except OSError as error:  # Out of processes, files or memory, or Python is being upgraded.
+            except OSError as error:  # No processes, files or memory are left, or Python is being upgraded.
                 problem = error.strerror or str(error)
                 log.error(
                     "worker process could not be started, trying again",
@@ -173,11 +173,11 @@ class Supervisor:
             delay = min(delay * 2, RESTART_SECONDS_MAX)
 
     async def _run_child(self, index: int) -> tuple[int, float, bool]:
-        """Run one process to its end: its exit code, how long it ran, and whether it had loaded the program."""
+        """Run one process to its end. Returns its exit code, how long it ran, and whether it had loaded the program."""
         child = await self._start(index)
         self._children[index] = child
         if self._ending.is_set():
-            child.stop()  # The stop came while it was started.
+            child.stop()  # A stop was requested while the process was starting.
         try:
             code = await child.wait()
         finally:
@@ -205,7 +205,7 @@ class Supervisor:
         return child
 
     def _note_ready(self, child: Child, ready: int, index: int) -> None:
-        """Note that a process has loaded the program; if it ends before that, there is nothing to read."""
+        """Note that a process has loaded the program. If the process ends before that, there is nothing to read."""
         asyncio.get_running_loop().remove_reader(ready)
         with os.fdopen(ready, "rb") as pipe:
             child.is_ready = bool(pipe.read(1))

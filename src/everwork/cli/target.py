@@ -21,14 +21,14 @@ from everwork.exceptions import BadConfiguration, EverworkError, InvalidInput
 from everwork.manager.manager import ProcessManager
 
 DEFAULT_NAMES: Final = ("manager", "app")
-"""The names tried in a module when the target names none."""
+"""The names to try in a module if the target does not give one."""
 EXPECTED: Final = "a ProcessManager, an Everwork application, or a function without arguments that returns one"
 
 Loaded = ProcessManager | Everwork | Callable[[], Any]
 
 
 class Target(NamedTuple):
-    """A module and a name in it; None: one of the default names."""
+    """A module and a name in it; None stands for the default names."""
 
     module: str
     name: str | None
@@ -78,7 +78,7 @@ class UserCode:
         return found
 
     def program(self, loaded: Loaded, runner: asyncio.Runner) -> ProcessManager | Everwork:
-        """The loaded object; a function is called, a coroutine function in the loop that the manager will run in."""
+        """The loaded program. A function is called to get it; a coroutine runs in the loop that the manager uses."""
         if isinstance(loaded, ProcessManager | Everwork):
             return loaded
         try:
@@ -95,7 +95,7 @@ class UserCode:
         return made
 
     def others(self, program: ProcessManager | Everwork) -> list[str]:
-        """The other programs of the module, if the target did not name one: `module:name` of each."""
+        """The other programs in the module as `module:name`, if the target did not name one."""
         if self._target.name is not None or self._module is None:
             return []
         found = {

@@ -40,12 +40,12 @@ class Address:
 
     @property
     def store(self) -> str:
-        """The name that identifies the server as the store of a spool."""
+        """The name under which a spool records this server as its store."""
         return f"grpc://{self.target}"
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of every call."""
+        """The gRPC metadata sent with every call."""
         return () if self.key is None else (("x-api-key", self.key),)
 
 
@@ -90,7 +90,7 @@ def _require_pair(certificate: str | Path, key: str | Path) -> None:
     import ssl  # noqa: PLC0415 - most clients have no certificate
 
     try:
-        # An empty password, so that OpenSSL does not prompt for one on the terminal.
+        # Pass an empty password so that OpenSSL does not prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError):
         must = "must be a PEM key without a password that belongs to the PEM certificate"

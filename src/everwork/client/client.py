@@ -56,7 +56,7 @@ class Client:
             created = await client.create("email-send", {"to": "ada@example.com"})
             print(await client.result(created.key))
 
-    It opens on its first call and belongs to that event loop. `SyncClient` is the blocking version.
+    The client opens on its first call and belongs to the event loop of that call. `SyncClient` is the blocking version.
 
     Args:
         url: `grpc://host:27500` or `grpcs://...` for a server; `sqlite:///...`, `postgresql://...` or `redis://...` for
@@ -64,10 +64,10 @@ class Client:
         key: The API key for a server.
         tls: True for TLS with the machine's certificates, or the path of a CA file. `grpcs://` implies True.
         tls_certificate: The path of the client's own certificate, a PEM file.
-        tls_key: The path of its private key, a PEM file.
+        tls_key: The path of the certificate's private key, a PEM file.
         timeout: Time limit of one call in seconds, including retries. Default: 30. While the server or the store is
             unavailable, calls that are safe to repeat are retried.
-        offline: The path of a local file, or a `Spool`: keeps new jobs and outcomes there while the server or its
+        offline: The path of a local file, or a `Spool`, that keeps new jobs and outcomes while the server or its
             engine is unavailable.
 
     Raises `BadConfiguration` or `InvalidInput` if an argument is invalid.
@@ -154,10 +154,10 @@ class Client:
             type: The job type.
             worker: Your name in the history of the jobs. Default: unique to this process.
             limit: Maximum number of jobs.
-            lease: Seconds until the jobs are run again elsewhere, unless they are ended or extended. Default: 30.
+            lease: Seconds until another worker can run the jobs, unless you end or extend them first. Default: 30.
             wait: Seconds to wait for a job if none is due.
             group: The consumer group; empty for the default one.
-            tenants: Only jobs of these tenants. Default: all that the key has access to.
+            tenants: Only lease jobs of these tenants. Default: all tenants that the key has access to.
         """
         demand = requests.demand_from(
             type, worker or requests.worker_name(), limit, lease=lease, group=group, tenants=tenants
@@ -171,8 +171,8 @@ class Client:
     ) -> None:
         """Complete a job with a result. `events` are jobs to create in the same transaction.
 
-        `job` is an `ActiveJob`, or a key; with a key, `attempt` is the attempt number (0: the running one). Raises
-        `LeaseLost` if the lease expired and `WrongState` if the job has already ended.
+        `job` is an `ActiveJob` or a key. With a key, `attempt` is the attempt number; 0 is the running attempt. Raises
+        `LeaseLost` if the lease expired, and `WrongState` if the job has already ended.
         """
         await self._end(requests.completed(job, attempt, result, events), "completed")
 
@@ -196,13 +196,13 @@ class Client:
             job: An `ActiveJob` or a key.
             error: An exception or a text.
             attempt: The attempt number if `job` is a key; 0 is the running attempt.
-            retries: How many retries are left, instead of what the policy says; 0 makes the job a dead letter.
+            retries: How many retries are left, overriding the policy; 0 makes the job a dead letter.
             backoff: Seconds before the next attempt.
             final: Whether the job fails permanently.
             variables: Values to merge into the job's variables for the next attempt.
-            by_policy: Whether the error is classified, and the error rules of the type decide about a retry.
-            strict: Like `by_policy`, but an error that matches no rule is permanent.
-            traceback: The traceback to store. Default: that of `error`, if it is an exception that was raised.
+            by_policy: Whether to classify the error and let the type's error rules decide whether to retry.
+            strict: Like `by_policy`, but treats an error that matches no rule as permanent.
+            traceback: The traceback to store. Default: the traceback of `error`, if it is a raised exception.
         """
         outcome = requests.failed(
             job, attempt, error, retries=retries, backoff=backoff, final=final, variables=variables,
@@ -274,7 +274,7 @@ class Client:
         return await self._call(lambda jobs: jobs.requeue(number, variables=variables))
 
     async def requeue_matching(self, /, *, all: bool = False, **wanted: Unpack[JobFilters]) -> BulkChange:
-        """Requeue every matching dead letter. The filters are those of `list`; `all=True` requeues all of them."""
+        """Requeue every matching dead letter. Takes the filters of `list`; `all=True` requeues every dead letter."""
         filter_ = filter_of(wanted)
         return await self._call(lambda jobs: jobs.requeue_matching(filter_, all=bool(all)))
 
@@ -350,7 +350,7 @@ class Client:
     async def page(
         self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Unpack[JobFilters]
     ) -> JobPage:
-        """Return one page of matching jobs, and the cursor of the next page. The filters are those of `list`."""
+        """Return one page of matching jobs and the cursor of the next page. Takes the filters of `list`."""
         filter_ = filter_of(wanted)
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         if cursor is not None:
@@ -400,11 +400,11 @@ class Client:
             await work_on(self.stream(worker=worker, lease=lease), checked, stop or asyncio.Event())
 
     async def open(self) -> Transport:
-        """Open the client, unless it is open already. Optional: any other call opens it, too."""
+        """Open the client if it is not open yet. Optional: any other call opens it too."""
         return await self._connection.open()
 
     async def close(self) -> None:
-        """Close the client. Calls in progress raise `EngineUnavailable`. It can be opened again."""
+        """Close the client. Calls in progress raise `EngineUnavailable`. The client can be opened again."""
         await self._connection.close()
 
     async def __aenter__(self) -> Client:

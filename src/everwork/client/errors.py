@@ -1,4 +1,4 @@
-"""Turns a server's error status into the exception that the same call raises in process."""
+"""Turns a server's error status into the exception that the same call would raise in process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _BY_STATUS: Final[Mapping[grpc.StatusCode, MakeError]] = {
 
 
 def error_of(rpc_error: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
-    """The exception for a server's error; `key` is the job of the call."""
+    """The exception for a server's error; `key` is the key of the job that the call was about."""
     trailing: Any = rpc_error.trailing_metadata() or ()
     metadata: dict[str, str | bytes] = dict(trailing)
     text = rpc_error.details() or rpc_error.code().name
@@ -74,7 +74,7 @@ def _not_found(text: str) -> e.NotFound:
 
 
 def _named(text: str, key: int) -> int:
-    """The job that a message names; in a batch it is not always the first."""
+    """The key of the job that a message names, which in a batch is not always the first one; otherwise `key`."""
     found = re.match(r"Job '(\d{1,19})'", text)
     return int(found[1]) if found else key
 

@@ -1,4 +1,4 @@
-"""A leased job, as a worker gets it: cheap to create, its JSON is parsed on first use."""
+"""A leased job as a worker receives it: cheap to create, because its JSON is parsed only on first use."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ActiveJob:
 
     @property
     def priority(self) -> int:
-        """The job's priority; higher runs first."""
+        """The job's priority; jobs with a higher one run first."""
         return int(self._source.priority)
 
     @property
@@ -114,11 +114,11 @@ class ActiveJob:
 
 
 Attempt = ActiveJob | LeasedJob | Lease | int | str
-"""Identifies an attempt: an `ActiveJob`, or the job's key."""
+"""What identifies an attempt: an `ActiveJob`, or the job's key."""
 
 
 def lease_of(job: Attempt, attempt: int = 0) -> Lease:
-    """The key and attempt number; 0 is the running attempt."""
+    """The job's key and the attempt number; 0 stands for the running attempt."""
     if isinstance(job, ActiveJob | LeasedJob | Lease):
         return Lease(job.key, job.attempt)
     return Lease(checks.job_key(job), checks.attempt(attempt))

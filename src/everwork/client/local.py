@@ -36,7 +36,7 @@ class LocalJobs(Jobs, is_guarded=False):
         return await super().settle(merged)
 
     async def settle_each(self, outcomes: Sequence[Outcome], *, is_late: bool = False) -> list[Judged | EverworkError]:
-        """End attempts independently: an invalid outcome gets an error as its result, the others are settled."""
+        """End attempts independently: an invalid outcome gets an error as its result, and the others are settled."""
         settle = super().settle_late if is_late else super().settle
         merged = [await self._merged_or_error(outcome) for outcome in outcomes]
         valid = [one for one in merged if not isinstance(one, EverworkError)]
@@ -52,7 +52,7 @@ class LocalJobs(Jobs, is_guarded=False):
             return error
 
     async def _merged(self, outcome: Outcome, index: int | None = None) -> Outcome:
-        """The outcome with the variables for the next attempt; errors name its index, if it has one."""
+        """The outcome with the merged variables for the next attempt; errors name the outcome's index, if given."""
         if not isinstance(outcome, Failed | Throw) or outcome.variables is None:
             return outcome
         field = "variables" if index is None else f"outcomes[{index}].variables"
@@ -60,14 +60,14 @@ class LocalJobs(Jobs, is_guarded=False):
             merged = await self.merged_variables(outcome.key, decode(outcome.variables), field)
             return outcome._replace(variables=merged)
         except JobNotFound:
-            return outcome  # The engine reports it for each outcome of the batch.
+            return outcome  # The engine reports missing jobs per outcome.
 
 
 class LocalTransport:
     """A store that this process opens itself."""
 
     def __init__(self, url: str, spool: str | Spool | None = None) -> None:
-        open_engine(url)  # An invalid URL is refused here, not at the first call.
+        open_engine(url)  # Refuse an invalid URL here, not on the first call.
         self._url = url
         self._offline = Offline.of(spool, url)
         self.service: JobService

@@ -1,4 +1,4 @@
-"""A stream on a store in this process: the same methods, without a server in between."""
+"""A stream on a store in this process: the same methods as a remote stream, without a server in between."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class LocalStream(Stream):
         self._keeping: set[asyncio.Task[bool]] = set()
         self._feeds: dict[CreditKey, tuple[asyncio.Task[None], asyncio.Event]] = {}
         self.ended_jobs = 0
-        """How many outcomes it has reported."""
+        """How many outcomes this stream has reported."""
         self._outage = engine_outage(f"stream of worker '{self.worker}'")
 
     @property
     def poller_key(self) -> tuple[str, str]:
-        """How the service identifies this stream: a caller in this process, and the worker's name."""
+        """How the service identifies this stream: as a caller in this process, with the worker's name."""
         return IN_PROCESS.principal.id, self.worker
 
     @property
     def types(self) -> list[str]:
-        """The types that it has granted credits for."""
+        """The types that this stream has granted credits for."""
         return [type_name(key.type, key.group) for key in self._feeds]
 
     @property
     def running(self) -> int:
-        """How many jobs it holds."""
+        """How many jobs this stream holds."""
         return len(self._held)
 
-    def _granted(self, key: CreditKey, credits: int) -> None:  # noqa: ARG002 - they have been counted
+    def _granted(self, key: CreditKey, credits: int) -> None:  # noqa: ARG002 - already counted
         if key not in self._feeds:
             more = asyncio.Event()
             self._feeds[key] = (asyncio.get_running_loop().create_task(self._feed(key, more)), more)
@@ -101,7 +101,7 @@ class LocalStream(Stream):
     async def _settle_batch(self) -> None:
         batch, self._outcomes = self._outcomes[:SETTLE_BATCH_MAX], self._outcomes[SETTLE_BATCH_MAX:]
         self._settling = batch
-        # Each outcome names its attempt, so it can be repeated.
+        # Each outcome names its attempt, so sending it twice is safe.
         judged = await retrying(lambda: self._settle_once(batch), on=(EngineError,), outage=self._outage)
         self._settling = []
         for outcome, one in zip(batch, judged, strict=True):
@@ -109,7 +109,7 @@ class LocalStream(Stream):
                 self._refused(Refused(outcome.key, outcome.attempt, str(error)))
 
     async def _settle_once(self, batch: list[Outcome]) -> list[Judged | EverworkError]:
-        """Leases can expire while the engine is unavailable: after an outage they are renewed where possible."""
+        """Settle a batch. Leases can expire during an outage, so the first batches after it renew them if possible."""
         is_late = not self._is_settled.is_set()
         try:
             judged = await self._transport.jobs(0.0).settle_each(batch, is_late=is_late)
@@ -166,7 +166,7 @@ class LocalStream(Stream):
                 self._received([ActiveJob(job) for job in jobs])
 
     async def _send_heartbeats(self) -> None:
-        """Extend the leases of jobs held here, and detect cancelled ones."""
+        """Extend the leases of the jobs held here, and detect cancelled jobs."""
         beats = max(round(self._lease_ms / 3000 / CHECK_SECONDS), 1)
         turn = 0
         while True:

@@ -78,7 +78,7 @@ class RemoteOutbox(RemoteTarget):
         await self.spool.close()
 
     async def create(self, jobs: Sequence[NewJob]) -> list[Created]:
-        """Create jobs, or spool them. If the caller stops waiting, each job still ends up in one of the two."""
+        """Create jobs, or spool them. Even if the caller stops waiting, each job is either created or spooled."""
         promise: asyncio.Future[list[Created]] = asyncio.get_running_loop().create_future()
         self._creates.put(jobs, promise)
         return await promise
@@ -93,7 +93,7 @@ class RemoteOutbox(RemoteTarget):
 
 @contextmanager
 def _unknown_as_away() -> Iterator[None]:
-    """After a failure that is neither a refusal nor an outage, the state of the jobs is unknown: send them again."""
+    """Treat a failure that is neither a refusal nor an outage as an outage: the jobs' state is unknown, so resend."""
     try:
         yield
     except EverworkError as error:

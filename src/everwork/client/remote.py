@@ -1,4 +1,4 @@
-"""The transport to a server: gRPC calls with the same results as the service in this process."""
+"""The transport to a server: gRPC calls that return the same results as a service in this process."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ RESULT_SECONDS: Final = 20.0
 """How long one call waits for a result; longer waits are split into several calls."""
 MESSAGE_BYTES_MAX: Final = 64 * 1_048_576
 REQUEST_BYTES_MAX: Final = 4 * 1_048_576
-"""Servers refuse larger requests."""
+"""The maximum size of a request; servers refuse larger ones."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    # A restarted server is found again quickly, not after gRPC's own two minutes.
+    # Reconnect to a restarted server quickly; gRPC's default is up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Despite its name, this is how long one attempt to connect can take: TLS over a slow line, a busy server.
+    # Despite its name, this limits how long one connection attempt can take: TLS over a slow line, a busy server.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # A half-open connection is noticed before leases expire.
+    # Detect a half-open connection before leases expire.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # The option that gRPC respects; its default is a minute.
+    ("grpc.http2.ping_timeout_ms", 5_000),  # This is the option that gRPC respects; its default is one minute.
     ("grpc.http2.max_pings_without_data", 0),
     # Every client has its own connections, so that closing one never affects another.
     ("grpc.use_local_subchannel_pool", 1),
@@ -69,7 +69,7 @@ class RemoteTransport:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of every call."""
+        """The gRPC metadata sent with every call."""
         return self._address.metadata
 
     async def open(self) -> None:
@@ -107,7 +107,7 @@ class RemoteTransport:
         return RemoteTarget(patience, self, self._channel)
 
     def jobs(self, deadline: float) -> RemoteJobs:
-        """The operations for one call; the deadline is a time of the event loop's clock."""
+        """The operations for one call; the deadline is a time on the event loop's clock."""
         return RemoteJobs(self, deadline)
 
     def stream(self, client: Client, worker: str, lease_ms: int) -> Stream:
@@ -118,7 +118,7 @@ class RemoteTransport:
 
 
 class RemoteJobs:
-    """The operations of the service's `Jobs`, which documents them, for one call, each sent as a request."""
+    """The operations for one call, each sent as a request. The service's `Jobs` documents them."""
 
     __slots__ = ("_calls", "_deadline", "_transport")
 
@@ -148,7 +148,7 @@ class RemoteJobs:
             jobs = await self._poll(demand, left_ms)
             if jobs or not left_ms or loop.time() + POLL_PAUSE_SECONDS > deadline:
                 return jobs
-            await asyncio.sleep(POLL_PAUSE_SECONDS)  # A server that is stopping ends every wait immediately.
+            await asyncio.sleep(POLL_PAUSE_SECONDS)  # A server that is shutting down ends every wait immediately.
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         return await self._settle(self._calls.Settle, outcomes)
@@ -238,7 +238,7 @@ class RemoteJobs:
     # Inside -------------------------------------------------------------------------------------
 
     async def _poll(self, demand: Demand, wait_ms: int) -> Sequence[pb.Job]:
-        """One call. If the connection breaks in the middle, the jobs received so far are still leased here."""
+        """Make one call. If the connection breaks halfway, the jobs received so far are still leased to this client."""
         request = requests.demand_message(demand, wait_ms)
         jobs: list[pb.Job] = []
         try:

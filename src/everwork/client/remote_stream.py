@@ -39,7 +39,7 @@ log = get_logger("everwork")
 
 OUTCOMES_MAX: Final = 2_000
 MESSAGE_BYTES_MAX: Final = 1_000_000
-"""A message ends with the outcome that exceeds this size, far below the servers' limit."""
+"""A message takes no more outcomes once it exceeds this size, which is far below the servers' limit."""
 WELCOME_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 1.0
 """After a connection that lasted at least this long, the next attempt to connect has no delay."""
@@ -107,7 +107,7 @@ class RemoteStream(Stream):
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _connect(self) -> None:
-        """One connection, until it ends; raises `_Unfinished` if something remains to be sent."""
+        """Use one connection until it ends; raises `_Unfinished` if there is anything left to send."""
         if not self._is_done:
             await self._try_to_converse()
         if not self._is_done and not (self._is_closing and await self._keep()):
@@ -124,7 +124,7 @@ class RemoteStream(Stream):
             self._failed(error.__cause__ if isinstance(error.__cause__, EverworkError) else error)
 
     def _delays(self) -> Iterator[float]:
-        """No delay after a long connection: the attempts of a broken stream wait only briefly for their worker."""
+        """The delays between connections; none after a long one, because the server holds attempts only briefly."""
         loop, delays = asyncio.get_running_loop(), backoff_delays()
         while True:
             if self._is_welcomed and loop.time() - self._connected_at > STEADY_SECONDS:
@@ -134,7 +134,7 @@ class RemoteStream(Stream):
                 yield next(delays)
 
     def _failed(self, error: EverworkError) -> None:
-        """Continue after an outage; raise permanent errors."""
+        """Return after an outage, to reconnect; raise permanent errors."""
         if isinstance(error, InvalidInput | BadConfiguration | AccessError) and not isinstance(error, TooManyRequests):
             raise error from None
         self._outage.report(error)
@@ -144,7 +144,7 @@ class RemoteStream(Stream):
         return self._is_draining and not (self._held or self._outcomes or self._unjudged)
 
     async def _converse(self) -> None:
-        """One connection, until it ends or breaks."""
+        """Exchange messages on one connection until it ends or breaks."""
         await self._report_late()
         call = self._transport.work.Work(None, metadata=self._transport.metadata)
         self._reset()
@@ -159,7 +159,7 @@ class RemoteStream(Stream):
                 tasks[0].result()
             await _raise_status(call)
         except asyncio.InvalidStateError:
-            await _raise_status(call)  # The call ended before the write: its status has the reason.
+            await _raise_status(call)  # The call ended before the write; its status gives the reason.
         finally:
             call.cancel()
             for task in tasks:
@@ -177,7 +177,7 @@ class RemoteStream(Stream):
             return _EOF
 
     def _reset(self) -> None:
-        """Prepare a new connection: unconfirmed outcomes are sent first, credits are granted again."""
+        """Prepare a new connection: unconfirmed outcomes are sent first, and credits are granted again."""
         self._outcomes.extendleft(reversed(self._unjudged))
         self._unjudged.clear()
         self._judged = 0
@@ -227,7 +227,7 @@ class RemoteStream(Stream):
         return True
 
     async def _report_late(self) -> None:
-        """Report all outcomes in the spool before requesting jobs, or their jobs could run again."""
+        """Report all outcomes in the spool before requesting jobs; otherwise, the jobs they end could run again."""
         if self._transport.outbox is not None:
             await self._keep(is_move=True)
             await self._transport.outbox.spool.report_outcomes()
@@ -243,7 +243,7 @@ class RemoteStream(Stream):
     # Send ---------------------------------------------------------------------------------------
 
     async def _write(self, call: Any) -> None:
-        """Write as soon as there is something to send; items added in the meantime go with the next message."""
+        """Write as soon as there is something to send; items added during a write go with the next message."""
         self._wakeup.set()
         while True:
             await self._wakeup.wait()
@@ -330,7 +330,7 @@ def _lease(outcome: pb.Outcome) -> Lease:
 
 
 def _tenant(requested: str | None) -> str:
-    """An unset tenant stays unset: the server uses that of the key."""
+    """The tenant to send. An unset tenant stays unset: the server uses the tenant of the API key."""
     return requested or DEFAULT_TENANT
 
 
@@ -339,7 +339,7 @@ def _grant(key: CreditKey, credits: int) -> pb.Grant:
 
 
 async def _raise_status(call: Any) -> None:
-    """Raise the error status with which the server ended the call, unless it is OK."""
+    """Raise the error for the status with which the server ended the call, unless the status is OK."""
     code = await call.code()
     if code is not grpc.StatusCode.OK:
         raise grpc.aio.AioRpcError(

@@ -1,4 +1,4 @@
-"""Validates the arguments of client calls before they are sent, so that errors are the same locally and remotely."""
+"""Validates the arguments of client calls before sending them, so that local and remote calls raise the same errors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def seconds(field: str, value: float) -> float:
 
 
 def completed(job: Attempt, attempt: int, result: Any, events: Iterable[JobInput] = ()) -> o.Complete:
-    """The work is done."""
+    """The outcome of a completed job."""
     key, number = lease_of(job, attempt)
     text = None if result is None else encode("result", result, PAYLOAD_BYTES_MAX)
     return o.Complete(key, number, text, tuple(jobs_from(events, "events")))
@@ -124,7 +124,7 @@ def failed(
     strict: bool = False,
     traceback: str | None = None,
 ) -> o.Failed:
-    """The attempt failed."""
+    """The outcome of a failed attempt."""
     key, number = lease_of(job, attempt)
     if (by_policy or strict) and (retries is not None or backoff is not None or final):
         rule = "by_policy" if by_policy else "strict"
@@ -142,28 +142,28 @@ def _classes(error: object) -> tuple[str, ...]:
 
 
 def retried(job: Attempt, attempt: int, error: object, delay: float | None) -> o.Retry:
-    """The worker requests another attempt."""
+    """The outcome that requests another attempt."""
     return o.Retry(*lease_of(job, attempt), error_text(error), _delay_ms("delay", delay), _traceback_of(error))
 
 
 def rejected(job: Attempt, attempt: int, error: object) -> o.Reject:
-    """The job is invalid."""
+    """The outcome that rejects an invalid job."""
     return o.Reject(*lease_of(job, attempt), error_text(error), _traceback_of(error))
 
 
 def released(job: Attempt, attempt: int) -> o.Release:
-    """The job is released."""
+    """The outcome that releases a job."""
     return o.Release(*lease_of(job, attempt))
 
 
 def thrown(job: Attempt, attempt: int, code: str, error: object, variables: Mapping[str, Any] | None) -> o.Throw:
-    """A business error with a code."""
+    """The outcome that fails a job with a business error code."""
     name, text, traceback = checks.name("code", code), error_text(error), _traceback_of(error)
     return o.Throw(*lease_of(job, attempt), name, text, _json(variables), traceback)
 
 
 def outcomes_from(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
-    """Outcomes that the caller has created; an error names the index of the first invalid one."""
+    """Validated outcomes that the caller created; an error names the index of the first invalid one."""
     given = list(outcomes)
     if len(given) > SETTLE_BATCH_MAX:
         raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
@@ -177,7 +177,7 @@ def outcomes_from(outcomes: Iterable[o.Outcome]) -> list[o.Outcome]:
 
 
 def checked(outcome: o.Outcome) -> o.Outcome:
-    """An outcome that the caller has created."""
+    """One validated outcome that the caller created."""
     if not isinstance(outcome, o.Outcome):
         kinds = "Complete, Fail, Retry, Reject, Release or Throw"
         raise InvalidInput("kind", f"must be {kinds}, not {checks.shown(outcome)}")
@@ -217,7 +217,7 @@ def _require_names(field: str, names: object) -> None:
 
 
 def _traceback_of(error: object) -> str | None:
-    """The traceback of an exception that was raised."""
+    """The traceback of an exception, if it was raised."""
     return traceback_of(error) if isinstance(error, BaseException) and error.__traceback__ is not None else None
 
 

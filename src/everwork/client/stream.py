@@ -28,7 +28,7 @@ log = get_logger("everwork")
 CREDITS_MAX: Final = 10_000
 REFUSALS_KEPT: Final = 1_000
 CLOSE_SECONDS: Final = 10.0
-"""How long closing waits until the last outcomes are confirmed; leases of unconfirmed ones expire."""
+"""How long closing waits for the last outcomes to be confirmed; the leases of unconfirmed ones expire."""
 
 
 class CreditKey(NamedTuple):
@@ -69,7 +69,7 @@ class Stream(ABC):
         self.refusals: deque[Refused] = deque(maxlen=REFUSALS_KEPT)
         """The last thousand outcomes that were refused."""
         self.on_loss: Callable[[ActiveJob, bool], None] = lambda _job, _is_cancelled: None
-        """Called with each job that should stop, and True if it was cancelled or False if its lease expired."""
+        """Called with each job that should stop, and with True if it was cancelled or False if its lease expired."""
         self._held: dict[int, ActiveJob] = {}
         self._credits: dict[tuple[str, str], int] = {}
         self._credit_keys: dict[tuple[str, str], CreditKey] = {}
@@ -108,7 +108,7 @@ class Stream(ABC):
         strict: bool = False,
         traceback: str | None = None,
     ) -> None:
-        """Report a failed attempt; the arguments are those of `Client.fail`."""
+        """Report a failed attempt; takes the same arguments as `Client.fail`."""
         outcome = requests.failed(
             job, 0, error, retries=retries, backoff=backoff, final=final, variables=variables,
             by_policy=by_policy, strict=strict, traceback=traceback,
@@ -169,13 +169,13 @@ class Stream(ABC):
     # Lifecycle ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Request no more jobs; the stream ends when the held jobs have been ended."""
+        """Request no more jobs; the stream ends once all held jobs have been ended."""
         self._is_draining = True
         self._credits.clear()
         self._drained()
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Release the held jobs, and wait up to `seconds` until the last outcomes are confirmed."""
+        """Release the held jobs, and wait up to `seconds` for the last outcomes to be confirmed."""
         self._is_closing = True
         for job in list(self._held.values()):
             self.put(Release(job.key, job.attempt))
@@ -217,7 +217,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _granted(self, key: CreditKey, credits: int) -> None:
-        """Credits were granted."""
+        """Called when credits were granted."""
 
     @abstractmethod
     def _send(self, outcome: Outcome) -> None:
@@ -225,7 +225,7 @@ class Stream(ABC):
 
     @abstractmethod
     def _drained(self) -> None:
-        """No more jobs are to be requested."""
+        """Called when no more jobs are to be requested."""
 
     def _new_key(self, type: str, group: str, tenants: Iterable[str]) -> CreditKey:
         names = tuple(checks.name("tenants", tenant) for tenant in tenants)
@@ -240,7 +240,7 @@ class Stream(ABC):
             key = (job.type, job.group)
             if key in credits:
                 credits[key] -= 1
-        if self._is_closing:  # They were already on their way.
+        if self._is_closing:  # The server sent these jobs before it learned of the close.
             for job in jobs:
                 self.put(Release(job.key, job.attempt))
             return
@@ -254,12 +254,12 @@ class Stream(ABC):
             job.is_lost = True
             self.on_loss(job, is_cancelled)
             if self._is_draining:
-                self._drained()  # It may have been the last.
+                self._drained()  # This may have been the last held job.
 
     def _refused(self, refused: Refused) -> None:
         self.refusals.append(refused)
         self._refused_total += 1
-        if self._refused_total & (self._refused_total - 1) == 0:  # Logged only at powers of two.
+        if self._refused_total & (self._refused_total - 1) == 0:  # Log only the 1st, 2nd, 4th, 8th ...
             times = self._refused_total
             facts = {"worker": self.worker, "key": refused.key, "attempt": refused.attempt}
             log.warning("outcome discarded by the server", **facts, why=refused.message, times=times)

@@ -1,4 +1,4 @@
-"""A worker's stream as the source of a runtime, with a prefetch that adapts to throughput."""
+"""A worker's stream as the job source of a runtime, with a prefetch that adapts to throughput."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from everwork.runtime.source import Deliver, Report, StopAttempt
 Handler = Callable[[ActiveJob], Any]
 """Takes a job and returns its result: an async function, or a plain one, which runs in a thread."""
 PREFETCH_SECONDS: Final = 0.1
-"""Prefetch the number of jobs recently finished in this time, to hide the round trip to the server."""
+"""The prefetch is the number of jobs recently finished in this time, to hide the round trip to the server."""
 PREFETCH_MAX: Final = 2_000
 
 
@@ -43,7 +43,7 @@ async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyn
 
 
 def runtime_handlers(handlers: Mapping[str, Handler], concurrency: int) -> list[RuntimeHandler]:
-    """Validated handlers, one per type; only the timeouts of the jobs themselves apply."""
+    """The validated handlers, one per type; they add no timeouts to those of the jobs themselves."""
     checks.whole_number("concurrency", concurrency, 1, CONCURRENCY_MAX)
     if not handlers:
         raise BadConfiguration("there is nothing to run: pass at least one handler")
@@ -78,7 +78,7 @@ class Window:
         self.outstanding = 0
         """Granted credits, minus the jobs whose handlers have ended."""
         self.taken = 0
-        """Jobs received whose handlers have not ended."""
+        """Received jobs whose handlers have not ended."""
         self._done = 0
         self._counted_at = time.monotonic()
 
@@ -132,7 +132,7 @@ class StreamSource:
             if receiving.done():
                 receiving.result()
         except Exception:
-            await self._stop_all()  # Before the stream closes, which releases their jobs.
+            await self._stop_all()  # Do this before the stream closes, which releases their jobs.
             raise
         finally:
             receiving.cancel()
@@ -146,14 +146,14 @@ class StreamSource:
             delivered.pop(job, None)
             if outcome is not None and not job.is_lost:
                 if not isinstance(outcome, Complete | Release):
-                    self._job_log.failed(attempt, outcome, None)  # Only the server knows whether it is retried.
+                    self._job_log.failed(attempt, outcome, None)  # Only the server knows about retries.
                 elif self._job_log.shows_all:
                     self._job_log.ended(attempt, outcome)
                 put(outcome)
             if is_free:
                 freed[attempt.handler] = freed.get(attempt.handler, 0) + 1
             else:
-                job.is_lost = True  # Its handler is still running, but the result will be discarded.
+                job.is_lost = True  # The handler is still running, but its result will be discarded.
         for handler, jobs in freed.items():
             window = self._windows[handler.name]
             window.free(jobs)
@@ -169,7 +169,7 @@ class StreamSource:
         self._note_idle()
 
     def release_running(self) -> None:
-        """Nothing to do: when a stream ends, the server releases the jobs that it has not reported."""
+        """Do nothing: when a stream ends, the server releases the jobs that the stream has not reported."""
         self.abandon()
 
     def abandon(self) -> None:
@@ -200,10 +200,10 @@ class StreamSource:
 
     async def _stop_all(self) -> None:
         """After the stream failed: stop running handlers, and wait for them."""
-        self.stop_fetching()  # First, or released jobs would be sent here again.
+        self.stop_fetching()  # Do this first; otherwise, released jobs would be sent here again.
         for job, attempt in list(self._delivered.items()):
             if attempt.take():
-                del self._delivered[job]  # Not started: closing the stream releases it.
+                del self._delivered[job]  # The job has not started; closing the stream releases it.
             else:
                 self._stop(attempt, Stop.SHUTDOWN)
         self._note_idle()

@@ -125,20 +125,20 @@ class SyncClient:
             raise
 
     def stop(self) -> None:
-        """Make `work` return: running jobs finish, those that have not started are released."""
+        """Make `work` return: running jobs finish, and jobs that have not started are released."""
         for request_stop in list(self._stops):
             request_stop()
 
     def open(self) -> None:
-        """Open the client, unless it is open already. Optional: any other call opens it, too."""
+        """Open the client if it is not open yet. Optional: any other call opens it too."""
         self._run(Client.open)
 
     def close(self) -> None:
-        """Close the client. Calls of other threads raise `EngineUnavailable`. It can be opened again."""
+        """Close the client. Calls from other threads raise `EngineUnavailable`. The client can be opened again."""
         if self._process != os.getpid():
             return
         self._require_other_thread()
-        with self._starting:  # Callers that arrive in the meantime wait and open it again.
+        with self._starting:  # Callers that arrive during the close wait, and then open it again.
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
             if loop is not None and thread is not None:
                 self._end(loop, thread)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Transport = LocalTransport | RemoteTransport
     Verbs = LocalJobs | RemoteJobs
-    """An operation can be called only if both have it, with matching parameters."""
+    """The operations of a client; a type checker accepts only those that both classes have."""
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Connection:
             )
 
     async def open(self) -> Transport:
-        """Open the transport, unless it is open already."""
+        """Open the transport if it is not open yet."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             async with self._opening.here():
@@ -76,13 +76,13 @@ class Connection:
         return self.transport
 
     async def close(self) -> None:
-        """Close the transport. Calls in progress raise `EngineUnavailable`. It can be opened again."""
+        """Close the transport. Calls in progress raise `EngineUnavailable`. The transport can be opened again."""
         if self._process not in (0, os.getpid()):
             return
         calls, self.calls = self.calls, Calls()
         was_open, self._loop = self._loop is not None, None
         calls.abort()
-        async with self._opening.here():  # Callers that arrive in the meantime wait and open it again.
+        async with self._opening.here():  # Callers that arrive during the close wait, and then open it again.
             was_open, self._loop = was_open or self._loop is not None, None
             try:
                 await calls.wait_ended()
@@ -101,7 +101,7 @@ def _require_own(process: int, loop: asyncio.AbstractEventLoop | None) -> None:
 
 
 END_SECONDS: Final = 15.0
-"""How long closing waits for aborted calls: handlers can take a while to stop."""
+"""How long closing waits for aborted calls; handlers can take a while to stop."""
 
 
 def closed() -> EngineUnavailable:
@@ -119,7 +119,7 @@ class Calls:
 
     @asynccontextmanager
     async def within(self, seconds: float | None = None) -> AsyncIterator[float]:
-        """Limit the time of one call; yields its deadline by the event loop's clock."""
+        """Limit the time of one call; yields its deadline on the event loop's clock."""
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -138,11 +138,11 @@ class Calls:
 
     @property
     def are_in_progress(self) -> bool:
-        """Whether there are any."""
+        """Whether any calls are in progress."""
         return bool(self._limits)
 
     def abort(self) -> None:
-        """Make every call raise the error that the client was closed."""
+        """Make every call in progress raise an error saying that the client was closed."""
         self._is_aborted = True
         now = asyncio.get_running_loop().time()
         for limit in self._limits:

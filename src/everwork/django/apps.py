@@ -17,8 +17,8 @@ class EverworkConfig(AppConfig):
     verbose_name = "Everwork"
 
     def ready(self) -> None:
-        """Prepare stores with the migrations of their databases, and reset connections when tests change settings."""
-        # From any sender: Django sends it only for applications with models.
+        """Prepare stores when their databases are migrated, and close them when tests change settings."""
+        # Listen to any sender: Django sends the signal only for applications with models, and this one has none.
         post_migrate.connect(_prepare_stores, dispatch_uid="everwork.django")
         setting_changed.connect(_forget_stores, dispatch_uid="everwork.django")
 

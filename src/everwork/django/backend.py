@@ -42,7 +42,7 @@ class EverworkBackend(BaseTaskBackend):
 
     @property
     def checked_options(self) -> Options:
-        """The validated OPTIONS; invalid ones raise here, and are reported by `manage.py check`."""
+        """The validated OPTIONS; invalid options raise here and are reported by `manage.py check`."""
         if self._checked is None:
             self._checked = Options.of(self.alias, self.options)
         return self._checked
@@ -60,7 +60,7 @@ class EverworkBackend(BaseTaskBackend):
     # Tasks ---------------------------------------------------------------------------------------------------
 
     def validate_task(self, task: Any) -> None:
-        """Refuse a task that cannot run. Django calls this when a task is declared, so it connects to nothing."""
+        """Refuse a task that cannot run. Django calls this when a task is declared, so it makes no connections."""
         super().validate_task(task)
         try:
             new_job(type_of(task.module_path, task.queue_name), {}, **job_options(task))
@@ -71,7 +71,7 @@ class EverworkBackend(BaseTaskBackend):
         stores.remember(task)
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Create a job; inside a transaction of the database that holds the jobs, it is part of that transaction."""
+        """Create a job, as part of the current transaction if that is on the database that holds the jobs."""
         self.validate_task(task)
         variables = {"args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs))}
         key = self._create(type_of(task.module_path, task.queue_name), variables, self._options_of(task))
@@ -116,7 +116,7 @@ class EverworkBackend(BaseTaskBackend):
             return None
         connection.validate_no_broken_transaction()
         if joins is None:
-            self.app.sync.open()  # In that case the engine compares the ids of the two stores.
+            self.app.sync.open()  # An open engine compares the ids of the two stores.
         return connection
 
     # Results -------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class EverworkBackend(BaseTaskBackend):
     # Checks --------------------------------------------------------------------------------------------------
 
     def check(self, **kwargs: Any) -> Iterator[Any]:  # noqa: ARG002 - Django's signature
-        """The problems that `manage.py check` reports; connects to nothing."""
+        """The problems that `manage.py check` reports. Makes no connections."""
         try:
             options, _ = self.checked_options, self.app
             joins = options.joins_transactions()
@@ -184,7 +184,7 @@ def _atomic_requests_elsewhere(options: Options, joins: bool | None) -> Iterator
 
 
 def _is_autocommit(connection: Any) -> bool:
-    """Whether a connection outside atomic blocks is in autocommit mode; before it opens, according to its settings."""
+    """Whether a connection outside atomic blocks is in autocommit mode; if it is not open yet, by its settings."""
     if connection.connection is not None:
         return bool(connection.autocommit)
     if connection.settings_dict["AUTOCOMMIT"]:

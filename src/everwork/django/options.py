@@ -1,4 +1,4 @@
-"""The OPTIONS of a backend in TASKS: validated, and completed from DATABASES."""
+"""The OPTIONS of a backend in TASKS, validated, with defaults from DATABASES."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Options:
         )
 
     def store_url(self) -> str:
-        """The URL of the store: as set, or that of the Django database."""
+        """The URL of the store: the one that is set, or the URL of the Django database."""
         return self.url if self.url is not None else _database_url(self.database)
 
     def joins_transactions(self) -> bool | None:
@@ -119,7 +119,7 @@ def _modules(given: object) -> tuple[str, ...]:
 
 
 def _settings_of(alias: str) -> dict[str, Any]:
-    """The current settings of a database: tests change its name."""
+    """The current settings of a database, whose name changes in tests."""
     try:
         found: dict[str, Any] = connections[alias].settings_dict
     except ConnectionDoesNotExist:
@@ -158,7 +158,7 @@ def _database_url(alias: str) -> str:
         case "sqlite":
             return f"sqlite:///{quote(str(Path(_file_of(database)).absolute()))}"
         case "memory":
-            # The in-memory database of Django's test runner: only this process sees it, so the store is in memory, too.
+            # Only this process sees the in-memory database of Django's test runner, so the store is in memory, too.
             return MEMORY
         case other:
             raise ImproperlyConfigured(
@@ -175,7 +175,7 @@ def _postgres_url(database: Mapping[str, Any]) -> str:
     if role := database["OPTIONS"].get("assume_role"):
         # Otherwise the tables would belong to the login role, and Django's own role could not use them.
         query["options"] = f"{query.get('options', '')} -c role={_escaped(role)}".strip()
-    if not host or host.startswith(("/", "@")) or "," in host:  # Sockets, several hosts, or the driver's default.
+    if not host or host.startswith(("/", "@")) or "," in host:  # A socket, several hosts, or no host.
         query |= {name: value for name, value in (("host", host), ("port", port)) if value}
         place = ""
     else:
@@ -186,7 +186,7 @@ def _postgres_url(database: Mapping[str, Any]) -> str:
 
 
 def _escaped(value: object) -> str:
-    """A value in libpq's `options`, which are separated by spaces."""
+    """A value escaped for libpq's `options`, which are separated by spaces."""
     return str(value).replace("\\", r"\\").replace(" ", r"\ ")
 
 

@@ -22,7 +22,7 @@ from everwork.django.stores import find_task
 from everwork.django.task import path_and_queue
 
 RUN_AFTER: Final = "run_after"
-"""The header with a task's original `run_after`: the job's own time changes with every retry."""
+"""The header with a task's original `run_after`, because the job's own `run_at` changes with every retry."""
 
 STATUS: Final = {
     State.PENDING: TaskResultStatus.READY,
@@ -39,7 +39,7 @@ CLASSES: Final = {
     "cancel": "everwork.exceptions.JobCancelled",
     "expire": "everwork.exceptions.JobCancelled",
 }
-"""The exceptions shown for outcomes that were not caused by an exception of the task."""
+"""The exceptions shown for outcomes that were not caused by an exception in the task."""
 _TITLE: Final = "Traceback (most recent call last):\n"
 _NAMED: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 
@@ -102,21 +102,21 @@ def task_of(type: str, backend: str, priority: int, run_after: str | None = None
     try:
         return replace(task, queue_name=queue, priority=priority, backend=backend, run_after=due)
     except InvalidTask:
-        return task  # The settings have changed, and such a task can no longer be enqueued.
+        return task  # The settings have changed, so this task can no longer be enqueued.
 
 
 # Errors --------------------------------------------------------------------------------------------------------
 
 
 def error_of(entry: HistoryEntry, module: str) -> Any:
-    """The error of a failed attempt, of a task in this module."""
+    """The error of a failed attempt; `module` is the module of its task."""
     traceback = entry.traceback or ""
     path = _class_path(entry, traceback, module)
     return TaskError(exception_class_path=path, traceback=traceback or entry.error or "")
 
 
 def error_from(raised: BaseException) -> Any:
-    """The error of an attempt that just raised."""
+    """The error of an attempt that has just raised an exception."""
     kind = type(raised)
     return TaskError(
         exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(raised))
@@ -124,7 +124,7 @@ def error_from(raised: BaseException) -> Any:
 
 
 def _class_path(entry: HistoryEntry, traceback: str, module: str) -> str:
-    """The path of the exception class: Python names it in the first line below the frames of a traceback."""
+    """The path of the exception class, which Python names in the first line below the frames of a traceback."""
     error = entry.error or ""
     if error.startswith(TIMED_OUT):
         return "builtins.TimeoutError"
@@ -145,12 +145,12 @@ def _class_path(entry: HistoryEntry, traceback: str, module: str) -> str:
 
 
 def moment(at_ms: int) -> datetime:
-    """A datetime as Django uses it: with a time zone, unless USE_TZ is off."""
+    """A datetime as Django uses it: with a time zone, unless USE_TZ is False."""
     return _in_zone(datetime.fromtimestamp(at_ms / 1000, tz=UTC))
 
 
 def aware(given: datetime) -> datetime:
-    """A user's datetime with a time zone; without USE_TZ, it is in TIME_ZONE."""
+    """A user's datetime with a time zone; without USE_TZ, the datetime is taken to be in TIME_ZONE."""
     return timezone.make_aware(given) if timezone.is_naive(given) else given
 
 

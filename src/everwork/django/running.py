@@ -85,7 +85,7 @@ class TaskRunner:
                 self._forget_if_stopped(ctx)
 
     def _begin(self, ctx: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """The result of a task that starts an attempt; after the first attempt, read from the store."""
+        """The result of a task that is starting an attempt; from the second attempt on, it is read from the store."""
         if ctx.attempt > 1:
             result = self._backend.get_result(str(ctx.key))
         else:
@@ -111,7 +111,7 @@ class TaskRunner:
         Called in the engine's thread when the outcome is stored; receivers run in their own thread.
         """
         key, result = attempt.job.key, self._running.pop(attempt.job.key, None)
-        if attempt.completion is not None:  # Completed in the task's own transaction, whatever it did afterwards.
+        if attempt.completion is not None:  # The task completed its job in its own transaction.
             self._signals.submit(self._finish, key, None, None)
         elif judged.ok and isinstance(outcome, o.Complete):
             self._signals.submit(self._finish, key, result, None)
@@ -127,7 +127,7 @@ class TaskRunner:
                 _complete(result, error)
             _send_finished(self._sender, result, error)
         except TaskResultDoesNotExist:
-            pass  # Deleted in the meantime.
+            pass  # The job was deleted in the meantime.
         except Exception as problem:  # noqa: BLE001 - the last resort of a background thread
             log.error("task_finished was not sent", key=key, error=str(problem))
         finally:
@@ -135,13 +135,13 @@ class TaskRunner:
 
 
 def _start_afresh() -> None:
-    """Reset as before a request: no query log of earlier tasks, no broken or old connections."""
+    """Reset Django's state as before a request: clear the query log, and close broken and old connections."""
     reset_queries()
     close_old_connections()
 
 
 def _close_all() -> None:
-    """Close the connections of a thread that ends."""
+    """Close all connections of a thread that is about to end."""
     connections.close_all()
     caches.close_all()
 
@@ -160,7 +160,7 @@ def _call(result: Any) -> Callable[[], Any]:
 
 
 def _kept(result: Any, value: Any) -> Any:
-    """The return value of a task as JSON; a value that cannot be stored fails permanently: a retry would not help."""
+    """The return value of a task as JSON. If it cannot be stored, the task fails permanently: retrying cannot help."""
     try:
         kept = normalize_json(value)
         encode("result", kept, PAYLOAD_BYTES_MAX)
@@ -184,7 +184,7 @@ def _send_finished(sender: type, result: Any, error: BaseException | None) -> No
         return
     try:
         raise error
-    except BaseException:  # noqa: BLE001 - it is the task's
+    except BaseException:  # noqa: BLE001 - the task's own exception
         task_finished.send_robust(sender, task_result=result)
 
 

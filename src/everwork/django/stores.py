@@ -18,13 +18,13 @@ _guard: Final = threading.Lock()
 _applications: Final[dict[tuple[str, str], Everwork]] = {}
 _tasks: Final[dict[str, Any]] = {}
 _prepared: Final[set[str]] = set()
-"""Stores whose tables have been created: Django announces migrations once per application."""
+"""Stores whose tables have already been created, because Django announces migrations once per application."""
 _apart: Final[set[tuple[str, str]]] = set()
 """Stores found to be in another database, each with the name of Django's database."""
 
 
 def application(alias: str, url: str) -> Everwork:
-    """The application of a backend; Django creates a backend in every thread."""
+    """The application of a backend, shared by all threads: Django creates a backend in each of them."""
     found = _applications.get((alias, url))
     if found is None:
         with _guard:
@@ -44,12 +44,12 @@ def close_all() -> None:
 
 
 def is_apart(url: str, database: str) -> bool:
-    """Whether a store is known not to be in the database of this name."""
+    """Whether a store is known not to be in the database with this name."""
     return (url, database) in _apart
 
 
 def note_apart(url: str, database: str, alias: str) -> None:
-    """Remember for all threads that a store is in another database, and warn once, as `manage.py check` cannot."""
+    """Remember for all threads that a store is in another database, and warn once: `manage.py check` cannot tell."""
     if not is_apart(url, database):
         _apart.add((url, database))
         log.warning(
@@ -68,7 +68,7 @@ def prepare(database: str) -> None:
             continue
         url = backend.checked_options.store_url()
         if url not in _prepared and url != MEMORY:
-            # Closed again: otherwise a test runner could not drop its database.
+            # Close the store again; otherwise, a test runner could not drop its database.
             application = Everwork(url)
             application.sync.open()
             application.sync.close()
@@ -79,7 +79,7 @@ def prepare(database: str) -> None:
 
 
 def remember(task: Any) -> None:
-    """Remember a task: the first one of a path is the one that `@task` created."""
+    """Remember a task. The first task with a given path is the one that `@task` created."""
     _tasks.setdefault(task.module_path, task)
 
 
@@ -89,7 +89,7 @@ def known_tasks() -> dict[str, Any]:
 
 
 def find_task(path: str) -> Any:
-    """The task of a path, imported if needed; None if there is none."""
+    """The task with this path, imported if needed; None if there is none."""
     if path not in _tasks and "." in path:
         try:
             found = import_string(path)

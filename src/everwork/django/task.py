@@ -42,7 +42,7 @@ class EverworkTask(Task):
         correlation_id: str | None = None,
         expires_at: datetime | None = None,
     ) -> Any:
-        """Return the same task with other options; unset options stay as they are."""
+        """Return the same task with other options; options that are not passed keep their values."""
         given = {name: value for name, value in locals().items() if name != "self" and value is not None}
         return replace(self, **given)
 
@@ -51,7 +51,7 @@ OWN_OPTIONS: Final = tuple(set(EverworkTask.__dataclass_fields__) - {field.name 
 
 
 def job_options(task: Any) -> dict[str, Any]:
-    """The options of a task that Django does not know; a task of another backend has none."""
+    """The Everwork options of a task, which Django does not know; empty for a task of another backend."""
     given = {name: getattr(task, name, None) for name in OWN_OPTIONS}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -60,7 +60,7 @@ def job_options(task: Any) -> dict[str, Any]:
 
 
 def type_of(path: str, queue: str) -> str:
-    """The job type of a task: its path, and its queue unless that is the default one."""
+    """The job type of a task: its path, followed by its queue unless it is the default queue."""
     return path if queue == DEFAULT_QUEUE else f"{path}@{queue}"
 
 

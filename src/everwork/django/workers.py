@@ -28,7 +28,7 @@ from everwork.exceptions import BadConfiguration
 CONCURRENCY_DEFAULT: Final = 4
 PREFIX: Final = "EVERWORK_DJANGO_"
 POOLS: Final = ("django", "django-async")
-"""The two pools: plain functions share the concurrency of one, async functions that of the other."""
+"""The two pools: plain functions share the concurrency of one, and async functions share that of the other."""
 
 
 class WorkerChoice(NamedTuple):
@@ -82,7 +82,7 @@ def worker() -> Everwork:
 
 
 def make_worker(choice: WorkerChoice) -> Everwork:
-    """The application of a backend with all tasks of the project declared in it."""
+    """The application of a backend, with all tasks of the project declared in it."""
     backend = _backend(choice.backend)
     options = backend.checked_options
     autodiscover_modules("tasks")
@@ -123,7 +123,7 @@ def _queues_of(backend: EverworkBackend, task: Any, chosen: Sequence[str]) -> It
 
 
 def _schedules(options: Options) -> dict[str, Any]:
-    """The schedules by task path; each task must exist and need no arguments."""
+    """The schedules by task path; each task must exist and must not require arguments."""
     for path in options.cron:
         task = find_task(path)
         where = f"OPTIONS['cron'][{path!r}]"

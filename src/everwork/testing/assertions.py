@@ -45,7 +45,7 @@ class Assertions:
         return self._harness.run(find)[::-1]
 
     def dead_letters(self, type: str | None = None) -> list[Job]:
-        """Return the failed jobs, of a type or of all types."""
+        """Return the failed jobs of one type, or of all types."""
         return self.jobs(type, State.FAILED)
 
     def job(self, key: int) -> Job:
@@ -73,10 +73,10 @@ class Assertions:
     def assert_enqueued(
         self, type: str, /, *, count: int | None = None, variables: Mapping[str, Any] | None = None, **arguments: Any
     ) -> list[Job]:
-        """Assert that jobs of a type were created with these arguments (among others), and return them.
+        """Assert that jobs of a type were created with these arguments (among others), and return the jobs.
 
-        The jobs can be in any state. `count` is the exact number expected. Pass arguments named like one of these
-        parameters in the mapping `variables`.
+        The jobs can be in any state. `count` is the exact number expected. If a job argument has the same name as one
+        of these parameters, pass it in the mapping `variables`.
         """
         __tracebackhide__ = True
         wanted = as_stored({**(variables or {}), **arguments})
@@ -173,7 +173,7 @@ class Assertions:
         self._harness.faults.refusals.left = whole_number("calls", calls, 1, TIMES_MAX)
 
     def pause(self, type: str, *, paused: bool = True) -> None:
-        """Pause or resume a type, as an operator does."""
+        """Pause or resume a type, as an operator would."""
         self._harness.run(lambda service: service.pause(type, paused))
 
     def _plan_fault(self, fault: Fault, type: str | None, times: int) -> None:

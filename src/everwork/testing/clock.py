@@ -22,14 +22,14 @@ from everwork.service.triggers.loop import Scheduled
 from everwork.testing.store import RehearsalEngine
 
 START: Final = datetime(2026, 1, 5, tzinfo=UTC)
-"""The start of every rehearsal, so that every test run is the same: a Monday, at midnight."""
+"""When every rehearsal starts, so that all test runs are the same: on a Monday, at midnight."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class VirtualClock:
-    """A clock that moves only when a test moves it; `stage.clock` is one. It cannot be set back.
+    """A clock that moves only when a test moves it, and never backward. `stage.clock` is a virtual clock.
 
-    `Everwork(url, clock=VirtualClock())` uses one on any store.
+    `Everwork(url, clock=VirtualClock())` uses a virtual clock with any store.
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -44,7 +44,7 @@ class VirtualClock:
         return _EPOCH + timedelta(milliseconds=self.now_ms)
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Move only the clock. `Stage.advance` also expires leases and fires triggers."""
+        """Move the clock and nothing else. `Stage.advance` also expires leases and fires triggers."""
         self.move_to(self.now_ms + span_ms(days=days, hours=hours, minutes=minutes, seconds=seconds))
 
     def move_to(self, instant_ms: int) -> None:
@@ -55,7 +55,7 @@ class VirtualClock:
 
 
 def span_ms(*, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> int:
-    """A duration in milliseconds; negative ones are refused."""
+    """A duration in milliseconds; negative durations are refused."""
     given = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
     for name, value in given.items():
         checks.number(name, value, 0, INSTANT_MS_MAX / 1000)
@@ -80,7 +80,7 @@ class Instants(NamedTuple):
 
 
 async def next_instants(engine: RehearsalEngine, queues: Sequence[QueueKey], triggers: Sequence[Scheduled]) -> Instants:
-    """When something happens next, by the engine's clock. The store returns only the first time of each kind."""
+    """When something happens next, by the engine's clock. The store returns only the earliest time of each kind."""
     marks = await engine.trigger_marks([one.name for one in triggers])
     points = [
         next_point(one.plan, mark.began_ms, mark.last_ms, marks.now_ms)
@@ -103,14 +103,14 @@ async def all_jobs(service: JobService, wanted: JobFilter) -> AsyncIterator[Stor
 
 
 def _next_of_jobs(cursor: sqlite3.Cursor, queues: Collection[QueueKey], now_ms: int) -> tuple[int | None, int | None]:
-    """When the next job can run, and when the next event happens that needs no worker."""
+    """When the next job can run, and when the next event that needs no worker happens."""
     work = [instant for queue_key in queues for instant in _of_queue(cursor, queue_key, now_ms)]
     rows = cursor.execute(LEASE_OR_EXPIRY, (now_ms,)).fetchall() + cursor.execute(DEAD_LETTERS, (now_ms,)).fetchall()
     return _first(work, now_ms), _first([instant for (instant,) in rows], now_ms)
 
 
 def _of_queue(cursor: sqlite3.Cursor, queue_key: QueueKey, now_ms: int) -> Iterator[int | None]:
-    """When a job of a queue is due, when its limits end, and when a job whose lease expires can run again."""
+    """When a queue's next job is due and within its limits, and when a job whose lease expires can run again."""
     queue = read_queue(cursor, Demand(queue_key.type, "", 1, LEASE_MS_DEFAULT, queue_key.group))
     if queue is None or queue.paused:
         return

@@ -13,7 +13,7 @@ TIMES_MAX = 1_000_000
 
 
 class Fault(Enum):
-    """What goes wrong with an attempt whose handler has ended; named like the methods of a stage."""
+    """What goes wrong with an attempt after its handler has ended; each fault is named like its method of a stage."""
 
     CRASH_BEFORE_SETTLE = "crash_before_settle"
     CRASH_AFTER_SETTLE = "crash_after_settle"
@@ -22,7 +22,7 @@ class Fault(Enum):
 
 
 class PlannedFault:
-    """A fault that will happen a number of times, to attempts of one type or of any."""
+    """A fault that will happen a given number of times, to attempts of one type or of any type."""
 
     __slots__ = ("fault", "left", "type")
 
@@ -44,7 +44,7 @@ class FaultPlan:
         self.refusals = Refusals()
 
     def add(self, fault: Fault, type: str | None, times: int, known: Collection[str]) -> None:
-        """Request a fault; refused for a type without a handler, where it would never happen."""
+        """Request a fault. A type without a handler is refused, because the fault would never happen."""
         if type is not None and type not in known:
             raise InvalidInput("type", f"must be one of {', '.join(sorted(known))}, not {checks.shown(type)}")
         self.left.append(PlannedFault(fault, type, checks.whole_number("times", times, 1, TIMES_MAX)))
@@ -60,7 +60,7 @@ class FaultPlan:
         return planned.fault
 
     def require_none_left(self) -> None:
-        """Fail if a requested fault has not happened: the test would not test what it claims."""
+        """Fail if a requested fault has not happened, because the test did not test what it claims to."""
         left = [str(planned) for planned in self.left]
         if self.refusals.left:
             left.append(f"engine_away(), {self.refusals.left} more")

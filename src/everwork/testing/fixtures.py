@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def everwork_app() -> Any:
-    """The application to test. Define a fixture of this name: it returns an application, a worker class, or a list."""
+    """The application to test. Override this fixture to return an application, a worker class, or a list of them."""
     pytest.fail(
         "define a fixture everwork_app that returns your application, for example in conftest.py: "
         "`@pytest.fixture def everwork_app(): return app`",
@@ -49,14 +49,14 @@ def everwork_sync_stage(request: pytest.FixtureRequest, everwork_app: Any) -> It
 
 
 class _TestResult:
-    """Whether a test has passed, which pytest does not report to fixtures."""
+    """Records whether a test has passed, because pytest does not report it to fixtures."""
 
     has_passed = False
 
 
 @contextmanager
 def _wrapped(test: Any, finalizer: Callable[[], Awaitable[None]] | None = None) -> Iterator[_TestResult]:
-    """Wrap a test to learn its result; `finalizer` is awaited in its event loop, which is closed afterwards."""
+    """Wrap a test to learn its result; `finalizer` is awaited in the test's event loop before the loop is closed."""
     inner, result = test.obj, _TestResult()
 
     @wraps(inner)

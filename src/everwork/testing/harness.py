@@ -31,7 +31,7 @@ from everwork.testing.store import RehearsalEngine
 from everwork.testing.transactions import RecordedTransactions
 
 HOLDER: Final = "rehearsal"
-"""The worker's name in the jobs' history, and in sweeps."""
+"""The name of the worker in the history of jobs and in sweeps."""
 TICKS_MAX: Final = 10_000
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Harness:
             raise
 
     def _confirm_commits(self) -> None:
-        """Called before the stage is queried, except from the engine's own loop, which must not wait for itself."""
+        """Detect commits before the stage is queried. The engine's own loop skips this: it must not wait for itself."""
         portal = self._host._portal  # noqa: SLF001
         if portal is not None and not _is_running_here(portal.loop):
             self._recorded.confirm()
@@ -99,7 +99,7 @@ class Harness:
         return await self._portal.call(use)
 
     def run(self, use: Use[JobService, T]) -> T:
-        """Use the service and block: an in-memory store replies immediately, in its own thread."""
+        """Use the service and block; an in-memory store replies immediately, in its own thread."""
         return self._portal.run(use)
 
     @property
@@ -152,7 +152,7 @@ class Harness:
         await self.call(self._upkeep)
 
     async def pass_until(self, end_ms: int) -> None:
-        """Let time pass, in one call to the engine's loop, because each hop to its thread takes longer than a jump."""
+        """Let time pass, in one call to the engine's loop, because switching to its thread takes longer than a jump."""
 
         async def jump_on(service: JobService) -> None:
             while await self.jump(service, end_ms):
@@ -163,7 +163,7 @@ class Harness:
     # In the engine's loop -----------------------------------------------------------------------
 
     async def jump(self, service: JobService, end_ms: int | None) -> bool:
-        """Move to the next time at which something happens; False at the end, or if there is nothing to wait for.
+        """Move to the next time at which something happens. Returns False at the end, or with nothing to wait for.
 
         If `end_ms` is None, time advances only while there is a job that can run.
         """
@@ -182,7 +182,7 @@ class Harness:
         await self._upkeep(service)
 
     async def _upkeep(self, service: JobService) -> None:
-        await self._host.prepare(service)  # Functions may have been declared since.
+        await self._host.prepare(service)  # More functions may have been declared.
         if self._triggers and self._trigger_loop is not None:
             await self._trigger_loop.catch_up(TICKS_MAX)
         while await service.sweep(HOLDER):
@@ -218,7 +218,7 @@ class WorkersUnderTest:
     """The worker classes of one rehearsal."""
 
     def __init__(self, workers: Sequence[type[AbstractWorker]]) -> None:
-        self._settings = {one: one._get_settings() for one in workers}  # noqa: SLF001 - the name is a promise to users
+        self._settings = {one: one._get_settings() for one in workers}  # noqa: SLF001 - users rely on the name
         self._specs: list[WorkerSpec] = []
         self._started: dict[type[AbstractWorker], AbstractWorker] = {}
         self.triggers: list[Scheduled] = []

@@ -18,15 +18,15 @@ Error = Exception | type[Exception]
 class SimulatedFailure(Exception):
     """Raised by fault injection if no other error is given."""
 
-    # Error rules use the name under which users import it.
+    # Error rules match the name under which users import this class.
     __module__ = "everwork.testing"
 
 
 class FailEveryNth(Middleware):
-    """Middleware that makes every n-th call fail: `rehearse(app, middleware=[FailEveryNth(3)])`.
+    """Middleware that makes every nth call fail: `rehearse(app, middleware=[FailEveryNth(3)])`.
 
     Args:
-        n: Every n-th call fails; the handler is not called.
+        n: Every nth call fails without calling the handler.
         error: The exception, or exception class, to raise. Default: `SimulatedFailure`.
     """
 
@@ -37,7 +37,7 @@ class FailEveryNth(Middleware):
         self._seen = 0
 
     async def __call__(self, call: Call, proceed: Proceed) -> Any:
-        """Count the call, and fail if it is the n-th."""
+        """Count the call, and fail every nth one."""
         with self._guard:
             self._seen = seen = self._seen + 1
         if seen % self._n == 0:
@@ -48,8 +48,8 @@ class FailEveryNth(Middleware):
 class FailTypes(Middleware):
     """Middleware that makes calls of the given job types fail; the handler is not called.
 
-    `FailTypes({"email-send"})` fails every call of a type. In a mapping, a number is how many of the first calls fail,
-    and an exception is raised by every call: `FailTypes({"email-send": 2, "bill": ConnectionError("refused")})`.
+    `FailTypes({"email-send"})` fails every call of a type. In a mapping, a number N fails the first N calls, and an
+    exception is raised by every call: `FailTypes({"email-send": 2, "bill": ConnectionError("refused")})`.
     """
 
     def __init__(self, types: Mapping[str, int | Error] | Collection[str]) -> None:
@@ -95,13 +95,13 @@ def _require_error(field: str, value: object) -> Error:
         raise InvalidInput(field, f"must be an exception or an exception class, not {checks.shown(value)}")
     try:
         value()
-    except Exception:  # noqa: BLE001 - a class of the user's
+    except Exception:  # noqa: BLE001 - the class is the user's
         raise InvalidInput(field, f"must be an exception instance: {value.__name__} needs arguments") from None
     return value
 
 
 def _fresh(error: Error | None, text: str) -> Exception:
-    """The error to raise, without the traceback of earlier raises, which would grow."""
+    """The error to raise, without the traceback of earlier raises, which would grow each time."""
     if error is None:
         return SimulatedFailure(text)
     return error() if isinstance(error, type) else error.with_traceback(None)

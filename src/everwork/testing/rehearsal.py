@@ -31,12 +31,12 @@ def rehearse(
             stage.assert_enqueued("email-send", to="ada@example.com")
 
     Inside the block, all jobs of the application are on the stage, whatever its URL. Transactions (`tx=`) can be on any
-    database; their jobs appear at the commit.
+    database; the jobs created in them appear at the commit.
 
     Args:
         what: An application, worker classes, or both.
-        start: The start of the virtual clock, a datetime with time zone.
-        middleware: `Middleware` around every call, outside the application's own.
+        start: When the virtual clock starts, a datetime with time zone.
+        middleware: `Middleware` to run around every call, outside the application's own middleware.
         file: A SQLite file to use instead of memory, for code that reads the jobs with SQL.
 
     Returns a context manager, async and sync, that can be used once.
@@ -94,7 +94,7 @@ class Rehearsal:
         await self._harness.shutdown()
 
     def end(self, *, has_passed: bool) -> None:
-        """Shut down running workers, and close the store; faults that never happened fail a test that passed."""
+        """Shut down running workers and close the store. Fails a passing test if a requested fault never happened."""
         try:
             if self._sync_stage is not None:
                 self._sync_stage.close()

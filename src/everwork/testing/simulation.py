@@ -27,7 +27,7 @@ from everwork.testing.harness import HOLDER, Harness
 ABANDON_SECONDS: Final = 0.1
 
 _abandoned: list[asyncio.Task[Any]] = []
-"""Strong references, because asyncio warns about pending tasks that are destroyed."""
+"""Strong references to abandoned tasks, because asyncio warns when a pending task is destroyed."""
 
 
 class Run(NamedTuple):
@@ -36,7 +36,7 @@ class Run(NamedTuple):
     `key`, `type` and `attempt` identify it. `outcome` is its name in the job's history: `complete`, `fail`, `retry`,
     `reject` or `release`. `exception` is what the handler raised, including signals such as `Fail`; it is a
     `TimeoutError` after a timeout, and a `Fail` if the arguments or the result are invalid. `verdicts` are the store's
-    replies to each report of the outcome; empty if an injected fault lost it.
+    replies to each report of the outcome, empty if an injected fault discarded the outcome.
     """
 
     key: int
@@ -107,7 +107,7 @@ class Simulation:
     async def _call_handler(self, job: LeasedJob, handler: Handler) -> tuple[Attempt, Outcome]:
         """Call the handler as workers do, with middleware, arguments and threads.
 
-        Each attempt has its own executor, so that one that ignores its timeout does not delay the others.
+        Each attempt has its own executor, so that an attempt that ignores its timeout does not delay the others.
         """
         ended: asyncio.Queue[Report] = asyncio.Queue()
         executor = Executor(partial(_put, ended), self._harness.own, outage_pause=lambda _: 0.0)

@@ -50,7 +50,7 @@ class Stage(Assertions):
 
         Args:
             until_empty: Whether to also skip over backoffs, delays, open breakers and leases, until no job can run.
-            days, hours, minutes, seconds: Run jobs while this time passes, as running workers would: `hours=24`.
+            days, hours, minutes, seconds: Run jobs while this much time passes, as running workers would: `hours=24`.
             max_jobs: Raise `StillBusy` after more jobs than this.
             raise_errors: Whether to raise exceptions of handlers here, after their attempt is settled. `Retry` is not
                 raised.
@@ -160,7 +160,7 @@ class SyncStage(Assertions):
 
 
 def is_in_loop() -> bool:
-    """Whether an event loop runs in this thread, so that the caller must not block."""
+    """Whether an event loop is running in this thread, in which case the caller must not block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

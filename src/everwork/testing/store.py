@@ -51,7 +51,7 @@ class RehearsalEngine(SqliteEngine):
         self.handled_types: Callable[[], Collection[str]] = tuple
         """The job types that have a handler on the stage."""
         self.service_engine = self
-        """The last engine created from this one: the service's, which holds the data in memory."""
+        """The last engine created from this one, which the service uses and which holds the data in memory."""
 
     def fresh(self) -> Self:
         """Another engine on the same store, with the same outages."""
@@ -66,20 +66,20 @@ class RehearsalEngine(SqliteEngine):
         return await super().create(jobs, stamp)
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
-        """Create jobs at the commit of any transaction, whatever database it is on."""
+        """Create jobs at the commit of a transaction, whatever database it is on."""
         self._refuse()
         if self.recorded is None or self._is_here(transaction):
             return await super().create_in(transaction, jobs)
         return await self.recorded.create(transaction, jobs)
 
     async def complete_in(self, transaction: object, completions: Sequence[Complete]) -> list[Judged]:
-        """Complete attempts at the commit of any transaction."""
+        """Complete attempts at the commit of a transaction, whatever database it is on."""
         if self.recorded is None or self._is_here(transaction):
             return await super().complete_in(transaction, completions)
         return await self.recorded.complete(transaction, completions)
 
     async def explain(self, key: int) -> Explanation | None:
-        """Why a job is not running: a job that waits for a worker waits for the test."""
+        """Explain why a job is not running. On a stage, a job that is waiting for a worker is waiting for the test."""
         explanation = await super().explain(key)
         if explanation is None or explanation.reason not in (Reason.NOT_ASKED, Reason.QUEUED):
             return explanation
@@ -94,7 +94,7 @@ class RehearsalEngine(SqliteEngine):
         return await self._store.writer.submit(action)
 
     def _is_here(self, transaction: object) -> bool:
-        """Whether the transaction is on SQLite, like this store; it must then be on the same file."""
+        """Whether both the transaction and this store are on SQLite files; they must then be on the same one."""
         return not self._url.in_memory and own_connection(transaction, ACCEPTED).dialect == "sqlite"
 
     def _refuse(self) -> None:

@@ -36,10 +36,10 @@ T = TypeVar("T")
 
 
 class Step(Protocol):
-    """One repeatable call inside a transaction: tried when it is made, and applied at the commit."""
+    """One repeatable call inside a transaction: tried when the caller makes it, and applied at the commit."""
 
     def __call__(self, cursor: sqlite3.Cursor) -> Any:
-        """Apply it to the stage's store, inside the stage's own transaction."""
+        """Apply the step to the stage's store, inside the stage's own transaction."""
         ...
 
 
@@ -53,22 +53,22 @@ class RecordedTransactions:
         self._store = store
         self._run = run
         self._watched: dict[int, tuple[object, Commits[Step]]] = {}
-        """By the id of the connection or session, which is kept so that no other object gets its id."""
+        """By the id of the connection or session. The object is kept, too, so that no other object can get its id."""
         self._in_confirm = threading.local()
         self._is_closed = False
 
     async def create(self, tx: object, jobs: Sequence[NewJob]) -> list[Created]:
-        """Create jobs at the commit; their keys are known now."""
+        """Create jobs at the commit; returns their keys now."""
         created: list[Created] = await self._act(tx, CreateStep(list(jobs), self._store.now_ms))
         return created
 
     async def complete(self, tx: object, completions: Sequence[Complete]) -> list[Judged]:
-        """Complete attempts at the commit; judged now."""
+        """Complete attempts at the commit; returns the verdicts now."""
         judged: list[Judged] = await self._act(tx, CompleteStep(list(completions), self._store.now_ms))
         return judged
 
     def confirm(self) -> None:
-        """Before a query: detect commits that a driver announces but does not confirm."""
+        """Detect commits that a driver announces but does not confirm; called before a query."""
         if getattr(self._in_confirm, "is_set", False):
             return
         self._in_confirm.is_set = True
@@ -166,7 +166,7 @@ class CompleteStep:
 
 
 async def _begin(own: OwnConnection) -> None:
-    """Begin a transaction where the first statement would; refuse a connection without transactions."""
+    """Begin a transaction if the first statement would begin one; refuse a connection without transactions."""
     connection = own.connection
     match own.library:
         case Library.SQLITE3:

@@ -46,7 +46,7 @@ class StatementCommits(Generic[T]):
                 self._roll_back_to(words[-1].upper())
             case ["COMMIT" | "END", *_]:
                 self._end(is_committed=status != "ROLLBACK")
-            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # Items left at a BEGIN: their COMMIT failed.
+            case ["ROLLBACK" | "ABORT" | "BEGIN" | "START", *_]:  # Items left at a BEGIN: the COMMIT failed.
                 self._end(is_committed=False)
             case _:
                 pass
@@ -83,7 +83,7 @@ class AsyncpgCommits(StatementCommits[T]):
         self._connection, self._class = connection, type(connection)
 
         class Watched(self._class):  # type: ignore[name-defined,misc]
-            """The connection while it is followed: asyncpg connections cannot have new attributes."""
+            """The class of a followed connection: asyncpg connections cannot be given new attributes."""
 
             __slots__ = ()
 
@@ -100,7 +100,7 @@ class AsyncpgCommits(StatementCommits[T]):
 
 
 class PsycopgCommits(StatementCommits[T]):
-    """For a psycopg connection, async or not: the statements that it sends itself and those of its cursors."""
+    """For a psycopg connection, async or not: follows its own statements and the statements of its cursors."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
         super().__init__(on_commit)
@@ -135,7 +135,7 @@ class PsycopgCommits(StatementCommits[T]):
                 return cursor
 
         class AsyncWatched(factory):  # type: ignore[misc,valid-type]
-            """The same for async cursors, whose statements are awaited."""
+            """An async cursor whose statements are recorded."""
 
             async def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
                 cursor = await super().execute(query, *arguments, **options)
@@ -146,14 +146,14 @@ class PsycopgCommits(StatementCommits[T]):
 
 
 def _text(query: Any) -> str:
-    """A statement as text; a composed one never ends a transaction."""
+    """A statement as text; empty for a composed one, which never ends a transaction."""
     return query.decode() if isinstance(query, bytes) else query if isinstance(query, str) else ""
 
 
 class SqliteCommits(StatementCommits[T]):
     """For a sqlite3 connection. Its trace callback runs before each statement, so a COMMIT is confirmed later.
 
-    A connection that is closed by the error of its COMMIT, without a rollback, counts as committed.
+    If a COMMIT fails and the connection is then closed without a rollback, the transaction counts as committed.
     """
 
     def __init__(self, connection: sqlite3.Connection, on_commit: OnCommit[T]) -> None:
@@ -193,7 +193,7 @@ class ConnectionCommits(Generic[T]):
     """For a SQLAlchemy connection. Its `commit` event comes before the commit, which can still fail."""
 
     def __init__(self, connection: Any, on_commit: OnCommit[T]) -> None:
-        from sqlalchemy import event  # noqa: PLC0415 - the connection is here, so it is installed
+        from sqlalchemy import event  # noqa: PLC0415 - the connection shows that it is installed
 
         self._connection = connection
         self._on_commit = on_commit
@@ -228,7 +228,7 @@ class ConnectionCommits(Generic[T]):
 
     def stop(self) -> None:
         """Stop following the connection."""
-        from sqlalchemy import event  # noqa: PLC0415 - the connection is here, so it is installed
+        from sqlalchemy import event  # noqa: PLC0415 - the connection shows that it is installed
 
         self._entries = []
         for name, listener in self._listeners.items():
@@ -236,7 +236,7 @@ class ConnectionCommits(Generic[T]):
         _restore(self._connection, "_commit_impl", self._before)
 
     def _adopt(self) -> None:
-        """Items of a released savepoint belong to the enclosing one, which is now the current one."""
+        """Assign the items of a released savepoint to the enclosing savepoint, which is now the current one."""
         current = self._connection.get_nested_transaction()
         self._entries = [(current if owner is _RELEASED else owner, item) for owner, item in self._entries]
 
@@ -255,7 +255,7 @@ _RELEASED = object()
 
 
 def _restore(connection: Any, name: str, before: object) -> None:
-    """Restore the connection's own method, or that of another stage that follows it, too."""
+    """Restore the connection's own method, or the replacement by another stage that also follows the connection."""
     if before is None:
         vars(connection).pop(name, None)
     else:

@@ -28,7 +28,7 @@ from everwork.service.service import JobService
 
 TYPE: Final = "everwork-bench"
 KIND: Final = "bench"
-"""The kind of the registry entry that says when a running benchmark ends at the latest."""
+"""The kind of the registry entry with the latest time at which a running benchmark ends."""
 JOBS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 600.0
 CREATE_STEP: Final = 500
@@ -43,7 +43,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 class Measured(NamedTuple):
-    """Results: rates are jobs per second with one caller; latency is from a create to its lease."""
+    """The results. Rates are jobs per second with one caller; latency is the time from creating a job to its lease."""
 
     jobs: int
     create_per_second: float
@@ -116,7 +116,7 @@ async def _measure(engine: Engine, service: JobService, jobs: int, seconds: floa
 
 
 async def _taken_text(engine: Engine) -> str:
-    """Why it cannot be measured now. A turn has no readable end, so a registry entry holds it."""
+    """Why the store cannot be measured now. The end of a turn cannot be read, so a registry entry holds it."""
     notes = await engine.registered(KIND)
     until = next((f"until {utc_text(note.until_ms)} at the latest" for note in notes if note.until_ms), "for a moment")
     return f"another benchmark of this store is running, or was killed; try again later ({until})"
@@ -132,7 +132,7 @@ async def _create(engine: Engine, jobs: int, seconds: float, on_step: OnStep) ->
 
 
 async def _drain(engine: Engine, jobs: int, seconds: float, on_step: OnStep) -> float:
-    """Each step settles the jobs of the step before and leases the next, as workers do."""
+    """Drain the jobs: each step settles the jobs of the previous step and leases the next ones, as workers do."""
     started, done = time.perf_counter(), 0
     demand = [Demand(TYPE, TYPE, DRAIN_STEP)]
     leased = (await engine.activate(demand)).jobs
@@ -147,7 +147,7 @@ async def _drain(engine: Engine, jobs: int, seconds: float, on_step: OnStep) -> 
 
 
 async def _delays(engine: Engine, service: JobService, seconds: float) -> list[float]:
-    """The delays of jobs created one at a time, in milliseconds; at least one."""
+    """The delays of jobs created one at a time, in milliseconds; measures at least one job."""
     await _clean(engine, service)
     ends, delays = time.perf_counter() + seconds, list[float]()
     while not delays or (len(delays) < ROUNDS and time.perf_counter() < ends):

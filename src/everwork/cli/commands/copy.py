@@ -56,7 +56,7 @@ def copy(
 
 
 async def _copy(source: str, target: str, options: dict[str, bool]) -> Copied:
-    # The source first: a mistake in its URL must not leave an empty target behind.
+    # Open the source first: a mistake in its URL must not leave an empty target behind.
     async with open_store(source) as here, open_store(target, creates=True) as there:
         try:
             with shown_progress() as show:

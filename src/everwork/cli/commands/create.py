@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 COUNT_MAX = 1_000_000
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""The maximum size of variables in one transaction: memory stays bounded whatever the file contains."""
+"""The maximum size of variables in one transaction, so that memory stays bounded whatever the file contains."""
 PROGRESS_FROM = 5_000
 INT_DIGITS_SAFE = 18
 
@@ -294,13 +294,13 @@ def _show_many(bulk: Bulk, as_json: bool) -> None:
 
 
 LINE_BYTES_MAX: Final = 4 * PAYLOAD_BYTES_MAX
-"""Enough for a full payload and headers, with escapes and spaces."""
+"""The maximum size of a line: enough for a full payload and headers, with escapes and spaces."""
 FIELDS: Final = tuple(name for name in signature(new_job).parameters if name not in ("retry", "extra"))
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedJobs:
-    """The jobs of a file whose lines have all been checked; read again from the file, not kept in memory."""
+    """The jobs of a file whose lines have all been checked. They are read from the file again, not kept in memory."""
 
     lines: IO[bytes]
     total: int
@@ -312,13 +312,13 @@ class CheckedJobs:
 
 @contextmanager
 def checked_jobs(path: str) -> Iterator[CheckedJobs]:
-    """Check every line; the first bad one is named."""
+    """Check every line of a file; an error names the first invalid line."""
     try:
         source = sys.stdin.buffer if path == "-" else Path(path).open("rb")  # noqa: SIM115 - closed below
     except (OSError, ValueError) as error:
         raise InvalidInput("file", f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     with source, tempfile.TemporaryFile() as copy:
-        # Read from a copy, so that what was checked is what is created; also, a pipe can be read only once.
+        # Read from a copy, so that the jobs created are the ones checked, and because a pipe can be read only once.
         try:
             shutil.copyfileobj(source, copy)
         except OSError as error:

@@ -67,7 +67,7 @@ async def _examine(url: str) -> Diagnosis:
 
 
 def _spool_findings(path: str | None, settings: Settings | None, url: str) -> list[Finding]:
-    """Findings about a spool: the one given, or the server's if it exists."""
+    """Findings about the given spool, or about the server's spool if it exists."""
     if path is None:
         of_server = getattr(settings, "spool", None)
         if of_server is None or not Path(of_server.path).exists():
@@ -164,7 +164,7 @@ def _keys_text(diagnosis: Diagnosis, server: Settings | None) -> str:
 
 
 def _configuration_text(server: Settings | None) -> str:
-    """The settings that differ from their defaults, without the engine, which has its own line."""
+    """The settings that differ from their defaults, except the engine, which has its own line."""
     if server is None:
         return "invalid"
     usual = Settings().shown()

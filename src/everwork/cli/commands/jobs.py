@@ -254,7 +254,7 @@ def reschedule(
         everwork jobs reschedule 17 18 --at 12h
         everwork jobs reschedule 17 --at 2030-01-31T12:00:00Z
     """
-    if (found := parse_duration_ms(at)) is not None:  # By the engine's clock, not by this host's.
+    if (found := parse_duration_ms(at)) is not None:  # Use the engine's clock, not this host's.
         change_each(keys, "rescheduled", lambda jobs, key: jobs.reschedule(key, delay_ms=found), engine, as_json)
         return
     instant = parse_instant("at", at, 0)
@@ -297,7 +297,7 @@ def change_each(
     engine: str | None,
     as_json: bool,
 ) -> None:
-    """Change each job separately: refusals are printed, and the other jobs are changed."""
+    """Change each job separately: refusals are printed, and the remaining jobs are still changed."""
     keys = job_keys(texts)
 
     async def change_all(service: JobService) -> list[State | BaseException]:
@@ -345,7 +345,7 @@ def _show_page(page: Page, *, is_filtered: bool) -> None:
 
 
 def next_page(cursor: str) -> str:
-    """The command for the next page: this one with another cursor; a password is not repeated."""
+    """The command for the next page: the current one with another cursor. A password is not repeated."""
     return f"\nmore: everwork {shlex.join(_without_secrets(sys.argv[1:]))} --cursor {shlex.quote(cursor)}\n"
 
 
@@ -361,7 +361,7 @@ def _without_secrets(arguments: Sequence[str]) -> list[str]:
 
 
 def _without_password(argument: str, *, is_engine: bool) -> str:
-    """An argument as it was typed; with the password hidden in the URL of `--engine URL`, `--engine=URL` or `-eURL`."""
+    """An argument as typed, but with the password hidden in the URL of `--engine URL`, `--engine=URL` or `-eURL`."""
     flag = next((one for one in ("--engine=", "-e") if argument.startswith(one)), "")
     return flag + shown_url(argument.removeprefix(flag)) if is_engine or flag else argument
 
@@ -395,5 +395,5 @@ def error_part(text: str | None) -> str | None:
 
 
 def now_ms() -> int:
-    """The host's clock, only for ages on the screen."""
+    """The current time by this host's clock; used only to display ages."""
     return time.time_ns() // 1_000_000

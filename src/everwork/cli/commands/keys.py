@@ -76,7 +76,7 @@ def create(
         "expires_at_ms": None if expires is None else parse_instant("expires", expires, now_ms()),
         "rate_per_second": number(rate),
     }
-    # Validated before the store is opened: a mistake must not create a file.
+    # Validate before opening the store: a mistake must not create a file.
     new_key("", now_ms(), {"name": name, "permissions": permission or [], **options})
     new = use_admin(engine, lambda admin: admin.create_key(name, permission or [], **options), creates=True)
     if as_json:

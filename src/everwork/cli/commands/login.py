@@ -20,8 +20,8 @@ from everwork.service.access.keys import host_clock
 from everwork.service.service import JobService
 
 CONNECT_SECONDS: Final = 1.0
-LOCAL_ADDRESSES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing listens because of it
-"""The address to use on this host for a server that listens on all addresses."""
+LOCAL_ADDRESSES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not used to listen
+"""The address at which this host reaches a server that listens on all addresses."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
@@ -68,7 +68,7 @@ def dashboard_url(site: str, token: str | None) -> str:
 
 
 async def new_link(service: JobService) -> str:
-    """The token of a link that can be used once; its creation is in the audit log."""
+    """The token of a link that can be used once; the audit log records its creation."""
     token = await service.sessions.new_link()
     await service.audit.record(local_principal(), "ui.link", "dashboard", ORIGIN)
     return token
@@ -88,7 +88,7 @@ def _checked_site(url: str) -> str:
 
 
 def _warn_unless_listening(site: str) -> None:
-    """Warn if no server is listening; the link still works once one is."""
+    """Warn if no server is listening; the link will work once one is."""
     address = urlsplit(site)
     try:
         socket.create_connection((address.hostname, address.port), CONNECT_SECONDS).close()

@@ -34,8 +34,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 class Tls(NamedTuple):
-    """Certificates for a probe over TLS. With `is_own`, the server runs on this host: without `ca`, its certificate
-    is not verified.
+    """Certificates for a probe over TLS. With `is_own`, the server runs on this host, and its certificate is verified
+    only if `ca` is given.
     """
 
     ca: str | None = None
@@ -45,7 +45,7 @@ class Tls(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What was probed, and why it is not ready; None if it is."""
+    """The target of a probe, and the reason why it is not ready; None if it is ready."""
 
     target: str
     problem: str | None
@@ -121,7 +121,7 @@ def _report(probed: Probed, word: str, *, as_json: bool) -> None:
 
 
 def _exit(code: int) -> None:
-    """End without waiting for threads: one of them may still hang in the probe."""
+    """Exit without waiting for threads, because one of them may still be stuck in the probe."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -135,7 +135,7 @@ class Ask(NamedTuple):
 
 
 def _within(seconds: float, ask: Ask) -> Probed:
-    """Probe in a thread: resolving a name or connecting has no time limit of its own."""
+    """Probe in a thread, because resolving a name or connecting has no time limit of its own."""
     answer: Future[str | None] = Future()
 
     def put() -> None:
@@ -233,7 +233,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise BadConfiguration(f"tls_ca, tls_certificate, tls_key: cannot be used: {error}") from None
     if tls.is_own and tls.ca is None:
-        # Its certificate is for the name that others use; nothing secret is sent.
+        # The certificate is for the name that other hosts use. Nothing secret is sent.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 

@@ -116,7 +116,7 @@ def serve(  # noqa: PLR0913 - one per flag
 
 
 def load_settings(config: str | None, flags: Mapping[str, object]) -> Settings:
-    """The settings of a server; variables that resemble one, but are ignored, are reported."""
+    """The settings of a server; reports environment variables that look like settings but are ignored."""
     settings = load(config, os.environ, flags)
     for warning in suspicious_variables(os.environ):
         write_stderr(f"warning: {warning}")
@@ -135,6 +135,6 @@ def run_server(
 
 def serving() -> Any:
     """The module that runs a server, loaded on demand: other commands start without it."""
-    # Errors are reported by Everwork; gRPC would add its own lines, and reads this when it is imported.
+    # Everwork reports errors; gRPC would add lines of its own. It reads this variable when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     return importlib.import_module("everwork.cli.serving")

@@ -52,7 +52,7 @@ def init(
 
 def _next_steps(folder: Path) -> str:
     command = command_name()
-    beside = shutil.which("pytest") == str(Path(sys.executable).parent / "pytest")  # Another may lack Everwork.
+    beside = shutil.which("pytest") == str(Path(sys.executable).parent / "pytest")  # Others may lack Everwork.
     pytest = "pytest" if beside else f"{shlex.quote(sys.executable)} -m pytest"
     if folder != Path() and command != "everwork":
         command = shlex.quote(str(Path(shlex.split(command)[0]).absolute()))

@@ -133,13 +133,13 @@ def flush(
     url, tls = resolved_url(engine), Tls(tls_ca or False, tls_certificate, tls_key)
     address = _server(url, tls)
     store = store_name(url) if address is None else address.store
-    with _opened(path) as file:  # Before the engine is opened: a mistake in the path or URL is reported first.
+    with _opened(path) as file:  # Report a mistake in the path or URL before opening the engine.
         _require_store(file, url, store, rebind=rebind)
 
     def deliver(target: Target) -> Awaitable[_Flushed]:
         return _flush(target, path, store, retry_aside=retry_aside, rebind=rebind)
 
-    # Creates the store if needed, as programs with this spool do; not with --rebind, whose URL could be mistyped.
+    # Create the store if needed, as programs with this spool do, but not with --rebind: its URL could be mistyped.
     flushed = use(url, deliver, creates=not rebind) if address is None else run(_with_server(address, url, deliver))
     if flushed.error:
         write_stderr(flushed.error)
@@ -176,7 +176,7 @@ def drop(
         chosen = len(set(ids)) if ids else counts.aside if aside else counts.jobs + counts.outcomes + counts.aside
         if chosen:
             _confirm(chosen, yes=yes)
-        # Not while another process is sending these entries: they would be created anyway.
+        # Wait while another process is sending these entries; otherwise, their jobs would be created anyway.
         with _turn(file):
             found = contents.drop(file, ids) if ids else []
             dropped = len(found) if ids else contents.drop_all(file, waiting=all)

@@ -219,7 +219,7 @@ def _row(view: TypeView) -> tuple[str, ...]:
 
 
 def _status(view: TypeView) -> str:
-    """What keeps the type's jobs from starting; the first reason that applies."""
+    """The first applicable reason that keeps the type's jobs from starting, or `active`."""
     info = view.info
     if info.paused:
         return "paused"
@@ -237,13 +237,13 @@ def _status(view: TypeView) -> str:
 
 
 def _is_full(view: TypeView) -> bool:
-    """Whether the type is at its limit; unknown with groups, which have their own limits."""
+    """Whether the type is at its limit. False for a type with groups, because each has its own limit."""
     most = decode_policy(view.info.policy).max_running
     return most is not None and not view.info.groups and view.counts[State.PROCESSING] >= most
 
 
 def _clock(instant_ms: int | None) -> str:
-    """A time of day; breakers and windows end soon."""
+    """A time of day, without the date, because breakers and rate windows end soon."""
     return "" if instant_ms is None else f"{utc_text(instant_ms)[11:19]} UTC"
 
 
@@ -275,13 +275,13 @@ def _apply_policy(engine: str | None, type: str, given: dict[str, Any], *, clear
     if given:
         checks.name("type", type)
         fields = fields_from_texts(given)
-        # Checked first: a policy can be set before the store exists, and a mistake must not create one.
+        # The values were checked first: this can create the store, and a mistake must not do so.
         return use_admin(engine, lambda admin: admin.set_policy(type, fields, changes_only=True), creates=True)
     return use_admin(engine, lambda admin: admin.policy(type))
 
 
 def _rate(text: str | None) -> dict[str, Any]:
-    """`100/60`: 100 jobs in 60 seconds; `100` alone means per minute."""
+    """The fields of a rate: `100/60` is 100 jobs in 60 seconds, and `100` is 100 jobs per minute."""
     if text is None:
         return {}
     if text == OFF:

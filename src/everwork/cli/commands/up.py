@@ -111,7 +111,7 @@ class Demo:
         logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s")
 
     async def run(self, seconds: float | None) -> None:
-        """Run until the time has passed or a signal arrives, and stop cleanly."""
+        """Run until the time has passed or a signal arrives, then stop cleanly."""
         loop = asyncio.get_running_loop()
         self._started_at = loop.time()
         self._stop = asyncio.Event()
@@ -119,7 +119,7 @@ class Demo:
         server = serving()
         running = await server.open_server(self._settings, makes_key=True)
         if seconds is not None:
-            loop.call_later(seconds, self._stop.set)  # Not counting the time to open.
+            loop.call_later(seconds, self._stop.set)  # Excludes the time to open.
         try:
             self._view.greet(server.lines(running), server.facts(running))
             async with self._app:
@@ -130,7 +130,7 @@ class Demo:
             await running.server.stop()
 
     def _request_stop(self) -> None:
-        """Stop; the second signal cancels running jobs."""
+        """Stop the demo; the second signal cancels running jobs."""
         if self._stop.is_set():
             self._app.stop()
         self._stop.set()
@@ -170,7 +170,7 @@ class Demo:
 
 
 def _is_not_job_failure(record: logging.LogRecord) -> bool:
-    """Failed jobs are shown in the view already."""
+    """Keep a log line unless it is about a failed job, which the view already shows."""
     return getattr(record, "everwork_facts", {}).get("outcome") not in ("failed", "retried", "rejected")
 
 

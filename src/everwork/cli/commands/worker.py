@@ -1,4 +1,4 @@
-"""everwork worker and everwork tick: a process manager, or an application, until it is stopped or for a few jobs."""
+"""everwork worker and everwork tick: run a process manager or an application, until it is stopped or for a few jobs."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Wanted(NamedTuple):
     supervised: Supervised | None
 
     def require_possible(self, program: ProcessManager | Everwork, target: Target) -> None:
-        """Refuse options that only an application has, and types that it does not have."""
+        """Refuse options that only an application supports, and types that the application does not have."""
         if isinstance(program, Everwork):
             chosen_functions(program.functions, self.types)
             return
@@ -178,7 +178,7 @@ def _types(text: str) -> list[str]:
 
 
 class Logging(NamedTuple):
-    """The requested format and level of logs; None: the default."""
+    """The requested format and level of logs; None stands for the default."""
 
     format: Literal["console", "json"] | None
     level: str | None
@@ -196,7 +196,7 @@ class Logging(NamedTuple):
                 raise InvalidInput("log_format", f"must be one of console, json, not {checks.shown(format)}")
 
     def apply_to(self, program: ProcessManager | Everwork) -> None:
-        """Configure logging; flags take precedence over a manager's settings, which its processes use, too."""
+        """Configure logging. Flags take precedence over a manager's settings, which its processes use, too."""
         if isinstance(program, Everwork):
             logs.configure(self.format or "console", self.level or "INFO")
         elif self.format or self.level:
@@ -234,8 +234,8 @@ def _mention_others(command: str, user_code: UserCode, program: ProcessManager |
 
 
 def _replace_main_module() -> None:
-    """Child processes import the main module again: with an empty one, they do not load the command line and its
-    packages.
+    """Replace the main module with an empty one. Child processes import it again, and so do not load the command line
+    and its packages.
     """
     sys.modules["__main__"] = ModuleType("__main__")
 
@@ -294,8 +294,8 @@ def tick(
 
 
 async def _run_tick(program: Everwork | ProcessManager, most: int) -> TickResult:
-    """The first signal lets running jobs finish, the second cancels them."""
-    tick_task = program.run_once(most)  # Before the signal handlers, because a stop must reach it.
+    """Run one tick. The first signal lets running jobs finish, the second cancels them."""
+    tick_task = program.run_once(most)  # Created before the signal handlers, so that a stop reaches it.
     on_stop_signals(program.stop)
     try:
         return await tick_task

@@ -222,7 +222,7 @@ class _Fleet(NamedTuple):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What runs, as JSON."""
+        """The running workers, as JSON."""
         return processes_report(self.managers, self.processes, self.left_out)
 
 
@@ -231,7 +231,7 @@ async def _read_fleet(admin: Admin) -> _Fleet:
 
 
 def _show_processes(found: _Fleet) -> None:
-    """Terminals are narrow: columns that only managers fill are shown only if there are managers."""
+    """Print the processes. Terminals are narrow, so the columns of managers are shown only if there are managers."""
     has_managers = any(view.entry.manager for view in found.processes)
     shown = [at for at, one in enumerate(PROCESS_COLUMNS) if has_managers or one.title not in OF_MANAGERS]
     rows = [_process_row(view, found.titles) for view in found.processes]
@@ -302,7 +302,7 @@ def _live_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _takes(entry: ProcessEntry, titles: Mapping[str, str]) -> str:
-    """The worker classes of a manager's process, or the types of any other."""
+    """The worker classes of a manager's process, or the job types of any other process."""
     return one_line(", ".join([*(titles.get(one, one) for one in entry.workers), *entry.types]))
 
 

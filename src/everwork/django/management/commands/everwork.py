@@ -75,7 +75,7 @@ def _supervise(choice: WorkerChoice, processes: int, *, reload: bool) -> int:
 
 
 def _folders_of_the_project(folder: Path) -> list[Path]:
-    """The folders of the project's own applications, without those installed by pip."""
+    """The folders of the project's own applications, excluding those installed by pip."""
     installed = [Path(one).resolve() for one in (*site.getsitepackages(), site.getusersitepackages(), sys.prefix)]
     own = {folder.resolve(), *(Path(one.path).resolve() for one in apps.get_app_configs())}
     return sorted(one for one in own if not any(one.is_relative_to(place) for place in installed))
