@@ -1,4 +1,4 @@
-"""The job calls of the Zeebe gateway: existing Zeebe workers run unchanged."""
+"""The job calls of the Zeebe gateway, so that existing Zeebe workers run unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _rpc: Final = partial(Rpc, API, SERVICE)
 VERSION: Final = "8.6.0"
 """The Zeebe version of this protocol; clients compare it with the version they need."""
 TOPOLOGY: Final = Rule((Permission.JOBS_READ,), ANY)
-"""Describes the server, so it has no verb."""
+"""The topology call describes the server, so it has no verb."""
 WAIT_SECONDS: Final = 10.0
 """How long an empty poll lasts by default."""
 WORKER_DEFAULT: Final = "default"
@@ -162,7 +162,7 @@ class ZeebeGateway:
         retries = checks.whole_number("retries", request.retries, 1, ATTEMPTS_MAX)
         try:
             await jobs.set_retries(key, retries)
-        except WrongState:  # It is completed or cancelled: in Zeebe such a job does not exist.
+        except WrongState:  # The job is completed or cancelled: in Zeebe such a job does not exist.
             raise JobNotFound(key) from None
         return pb.UpdateJobRetriesResponse()
 

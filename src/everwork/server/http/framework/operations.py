@@ -133,12 +133,12 @@ class Operation:
 
     @property
     def rule(self) -> Rule | None:
-        """Who may call it."""
+        """Who may call the operation."""
         return None if self.verb is None else rule_of(self.verb)
 
     @property
     def permissions(self) -> tuple[Permission, ...]:
-        """The key needs one of them; none if no key is needed."""
+        """The permissions of which the key needs one; empty if no key is needed."""
         return () if self.rule is None else self.rule.permissions
 
     @property
@@ -159,7 +159,7 @@ class Operation:
 
 
 def caller_of(context: AppContext, scope: Scope) -> Principal:
-    """The caller checked by the surrounding application or, if it does not check, the holder of the API key."""
+    """The caller checked by the surrounding application or, if it does not check callers, the holder of the API key."""
     if PRINCIPAL not in scope:
         return context.keys.admit(api_key_of(scope))
     checked: Principal | None = scope[PRINCIPAL]
