@@ -29,7 +29,7 @@ Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class MessageWriter:
-    """One task, `run`, writes; `unwritten` returns the jobs that were not written when it ends."""
+    """A single task, `run`, does the writing; once it ends, `unwritten` returns the jobs that were not written."""
 
     def __init__(self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None]) -> None:
         self._send = send

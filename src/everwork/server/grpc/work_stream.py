@@ -58,7 +58,7 @@ class Streams(Protocol):
 
 
 class WorkStream:
-    """The state of one stream, served by `run`; `WorkStreams` ends it when its key is invalid or its worker silent."""
+    """The state of one stream, served by `run`; `WorkStreams` ends it if its key is invalid or its worker silent."""
 
     def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send) -> None:
         self._service = service
@@ -92,7 +92,7 @@ class WorkStream:
 
     @property
     def silence_seconds_max(self) -> float:
-        """A worker that is silent for longer counts as disconnected, even if it answers pings."""
+        """A worker that is silent for longer than this counts as disconnected, even if it answers pings."""
         return MISSED_HEARTBEATS * self._heartbeat_ms / 1000
 
     @property

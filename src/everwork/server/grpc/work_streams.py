@@ -1,4 +1,4 @@
-"""Worker streams: serves all of them, and fails the attempts of workers that do not reconnect."""
+"""Serves all worker streams, and fails the attempts of workers that do not reconnect."""
 
 from __future__ import annotations
 

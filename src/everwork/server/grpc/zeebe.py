@@ -112,7 +112,7 @@ class ZeebeGateway:
         """Send jobs as they become due, until the caller disconnects; a slow caller delays the next message."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
-        # A stream with a deadline ends well before it: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
+        # End a stream well before its deadline: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
         while not self._gateway.stopping.is_set() and (wait := poll_time(context, STREAM_WAIT_SECONDS).wait_ms):
             self._gateway.require_live(jobs)
             with self._metrics.polling(API):
@@ -237,6 +237,6 @@ def _variables(text: str) -> dict[str, Any]:
 
 
 async def _merged(jobs: Jobs, key: int, text: str) -> str | None:
-    """The job's variables merged with the worker's; None if it sent none."""
+    """The job's variables merged with the worker's; None if the worker sent none."""
     found = _variables(text)
     return await jobs.merged_variables(key, found) if found else None

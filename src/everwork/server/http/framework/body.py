@@ -101,7 +101,7 @@ def _too_large(bytes_max: int) -> Refusal:
 
 
 def _duplicate_name(raw: bytes) -> InvalidInput:
-    """Name the duplicate, unless the body is so large that finding it would be too expensive."""
+    """Return the duplicate name, unless the body is so large that finding it would be too expensive."""
     try:
         if len(raw) <= DIAGNOSE_BYTES_MAX:
             json.loads(raw, object_pairs_hook=_refuse_duplicates)

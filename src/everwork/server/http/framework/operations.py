@@ -60,7 +60,7 @@ class Shape:
         return {one.name: _value(one, sent.get(one.name)) for one in self.fields}
 
     def read_sent(self, sent: object) -> dict[str, Any]:
-        """The validated values of only those fields that were sent; null stays null."""
+        """The validated values of the fields that were sent, and no others; null stays null."""
         values = self.read(sent)
         return {name: values[name] for name in sent} if isinstance(sent, dict) else {}
 
