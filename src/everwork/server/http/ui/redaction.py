@@ -126,7 +126,7 @@ class Masks:
         return orjson.dumps(masked).decode()
 
     def _inner(self, text: str) -> Any:
-        """The JSON object or list inside a text; None if there is none, or if it has no secrets."""
+        """The JSON object or list that a text encodes; None if it encodes neither, or holds no secrets."""
         if text.lstrip()[:1] not in ("{", "[") or not self._may_hide(text):
             return None
         try:

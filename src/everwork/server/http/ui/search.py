@@ -36,7 +36,7 @@ class SearchForm:
 
     @property
     def query(self) -> str:
-        """The search as a query string, for use in links."""
+        """The search as a query string, so that it can be passed on."""
         return urlencode(self.typed)
 
 
