@@ -1,1 +1,1 @@
-"""The server: gRPC and REST over one service. Nothing is imported here, so that settings load without either."""
+"""The server: gRPC and REST over one service. This module imports nothing, so that settings load without either."""

@@ -11,7 +11,7 @@ from everwork import exceptions as e
 
 
 class Wire(NamedTuple):
-    """A class of errors as callers see it; `code` is stable, for use by programs."""
+    """How callers see a class of errors; `code` is stable, so programs can rely on it."""
 
     grpc: grpc.StatusCode
     http: int
@@ -44,5 +44,5 @@ TABLE: Final[Mapping[type[e.EverworkError], Wire]] = {
 
 
 def wire(error: e.EverworkError) -> Wire:
-    """The entry of an error's class, or of its nearest ancestor."""
+    """Return the table entry for the error's class, or for its nearest ancestor."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)

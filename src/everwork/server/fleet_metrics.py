@@ -1,6 +1,7 @@
 """Metrics of the whole fleet, as counted by the engine, in the Prometheus text format.
 
-Written here and not by the client library: a thousand types produce fifty thousand lines, and a scrape must be fast.
+We format the text ourselves, without the client library: a thousand types produce fifty thousand lines, and scrapes
+must be fast.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from everwork.service.monitor.minutes import OTHER_TYPES
 from everwork.service.monitor.sampler import Sample
 
 TYPES_MAX: Final = 1_000
-"""Further types are combined into one, to bound the number of time series."""
+"""Types beyond this number are combined into one, to bound the number of time series."""
 BREAKER_NUMBERS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 _BOUNDS: Final = (*(f"{bound / 1000:g}" for bound in BOUNDS_MS), "+Inf")
@@ -83,7 +84,7 @@ class FleetMetrics:
         return label
 
     def _totals(self, fleet: FleetState) -> dict[str, Mapping[str, int]]:
-        """Totals by label; combined types are summed. Types are processed in order of name."""
+        """Totals by label, summed over combined types. Types are processed in order of name."""
         for info in fleet.sample.types:
             self._label(info.type)
         rest: Counter[str] = Counter()

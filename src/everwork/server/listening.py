@@ -12,7 +12,7 @@ from everwork.server.settings import PREFIX
 
 BACKLOG: Final = 2_048
 PORT_PROBLEMS: Final = (errno.EADDRINUSE, errno.EACCES)
-"""Another port fixes these errors; all others are problems of the host."""
+"""Choosing another port fixes these errors; all others are problems with the host."""
 
 
 def open_listener(host: str, port: int, port_setting: Literal["grpc_port", "http_port"]) -> socket.socket:
@@ -27,14 +27,14 @@ def open_listener(host: str, port: int, port_setting: Literal["grpc_port", "http
 
 
 def cannot_listen(host: str, port: int, setting: str, reason: str) -> BadConfiguration:
-    """The error: where and why, and how to choose another address."""
+    """Build the error: where and why listening failed, and how to choose another address."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     remedy = f"--{setting.replace('_', '-')} or {PREFIX}{setting.upper()}"
     return BadConfiguration(f"{setting}: cannot listen on {where}: {reason}; choose another one with {remedy}")
 
 
 def _reason(error: OSError) -> str:
-    """The system's text alone: Python adds the address, which is already in the message."""
+    """Only the system's text, without the address that Python adds: the message already has it."""
     if error.errno is None or isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno)

@@ -67,11 +67,11 @@ class Metrics:
         self._call(api, method, status).inc()
 
     def unfenced(self, api: str, outcomes: int = 1) -> None:
-        """Outcomes without an attempt number, which were checked only by state (G3)."""
+        """Count outcomes without an attempt number, which were checked only by state (G3)."""
         self._unfenced(api).inc(outcomes)
 
     def committed(self, step: str, items: int, seconds: float) -> None:
-        """A step of the engine was done."""
+        """The engine has completed a step."""
         self._sizes(step).observe(items)
         self._seconds(step).observe(seconds)
 
@@ -81,7 +81,7 @@ class Metrics:
 
     @contextmanager
     def polling(self, api: str) -> Iterator[None]:
-        """Counts a caller as waiting for jobs inside the block."""
+        """Count a caller as waiting for jobs inside the block."""
         waiting = self._pollers(api)
         waiting.inc()
         try:
@@ -100,7 +100,7 @@ class Metrics:
 
 
 class _Registry(CollectorRegistry):
-    """Without the creation times of series, which would double the output for no benefit."""
+    """A registry that omits the creation times of series, which would double the output for no benefit."""
 
     def collect(self) -> Iterable[Metric]:
         """Every family."""

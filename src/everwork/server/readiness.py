@@ -18,7 +18,7 @@ REUSE_SECONDS: Final = 0.5
 
 
 class Unready(NamedTuple):
-    """Why the server is not ready, without host names: the answer is public."""
+    """Why the server is not ready, without host names, because the answer is public."""
 
     code: str
     detail: str

@@ -60,7 +60,7 @@ class Server:
         self._closing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the engine and load the keys; calls are not accepted yet. In offline mode it can be unavailable."""
+        """Open the engine and load the keys; calls are not accepted yet. The engine may be down in offline mode."""
         await self.service.open()
         self._opened.push_async_callback(self.service.close)
         await self.service.once_connected(self._describe)
@@ -70,7 +70,7 @@ class Server:
         self._opened.push_async_callback(self.sampler.close)
 
     async def _give_defaults(self) -> None:
-        """Types used only by clients also get the default policy, now and when they appear."""
+        """Give the default policy to types that only clients use, now and as they appear."""
         defaults = self.service.type_defaults(self.settings.declared)
         if defaults.is_needed:
             await defaults.fill()
@@ -81,7 +81,7 @@ class Server:
     async def _describe(self) -> None:
         await self.service.declare_settings(self.settings.declared)
         self.metrics.describe(version("everwork"), (await self.health()).engine)
-        await self._give_defaults()  # Last, because it starts a loop, and all of this is repeated if it fails.
+        await self._give_defaults()  # Last, because it starts a loop, and if any step fails, all of them are repeated.
 
     async def listen(self) -> Ports:
         """Start both servers."""

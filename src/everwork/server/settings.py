@@ -64,7 +64,7 @@ SIMILARITY_MIN: Final = 0.8
 RESEMBLANCE_MIN: Final = 0.58
 """The minimum similarity at which an unknown variable is considered a misspelled setting."""
 _FOREIGN: Final = re.compile(r"(.+_)?(service_(host|port)(_.+)?|port_\d+_.+)|(django|test)_.+")
-"""Variables that Kubernetes sets for services (`..._PORT` has the value `tcp://...`), and those of other parts."""
+"""Variables that Kubernetes sets for services (`..._PORT` has the value `tcp://...`), and variables of other parts."""
 
 __all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load", "suspicious_variables"]
 
@@ -101,13 +101,13 @@ class Settings:
 
     @property
     def declared(self) -> Declared:
-        """What the settings declare about types."""
+        """The declarations about types in these settings."""
         defaults = {name: value for name in DEFAULTED if (value := getattr(self, name)) is not None}
         return self.types._replace(defaults=fields_from_texts(defaults))
 
     @property
     def spool(self) -> Spool | None:
-        """The spool of offline mode, if that is on."""
+        """The spool of offline mode, if offline mode is enabled."""
         if self.offline is None:
             return None
         return Spool(str(self.offline), max_bytes=self.offline_max_bytes, max_age=self.offline_max_age)
@@ -145,7 +145,7 @@ def load(config_path: str | Path | None, environ: Mapping[str, str], flags: Mapp
 
 
 def engine_url(config_path: str | Path | None, environ: Mapping[str, str], flag: str | None) -> str:
-    """Only the engine's URL, for commands that need no other setting: an invalid one must not make them fail."""
+    """Only the engine's URL, for commands that need nothing else: other invalid settings must not make them fail."""
     from_environment = _from_environment(environ)
     is_named = flag is not None or "engine" in from_environment
     from_file = {} if is_named and config_path is None else _from_file(config_path)
@@ -200,7 +200,7 @@ def _from_file(path: str | Path | None) -> dict[str, _Given]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
-    """The variables that are set; an empty one counts only where it means that nothing is masked."""
+    """The environment variables that are set; an empty one counts only where it means that nothing is masked."""
     given: dict[str, _Given] = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX):
@@ -231,7 +231,7 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
 
 
 def _flag(name: str) -> str:
-    """The name of a flag; one differs from its key."""
+    """The name of a setting's flag; one differs from its key."""
     return "--no-auth" if name == "auth" else f"--{name.replace('_', '-')}"
 
 
@@ -243,7 +243,7 @@ def _unknown(name: str, file: str) -> BadConfiguration:
 
 
 def _from_text(name: str, text: str) -> object:
-    """A string from the environment or the command line, as the file would have it."""
+    """Convert a string from the environment or the command line to the value that the file would hold."""
     default = getattr(_DEFAULTS, name)
     if isinstance(default, tuple):
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -279,7 +279,7 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:
 
 
 def _engine(value: object) -> str:
-    """Any string: the engine checks it."""
+    """Accept any string: the engine checks it."""
     if not isinstance(value, str):
         # The value may contain a password.
         raise InvalidInput("", f"must be a URL such as {DEFAULT_ENGINE}, not of type {type(value).__name__}")

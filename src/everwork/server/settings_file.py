@@ -13,7 +13,7 @@ FILE_BYTES_MAX: Final = 1_048_576
 
 
 def read_file(path: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
-    """The given file, or the one in the working directory; None if that does not exist."""
+    """Read the given file, or the one in the working directory; return None if the latter does not exist."""
     file = Path(DEFAULT_FILE if path is None else path)
     text = _text_of(file, may_be_missing=path is None)
     return None if text is None else (file, _parsed(file, text))
@@ -21,7 +21,7 @@ def read_file(path: str | Path | None) -> tuple[Path, dict[str, Any]] | None:
 
 def _text_of(file: Path, *, may_be_missing: bool) -> str | None:
     try:
-        # A named pipe is read only if given explicitly; one found by default might never end.
+        # A named pipe is read only if given explicitly; reading one found by default might never end.
         if file.is_dir() or (may_be_missing and file.exists() and not file.is_file()):
             raise BadConfiguration(f"cannot read {file}: it is not a regular file")
         with file.open("rb") as opened:

@@ -1,6 +1,6 @@
-"""What each setting is: the texts of the reference, beside the code that reads them.
+"""Reference texts for all settings, kept next to the code that reads the settings.
 
-Markdown; links are relative to docs/reference/configuration.md, which shows them.
+The texts are Markdown; links are relative to docs/reference/configuration.md, where they are shown.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def require_tls(settings: Settings, origins: Mapping[str, str]) -> None:
-    """An unusable certificate must be reported at the start, not at the first call."""
+    """Check the TLS files, so that an unusable certificate is reported at startup and not at the first call."""
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     for name, needed in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate"), ("tls_client_ca", "tls_key")):
         if getattr(settings, name) is not None and getattr(settings, needed) is None:
@@ -43,7 +43,7 @@ def _require_pair(certificate: Path, key: Path, origins: Mapping[str, str]) -> N
     import ssl  # noqa: PLC0415 - commands without TLS start without it
 
     try:
-        # An empty password, so that OpenSSL does not prompt for one on the terminal.
+        # Pass an empty password, so that OpenSSL does not prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError):
         raise BadConfiguration(

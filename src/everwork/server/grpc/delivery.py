@@ -1,4 +1,4 @@
-"""How long a poll may wait, and how leased jobs are delivered; those that do not reach the worker are released."""
+"""Poll timing, and delivery of leased jobs; jobs that do not reach the worker are released."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from everwork.server.grpc.gateway import Context, Gateway
 from everwork.service.service import JobService
 
 TRAVEL_SECONDS: Final = 0.1
-"""A deadline equal to the poll's duration arrives slightly shorter; it still counts as the poll's own end."""
+"""A deadline equal to the poll's duration arrives slightly shorter; this difference is tolerated."""
 LATE_SECONDS: Final = 0.02
-"""Jobs written later than this before the caller's deadline may never be read."""
+"""Jobs written closer than this to the caller's deadline may never be read."""
 
 
 class PollTime(NamedTuple):
-    """How long a poll waits; `is_cut`: the caller's deadline is earlier than the poll's own end."""
+    """How long a poll waits; `is_cut` means that the caller's deadline comes before the poll's own end."""
 
     wait_ms: int
     is_cut: bool
 
     def require_in_time(self, gateway: Gateway) -> None:
-        """End a poll that found no jobs: with an error if the caller's deadline cut it short."""
+        """End a poll that found no jobs; raise an error if the caller's deadline cut it short."""
         if self.is_cut and not gateway.stopping.is_set():
             raise CallTimeout("no job became due before the caller's deadline")
 
@@ -44,7 +44,7 @@ async def deliver(
     """Write messages, each with the number of jobs that it carries, in the jobs' order.
 
     The server owns the jobs until `write` has returned for their message: if it raises, or the caller disconnects,
-    the remaining jobs are released, as are jobs whose caller's deadline has passed or is about to.
+    the remaining jobs are released. The same applies once the caller's deadline has passed or is about to.
     """
     written = 0
     try:

@@ -1,7 +1,7 @@
-"""The entry of every gRPC call: authenticates, authorizes and parses it, and maps errors to statuses.
+"""The entry point of every gRPC call: authenticates, authorizes and parses it, and maps errors to statuses.
 
-Requests arrive as bytes and are parsed here, so that malformed ones are INVALID_ARGUMENT and never UNKNOWN. No
-interceptors: they would double the cost per call.
+Requests arrive as bytes and are parsed here, so that malformed ones get INVALID_ARGUMENT and never UNKNOWN.
+There are no interceptors: they would double the cost per call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DETAILS_CHARS_MAX: Final = 1_000
 DETAILS_BYTES_MAX: Final = 4_096
 """Details are sent in a header, percent-encoded, and clients refuse headers of more than 8 KiB in total."""
 CODE: Final = "everwork-code"
-"""The trailing metadata with the error's stable code: several errors share one status."""
+"""The trailing metadata key for the error's stable code, because several errors share one status."""
 INTERNAL_ERROR: Final = "internal error; see the server log"
 
 log = get_logger("everwork")
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """One gRPC call, for callers allowed to call its verb; `api` is its label in the metrics."""
+    """One gRPC call, open to callers that may call its verb; `api` is its label in the metrics."""
 
     api: str
     service: str
@@ -115,9 +115,9 @@ class Gateway:
         return grpc.stream_stream_rpc_method_handler(call)
 
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
-        """The service for the caller, if its key is valid, within its rate limit, and allows the call."""
+        """Return the service for the caller if its key is valid, is within its rate limit, and allows the call."""
         principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
-        # The peer is read now: gRPC forgets it once the call's deadline has passed.
+        # Read the peer now: gRPC forgets it once the call's deadline has passed.
         caller = Caller(principal, partial(origin_of, context.peer()))
         rpc.rule.admit(principal)
         return Jobs(self.service, caller)
@@ -159,7 +159,7 @@ class Gateway:
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
-    """Finds the handler of a call: one lookup for all services together."""
+    """Finds the handler of a call with a single lookup across all services."""
 
     def __init__(self, methods: Methods) -> None:
         self._methods = methods
@@ -179,7 +179,7 @@ def parsed(request_type: type[Request], raw: bytes) -> Request:
 
 
 def cut_to_fit(details: str) -> str:
-    """Truncate details to what clients accept: encoding makes non-Latin scripts several times longer."""
+    """Truncate details to the length that clients accept: encoding makes non-Latin scripts several times longer."""
     kept = details[:DETAILS_CHARS_MAX]
     size = 0
     for index, sign in enumerate(kept):

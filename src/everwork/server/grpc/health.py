@@ -21,7 +21,7 @@ from everwork.server.readiness import Readiness
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTIONS: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-"""The same messages under two names: newer clients use the first."""
+"""The same messages are served under two names; newer clients use the first."""
 WATCH_SECONDS: Final = 2.0
 """How often the readiness is checked for watching clients."""
 OWN_SERVICES: Final = tuple(
@@ -80,7 +80,7 @@ class Health:
 
 
 def reflection_methods() -> Methods:
-    """Reflection, with a descriptor pool of our own files and those of health and reflection."""
+    """The handlers of reflection, with a descriptor pool of our own files and the health and reflection files."""
     names = (*OWN_SERVICES, HEALTH, *REFLECTIONS)
     servicer = reflection.aio.ReflectionServicer(names, pool=_pool())  # type: ignore[attr-defined]  # Missing in its stubs.
     handler = _reflection(servicer)

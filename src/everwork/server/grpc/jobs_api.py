@@ -63,7 +63,7 @@ class JobsApi:
     def _change(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
-        """A call that changes a job. An unknown job may be a completed one that was deleted; the error mentions it."""
+        """A call that changes a job. An unknown job may have been completed and deleted; the error mentions this."""
 
         async def change(jobs: Jobs, request: Request) -> Message:
             try:
@@ -93,7 +93,7 @@ class JobsApi:
         )
 
     async def activate(self, jobs: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
-        """Wait for jobs and send them; without jobs, report the reason only if the whole type is blocked."""
+        """Wait for jobs and send them; if there are none, report the reason only if the whole type is blocked."""
         demand = requests.demand(request)
         fetched = frozenset(request.fetch_variable)
         time = poll_time(context, self._long_poll_seconds)
@@ -134,7 +134,7 @@ class JobsApi:
         return pb.ThrowErrorResponse(success=not refused, message=refused or done, error_caught=False)
 
     async def _settle(self, jobs: Jobs, outcome: Outcome) -> str:
-        """Settle an outcome; returns why it was refused, or an empty text."""
+        """Settle an outcome; return why it was refused, or an empty string."""
         if not outcome.attempt:
             self._metrics.unfenced(API)
         [judged] = await jobs.settle([outcome])
@@ -192,7 +192,7 @@ class JobsApi:
         message = "counts include all workers" if worker else ""
         return pb.GetJobStatsResponse(success=True, message=message, stats=stats_view(stats, type, worker))
 
-    # Last in the class, because its name hides the builtin in the annotations below it.
+    # Last in the class, because its name shadows the builtin in the annotations below it.
 
     async def list(self, jobs: Jobs, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         """Matching jobs; a list too large for one message is truncated, as noted in the reply."""

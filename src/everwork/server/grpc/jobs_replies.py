@@ -31,7 +31,7 @@ VIEW_BYTES_MAX: Final = 3_000_000
 """A job with large variables and a large result still fits into one message."""
 MAP_BYTES_MAX: Final = 1024 * 1024
 NUMBER_BYTES_MAX: Final = 12
-"""The size of a number in a map, in addition to its name."""
+"""The size of a number in a map, not counting its name."""
 INT32_MAX: Final = 2**31 - 1
 
 
@@ -95,7 +95,7 @@ def stats_view(stats: Stats, type: str, worker: str) -> jobs_pb2.JobStats:
 
 
 def texts(text: str | None) -> dict[str, str]:
-    """A JSON object as a map of strings: other values are written as JSON."""
+    """A JSON object as a map of strings; values that are not strings are written as JSON."""
     if text is None or text == "{}":
         return {}
     return {name: shown(value) for name, value in decode(text).items()}
@@ -172,7 +172,7 @@ def int32(number: int) -> int:
 
 
 def _largest(numbers: Mapping[str, int]) -> dict[str, int]:
-    """The largest numbers that fit into a message with other maps."""
+    """The entries with the largest numbers, as many as fit into a message with other maps."""
     kept: dict[str, int] = {}
     size = 0
     for name, number in sorted(numbers.items(), key=lambda one: -one[1]):

@@ -1,4 +1,4 @@
-"""Requests of the jobs API: messages are converted to checked values, and errors name the field of the message."""
+"""Requests of the jobs API: converts messages to validated values; errors name the message's field."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _FIELD_NAMES: Final[Mapping[str, str]] = {
     "timeout_ms": "timeout",
     "expires_at_ms": "expires_at",
 }
-"""The name of a field in the service, and in the message."""
+"""Maps a field's name in the service to its name in the message."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def message_field_names(variables: str) -> Iterator[None]:
 
 
 def new_job(request: jobs_pb2.CreateJobRequest, principal: Principal) -> NewJob:
-    """A checked job, of a tenant that the caller may act for."""
+    """A validated job, for a tenant that the caller may act for."""
     extra = {field: _extra(field, getattr(request, field)) for field in PROCESS_FIELDS}
     kept = {field: text for field, text in extra.items() if text}
     with message_field_names("variables_json" if request.variables_json else "variables"):
@@ -93,7 +93,7 @@ def new_job(request: jobs_pb2.CreateJobRequest, principal: Principal) -> NewJob:
 
 
 def demand(request: jobs_pb2.ActivateJobsRequest) -> Demand:
-    """A checked demand."""
+    """A validated demand."""
     return Demand(
         checks.name("type", request.type),
         checks.name("worker", request.worker),
@@ -136,7 +136,7 @@ def throw(request: jobs_pb2.ThrowErrorRequest) -> Throw:
 
 
 def job_key(request: OfOneJob) -> int:
-    """The job of a request; a malformed key means that it does not exist."""
+    """The job key in a request; a malformed key means that the job does not exist."""
     return checks.known_key(request.job_key, "job_key")
 
 

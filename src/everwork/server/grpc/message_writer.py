@@ -1,4 +1,4 @@
-"""Outgoing messages of a worker stream: items are collected while a message is written, and sent with the next."""
+"""Outgoing messages of a worker stream: items are collected while one message is written, and sent in the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESSAGE_BYTES_MAX: Final = 1_000_000
 ENVELOPE_BYTES: Final = 200
 REFUSALS_MAX: Final = 2_000
 LOSSES_MAX: Final = 10_000
-"""How many items one message carries: with the largest jobs it stays below 3 MiB."""
+"""The maximum number of items in one message: even with the largest jobs, it stays below 3 MiB."""
 REPORTS_MAX: Final = 20_000
 """If this many refusals and lost leases are unwritten, no more outcomes are judged: the worker is not reading."""
 WRITE_SECONDS_MAX: Final = 1.0
@@ -29,7 +29,7 @@ Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class MessageWriter:
-    """One task, `run`, writes; `unwritten` returns the jobs that were not written when it ends."""
+    """A single task, `run`, does the writing; once it ends, `unwritten` returns the jobs that were not written."""
 
     def __init__(self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None]) -> None:
         self._send = send
@@ -57,7 +57,7 @@ class MessageWriter:
         self._mark()
 
     def judged(self, settled: int, refusals: Sequence[work_pb2.Refusal]) -> None:
-        """Report how many outcomes have been judged, and refusals among them in the order of their numbers."""
+        """Report how many outcomes have been judged, and which were refused, in the order of their numbers."""
         self._settled = settled
         self._refusals += refusals
         self._mark()
@@ -68,7 +68,7 @@ class MessageWriter:
         self._mark()
 
     def closing(self) -> None:
-        """Report that the server stops."""
+        """Report that the server is stopping."""
         self._next.closing = True
         self._mark()
 
@@ -79,7 +79,7 @@ class MessageWriter:
             self._wakeup.clear()
             while self._jobs or self._has_reports:
                 message = self._message()
-                # Before the write returns: the worker can answer earlier.
+                # Called before the write returns, because the worker may answer earlier.
                 self._on_send(self._in_flight)
                 self._writing = asyncio.ensure_future(self._send(message.SerializeToString()))
                 self._writing.add_done_callback(_retrieve_error)
@@ -93,7 +93,7 @@ class MessageWriter:
             await self.next_write()
 
     async def next_write(self) -> None:
-        """Wait until one more message is written."""
+        """Wait until the next message has been written."""
         self._written.clear()
         await self._written.wait()
 
@@ -149,7 +149,7 @@ class MessageWriter:
 
 
 def _retrieve_error(writing: asyncio.Future[None]) -> None:
-    """A failed write that is no longer awaited needs no report: the worker has disconnected."""
+    """Ignore the error of a write that is no longer awaited: the worker has disconnected."""
     if not writing.cancelled():
         writing.exception()
 

@@ -19,7 +19,7 @@ REACH_MAX: Final = 10_000
 SORTED_MAX: Final = 100_000
 STEP: Final = 100
 GET_STEP: Final = 20
-"""Jobs are read with their variables: only a few are held in memory, and all those read by key can be large."""
+"""Jobs read by key include their variables and can all be large, so only a few are held in memory."""
 PAGE_CHARS_MAX: Final = 4 * 1024 * 1024
 """A page of large jobs ends early, because it would not fit into a message."""
 
@@ -41,7 +41,7 @@ class Order(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A part of the matching jobs. `total` may be bounded and the sort partial: `note` says so."""
+    """One page of the matching jobs. If `total` is bounded or the sort is partial, `note` mentions it."""
 
     jobs: list[StoredJob]
     total: int
@@ -50,7 +50,7 @@ class Listed(NamedTuple):
 
 
 class _Found:
-    """Jobs for a page, until they are too large together."""
+    """The jobs of a page, up to a total size."""
 
     def __init__(self) -> None:
         self.jobs: list[StoredJob] = []
@@ -127,7 +127,7 @@ async def _from_oldest(jobs: Jobs, filter_: JobFilter, offset: int, limit: int) 
 
 
 async def _oldest_keys(jobs: Jobs, filter_: JobFilter, needed: int) -> list[int]:
-    """Lists are descending only: find a key below which there are enough matches, but not too many to read."""
+    """Find a key below which there are enough matches but not too many to read, because lists are descending only."""
     too_low, too_high = await _lowest_key(jobs, filter_), None
     span = needed
     while True:
@@ -164,7 +164,7 @@ async def _lowest_key(jobs: Jobs, filter_: JobFilter) -> int:
 
 
 async def _sorted(jobs: Jobs, filter_: JobFilter, limit: int, order: Order) -> tuple[list[int], str]:
-    """The keys of the first matches in an order, and a note if not all matches were considered."""
+    """The keys of the first matches in the given order, and a note if not all matches were considered."""
     ranked: list[tuple[float, int]] = []
     seen = 0
     async for job in matching(jobs, filter_, SORTED_MAX + 1):
@@ -212,7 +212,7 @@ async def _existing(jobs: Jobs, keys: list[int]) -> _Found:
 
 
 async def _total(jobs: Jobs, filter_: JobFilter) -> int:
-    """Exact for type, state and tenants; otherwise counted one by one, up to a limit."""
+    """The total: exact for filters by type, state and tenants; otherwise counted one by one, up to a limit."""
     if filter_.worker is not None or filter_.due:
         return await _bounded_count(jobs, filter_, REACH_MAX)
     counts = await jobs.count()

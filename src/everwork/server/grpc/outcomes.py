@@ -35,9 +35,9 @@ class Batch(NamedTuple):
 async def settle_messages(
     settle: Settle, jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1
 ) -> list[work_pb2.Refusal]:
-    """Settle outcomes; returns those that were refused, by number.
+    """Settle outcomes; return the refused ones by number.
 
-    An `EngineError` means that not all are settled. Each outcome names its attempt: repeating them all is safe.
+    An `EngineError` means that not all are settled. Each outcome names its attempt, so repeating them all is safe.
     """
     refusals: list[work_pb2.Refusal] = []
     for start in range(0, len(messages), SETTLE_BATCH_MAX):

@@ -24,7 +24,7 @@ from everwork.service.service import JobService
 RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-    # Queued calls: beyond the first number gRPC drops some at random, as CANCELLED. Workers connect in
+    # Queued calls: above the first number, gRPC drops some at random, as CANCELLED. Workers connect in
     # bursts, after a restart of the server for example.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
@@ -33,12 +33,12 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     # A half-open connection is noticed within 15 s, even during a long poll.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # gRPC's core never sets the timer of the line above (seen in 1.85); this one ends the wait, otherwise it takes a
+    # gRPC's core never sets the timer of the line above (seen in 1.85); this one ends the wait, which otherwise takes a
     # minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # Clients may do the same; a client that pings every 10 s must not be mistaken for an attacker.
+    # Clients may send pings, too; one that pings every 10 s must not be mistaken for an attacker.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
@@ -76,7 +76,7 @@ class GrpcServer:
         self.gateway.stopping.set()
         self._health.stop()
         self.gateway.service.end_polls()
-        await server.stop(grace_seconds)  # It can be called again in the meantime, with a shorter grace period.
+        await server.stop(grace_seconds)  # `stop` can be called again in the meantime, with a shorter grace period.
         self._server = None
 
     def _methods(self) -> Methods:
@@ -98,7 +98,7 @@ class GrpcServer:
             raise self._listen_error() from None
 
     def _listen_error(self) -> BadConfiguration:
-        """Why gRPC cannot listen; gRPC does not report the reason, but a plain socket does."""
+        """Find out why gRPC cannot listen: gRPC does not report the reason, but a plain socket does."""
         host, port = self._settings.host, self._settings.grpc_port
         try:
             open_listener(host, port, "grpc_port").close()

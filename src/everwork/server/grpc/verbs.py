@@ -56,7 +56,7 @@ _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "Spooled": Jobs.spooled,
 }
 RPCS: Final = {name: Rpc(API, SERVICE, name, verb) for name, verb in _VERBS.items()}
-"""Every call of the service, with the rule of its verb."""
+"""Every call of the service, with its verb's access rule."""
 
 
 def verb_methods(gateway: Gateway, poll_seconds_max: float) -> Methods:
@@ -111,7 +111,7 @@ class Verbs:
         return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle(outcomes)])
 
     async def settle_late(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
-        """End attempts of a worker that was disconnected; each must be named."""
+        """End attempts of a worker that was disconnected; each outcome must name its attempt."""
         outcomes = await _outcomes(jobs, request)
         for index, outcome in enumerate(outcomes):
             if not outcome.attempt:
@@ -188,7 +188,7 @@ class Verbs:
         return replies.spooled_message(await jobs.spooled(request.spool_id))
 
     async def result(self, jobs: Jobs, request: pb.ResultRequest) -> pb.ResultResponse:
-        """Wait for the result of a job; a server that stops ends the wait."""
+        """Wait for the result of a job; the wait also ends when the server stops."""
         seconds = checks.whole_number("wait_ms", request.wait_ms, 0, LEASE_MS_MAX) / 1000
         waiting = asyncio.ensure_future(jobs.result(request.key, min(seconds, RESULT_SECONDS_MAX)))
         stopping = asyncio.ensure_future(self._gateway.stopping.wait())
@@ -221,7 +221,7 @@ async def _outcome(jobs: Jobs, index: int, message: pb.Outcome) -> Outcome:
         if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
             return outcome._replace(variables=await jobs.merged_variables(outcome.key, decode(outcome.variables)))
     except JobNotFound:
-        return outcome_of(message, jobs.principal.tenant_for_create)  # The engine reports it with the other verdicts.
+        return outcome_of(message, jobs.principal.tenant_for_create)  # The engine reports this with the other verdicts.
     except InvalidInput as error:
         raise InvalidInput(f"outcomes[{index}].{error.field}", error.problem) from None
     return outcome

@@ -34,7 +34,7 @@ OUTCOMES_MAX: Final = 10_000
 """How many outcomes one message may carry."""
 FEEDS_MAX: Final = 1_000
 UNJUDGED_MAX: Final = 20_000
-"""A worker that reports faster than the engine settles is not read from for a while."""
+"""The server stops reading for a while from a worker that reports faster than the engine settles."""
 HEARTBEAT_MS_MAX: Final = 10_000
 MISSED_HEARTBEATS: Final = 3
 
@@ -48,7 +48,7 @@ class CreditKey(NamedTuple):
 
 
 class Streams(Protocol):
-    """What a stream does to other streams, and the work it leaves behind."""
+    """What a stream needs from the other streams: taking over their attempts, and finishing its work after it ends."""
 
     def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
         """Take over attempts of earlier streams; with `by`, only those that were leased with the same key."""
@@ -58,7 +58,7 @@ class Streams(Protocol):
 
 
 class WorkStream:
-    """The state of one stream, served by `run`; `WorkStreams` ends it when its key is invalid or its worker silent."""
+    """The state of one stream, served by `run`; `WorkStreams` ends it if its key is invalid or its worker silent."""
 
     def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send) -> None:
         self._service = service
@@ -71,7 +71,7 @@ class WorkStream:
         self.is_offline = False
         """Whether the worker keeps its outcomes while it is disconnected, and reports them late."""
         self.held: dict[Lease, float] = {}
-        """The attempts that the worker has, and when their leases were last set, by the loop's clock."""
+        """The attempts that the worker holds, and when their leases were last set, by the loop's clock."""
         self._feeds: dict[CreditKey, _Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -81,7 +81,8 @@ class WorkStream:
         self._received = 0
         self._judged = 0
         self._is_settled = asyncio.Event()
-        """Cleared while the engine is unavailable: settle finished jobs before leasing others; they could run again."""
+        """Cleared while the engine is unavailable: finished jobs are settled before more are leased, or they could
+        run again."""
         self._is_settled.set()
         self._wakeup = asyncio.Event()
         self._capacity = asyncio.Event()
@@ -91,7 +92,7 @@ class WorkStream:
 
     @property
     def silence_seconds_max(self) -> float:
-        """A worker that is silent for longer counts as disconnected, even if it answers pings."""
+        """A worker that is silent for longer than this counts as disconnected, even if it answers pings."""
         return MISSED_HEARTBEATS * self._heartbeat_ms / 1000
 
     @property
@@ -101,17 +102,17 @@ class WorkStream:
 
     @property
     def types(self) -> list[str]:
-        """The types that it has granted credits for."""
+        """The types that the worker has granted credits for."""
         return [type_name(key.type, key.group) for key in self._feeds]
 
     @property
     def running(self) -> int:
-        """How many attempts the worker has."""
+        """How many attempts the worker holds."""
         return len(self.held)
 
     @property
     def ended_jobs(self) -> int:
-        """How many outcomes it has reported."""
+        """How many outcomes the worker has reported."""
         return self._received
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
@@ -183,7 +184,7 @@ class WorkStream:
         self.is_offline = hello.offline
         worker = checks.name("hello.worker", hello.worker)
         resumed = _leases("hello.resumed", hello.resumed)
-        # Adopt first: their reconnect deadline continues during the engine call.
+        # Adopt first: the attempts' reconnect deadline keeps running during the engine call.
         self._streams.adopt(resumed, self.jobs)
         statuses = await self._extended(resumed, is_late=hello.offline)
         self.worker = worker
@@ -195,7 +196,7 @@ class WorkStream:
         self._writer.welcome(self._service.holder, self._heartbeat_ms, lost)
 
     def _grant(self, grant: work_pb2.Grant) -> None:
-        """Add credit; the first for a key starts its feed."""
+        """Add credit; the first credit for a key starts its feed."""
         tenants = self.jobs.principal.tenants_for(checked_tenants("tenants", grant.tenants))
         key = CreditKey(checks.name("type", grant.type), grant.group and checks.name("group", grant.group), tenants)
         if self._is_closing:
@@ -233,7 +234,7 @@ class WorkStream:
                 self.held[lease] = self._loop.time()
 
     async def _extended(self, leases: Sequence[Lease], *, is_late: bool = False) -> dict[Lease, LeaseStatus]:
-        """Extend the caller's own leases; returns the statuses of all leases."""
+        """Extend the caller's own leases; return the statuses of all leases."""
         found = dict.fromkeys(leases, LeaseStatus.LOST)
         for start in range(0, len(leases), SETTLE_BATCH_MAX):
             batch = leases[start : start + SETTLE_BATCH_MAX]
@@ -259,7 +260,7 @@ class WorkStream:
                 await self._settle(self._settling)
 
     async def _settle(self, messages: list[work_pb2.Outcome]) -> None:
-        """Settle outcomes, retrying while the engine is unavailable: each names its attempt and may be repeated."""
+        """Settle outcomes, retrying while the engine is unavailable: each names its attempt, so repeats are safe."""
         refusals = await retrying(partial(self._settle_once, messages), on=(EngineError,))
         self._is_settled.set()
         self._judged += len(messages)
@@ -268,7 +269,7 @@ class WorkStream:
         self._writer.judged(self._judged, refusals)
 
     async def _settle_once(self, messages: Sequence[work_pb2.Outcome]) -> list[work_pb2.Refusal]:
-        """Leases can expire while the engine is unavailable: after an outage they are restored where possible."""
+        """Settle outcomes once. Leases can expire during an outage; after it, they are restored where possible."""
         settle = self._service.settle if self._is_settled.is_set() else self._service.settle_late
         try:
             return await settle_messages(settle, self.jobs, messages, self._judged + 1)
@@ -329,7 +330,7 @@ class WorkStream:
             self.ended.result()
 
     async def _drained(self) -> None:
-        """The worker has closed its side: wait until its outcomes are settled and the verdicts written."""
+        """After the worker has closed its side, wait until its outcomes are settled and the verdicts written."""
         while self._judged < self._received or not self._writer.is_empty:
             await self._writer.next_write()
 

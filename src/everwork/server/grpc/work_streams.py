@@ -1,4 +1,4 @@
-"""Worker streams: serves all of them, and fails the attempts of workers that do not reconnect."""
+"""Serves all worker streams, and fails the attempts of workers that do not reconnect."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class WorkStreams:
     # After the end of a stream ------------------------------------------------------------------
 
     def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
-        """Attempts of earlier streams continue in another one; an earlier stream may not have noticed its end yet.
+        """Move attempts of earlier streams to another one; an earlier stream may not have noticed its end yet.
 
         With `by`, only those that were leased with the same key: the owner of others is not known yet.
         """
@@ -103,9 +103,10 @@ class WorkStreams:
             self._start(retry_while_unavailable(lambda: settle_messages(self._service.settle, jobs, outcomes), None))
 
     def _leave(self, stream: WorkStream) -> None:
-        """Workers of a stopping server reconnect elsewhere, with their leases; others have a moment to reconnect.
+        """Give the worker of a broken stream a moment to reconnect before its attempts fail.
 
-        Workers in offline mode continue without a server: their leases expire, and are restored when they report.
+        Workers of a stopping server reconnect elsewhere, with their leases. Workers in offline mode continue without a
+        server: their leases expire, and are restored when they report.
         """
         if stream.held and not self._is_closing and not stream.is_offline:
             self._orphans |= dict.fromkeys(stream.held, stream)
@@ -120,7 +121,7 @@ class WorkStreams:
             await retry_while_unavailable(lambda batch=batch: self._fail(stream, batch), None)  # type: ignore[misc]
 
     async def _fail(self, stream: WorkStream, leases: list[Lease]) -> None:
-        """Fail attempts whose leases were not extended since: their worker may continue with another server."""
+        """Fail attempts unless their leases have been extended since: their worker may have moved to another server."""
         now_ms = await self._service.now()
         now = asyncio.get_running_loop().time()
         outcomes: list[Outcome] = []
@@ -164,7 +165,7 @@ class WorkStreams:
     async def _taken_back(
         self, leases: Sequence[Lease], holders: Mapping[Lease, WorkStream]
     ) -> dict[Lease, LeaseStatus]:
-        """Leases may have expired in an outage, before the heartbeats of their workers could be forwarded."""
+        """Restore leases that expired in an outage, before the heartbeats of their workers could be forwarded."""
         found: dict[Lease, LeaseStatus] = {}
         for lease_ms in {holders[lease].lease_ms for lease in leases}:
             own = [lease for lease in leases if holders[lease].lease_ms == lease_ms]
@@ -192,7 +193,7 @@ async def _messages(context: Context) -> AsyncIterator[bytes]:
 
 
 async def _unless_unavailable(work: Awaitable[object]) -> None:
-    """Give up if the engine stays unavailable: the leases expire."""
+    """Give up if the engine stays unavailable; the leases then expire."""
     with suppress(EngineError):
         await work
 

@@ -1,4 +1,4 @@
-"""The job calls of the Zeebe gateway: existing Zeebe workers run unchanged."""
+"""The job calls of the Zeebe gateway, so that existing Zeebe workers run unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _rpc: Final = partial(Rpc, API, SERVICE)
 VERSION: Final = "8.6.0"
 """The Zeebe version of this protocol; clients compare it with the version they need."""
 TOPOLOGY: Final = Rule((Permission.JOBS_READ,), ANY)
-"""Describes the server, so it has no verb."""
+"""The topology call describes the server, so it has no verb."""
 WAIT_SECONDS: Final = 10.0
 """How long an empty poll lasts by default."""
 WORKER_DEFAULT: Final = "default"
@@ -112,7 +112,7 @@ class ZeebeGateway:
         """Send jobs as they become due, until the caller disconnects; a slow caller delays the next message."""
         demand = _demand(request, STREAM_BATCH)
         fetched = frozenset(request.fetchVariable)
-        # A stream with a deadline ends well before it: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
+        # End a stream well before its deadline: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
         while not self._gateway.stopping.is_set() and (wait := poll_time(context, STREAM_WAIT_SECONDS).wait_ms):
             self._gateway.require_live(jobs)
             with self._metrics.polling(API):
@@ -162,7 +162,7 @@ class ZeebeGateway:
         retries = checks.whole_number("retries", request.retries, 1, ATTEMPTS_MAX)
         try:
             await jobs.set_retries(key, retries)
-        except WrongState:  # It is completed or cancelled: in Zeebe such a job does not exist.
+        except WrongState:  # The job is completed or cancelled: in Zeebe such a job does not exist.
             raise JobNotFound(key) from None
         return pb.UpdateJobRetriesResponse()
 
@@ -237,6 +237,6 @@ def _variables(text: str) -> dict[str, Any]:
 
 
 async def _merged(jobs: Jobs, key: int, text: str) -> str | None:
-    """The job's variables merged with the worker's; None if it sent none."""
+    """The job's variables merged with the worker's; None if the worker sent none."""
     found = _variables(text)
     return await jobs.merged_variables(key, found) if found else None

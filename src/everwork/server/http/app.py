@@ -62,7 +62,7 @@ def make_app(context: AppContext) -> Starlette:
 
 
 def make_api(context: AppContext) -> Router:
-    """Build the REST API of a mounted dashboard: without a prefix, health checks and metrics."""
+    """Build the REST API of a mounted dashboard, which has no prefix, health checks or metrics."""
     routes = [SegmentRoute(path, PathHandler(context, found)) for path, found in _by_path(MOUNTED).items()]
     return Router(routes, redirect_slashes=False, default=_nothing)
 
@@ -87,7 +87,7 @@ class DashboardRoute(BaseRoute):
         return (Match.FULL if is_own else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request; the scope keeps the name of the operation, for metrics."""
+        """Handle one request; the operation's name is stored in the scope, for metrics."""
         inner = below(scope, SERVER, 1)
         try:
             await self._dashboard(inner, receive, send)
@@ -130,7 +130,7 @@ def _mounted_document(has_keys: bool) -> dict[str, Any]:
 
 
 def _by_path(operations: tuple[Operation, ...]) -> Mapping[str, dict[str, Operation]]:
-    """Group operations by path; fixed paths first, so that none is matched as a path parameter."""
+    """Group operations by path, fixed paths first, so that a fixed segment is never matched as a path parameter."""
     found: dict[str, dict[str, Operation]] = {}
     for operation in sorted(operations, key=lambda one: "{" in one.path):
         found.setdefault(operation.path, {})[operation.method] = operation

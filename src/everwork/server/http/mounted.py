@@ -1,7 +1,7 @@
 """The dashboard of an application, mounted in another ASGI application under any path.
 
-It runs in the loop of the application's engine. A request moves there and back: checking the visitor, receiving and
-sending happen in the web server's loop.
+Pages run in the event loop of the application's engine. Checking the visitor, receiving and sending happen in the web
+server's loop, so each request crosses from one loop to the other and back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from everwork.service.service import JobService
 
 KEY_VARIABLE: Final = "EVERWORK_API_KEY"
 LIVE_SECONDS: Final = 15.0
-"""How long one response streams a live page: then its visitor is checked again, and the web server can stop."""
+"""How long one response streams a live page; after that, its visitor is checked again, and the web server can stop."""
 UNAVAILABLE: Final = "the dashboard's engine is unavailable; retry later"
 
 Verdict = Access | Response | None
@@ -107,7 +107,7 @@ class MountedDashboard:
         await self._hop(inner, receive, send)
 
     async def _check(self, request: Request, *, is_live: bool) -> Principal | Response | None:
-        """The visitor, or the response that refuses it; an open page is notified of the refusal."""
+        """Return the visitor, or the response that refuses the request; an open page is notified of the refusal."""
         if self._is_public:
             return ANYBODY
         if self._auth is None:
@@ -164,7 +164,7 @@ class MountedDashboard:
     # In the engine's loop -------------------------------------------------------------------------
 
     async def _application(self, service: JobService) -> ASGIApp:
-        """The dashboard of a service; an application that was closed and reopened has a new service."""
+        """The dashboard of the current service; an application that was closed and reopened has a new one."""
         if self._opened is None or self._opened[0] is not service or _has_failed(self._opened[1]):
             self._opened = service, asyncio.create_task(self._open(service))
         return await asyncio.shield(self._opened[1])
@@ -234,7 +234,7 @@ class WithApi:
 
 
 def _refusal(scope: Scope) -> str | None:
-    """Why a checked call is refused: the check can rely on cookies, which browsers also send from other origins."""
+    """Why a call is refused, if it is; the check may rely on cookies, which browsers also send from other origins."""
     if scope[PRINCIPAL] is None:
         return REFUSED
     is_read = scope["method"] in ("GET", "HEAD")

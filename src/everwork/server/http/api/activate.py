@@ -1,4 +1,4 @@
-"""Activate jobs for workers by a long poll; if the caller disconnects, its leases are released."""
+"""REST: activate jobs for workers with a long poll; if the caller disconnects, its leases are released."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_SECONDS_MAX: Final = 300
 
 
 async def activate(call: Call) -> Response:
-    """Lease jobs; without any due, wait for some."""
+    """Lease jobs; if none are due, wait for some."""
     sent = await call.body()
     demand = Demand(sent["type"], sent["worker"], sent["max_jobs"], sent["timeout_ms"], sent["group"], sent["tenants"])
     with call.context.metrics.polling(API):
@@ -66,7 +66,7 @@ class Delivery(Response):
 
     async def _sent(self, disconnected: asyncio.Future[None], send: Send) -> bool:
         """Send in three steps, so that a disconnect during a large response is noticed."""
-        await asyncio.sleep(0)  # Lets `disconnected` run once.
+        await asyncio.sleep(0)  # Let `disconnected` run once.
         messages: list[Message] = [
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers},
             {"type": "http.response.body", "body": self.body, "more_body": True},
@@ -87,7 +87,7 @@ class Delivery(Response):
 
 def _require_live(call: Call) -> None:
     """Refuse a key that was revoked or expired during the poll."""
-    is_checked = PRINCIPAL in call.request.scope  # It has no key.
+    is_checked = PRINCIPAL in call.request.scope  # Such a caller has no key.
     if not (is_checked or call.context.keys.is_live(call.principal)):
         raise Unauthenticated("the API key is no longer valid")
 
@@ -99,7 +99,7 @@ async def _blocked_reason(call: Call, type: str) -> dict[str, str]:
 
 
 async def _poll(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
-    """Wait for jobs; none if the caller disconnects or the server stops first."""
+    """Wait for jobs; return none if the caller disconnects or the server stops first."""
     poll = asyncio.ensure_future(call.jobs.activate(demand, wait_ms))
     ends = [
         asyncio.ensure_future(_disconnected(call.request.receive)),

@@ -156,7 +156,7 @@ def operation(
     response: ResponseSpec,
     **more: Any,
 ) -> Operation:
-    """An admin operation, with the rule of its verb."""
+    """An admin operation, with its verb's access rule."""
     method, path = route.split(" ")
     status = 204 if response.schema is None else 201 if id == "createKey" else 200
     options = {"problems": (404,) if "{" in path else (), **more}

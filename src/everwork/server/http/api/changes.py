@@ -58,7 +58,7 @@ async def cancel(call: Call) -> Response:
 
 
 async def requeue(call: Call) -> Response:
-    """Requeue a dead letter, or a job waiting for a retry, with other variables if they are given."""
+    """Requeue a dead letter, or a job waiting for a retry, optionally with other variables."""
     sent = await call.body()
     await call.jobs.requeue(call.key, variables=sent["variables"])
     return await changed(call)
@@ -242,7 +242,7 @@ OPERATIONS: Final = (
 
 
 async def changed(call: Call) -> Response:
-    """Respond with the changed job; with 204 if that is preferred, or if the job cannot be read after its change."""
+    """Respond with the changed job, or with 204 if the caller prefers that or the job can no longer be read."""
     if not call.prefers_minimal:
         with suppress(JobNotFound, EngineError):
             return json_response(job_report(await call.jobs.get(call.key), read=orjson.Fragment))

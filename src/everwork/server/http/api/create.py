@@ -1,4 +1,4 @@
-"""REST: parse new jobs from JSON, quickly because requests hold thousands, and report the created ones."""
+"""REST: parse new jobs from JSON, fast because requests can hold thousands, and report the created ones."""
 
 from __future__ import annotations
 
@@ -138,20 +138,20 @@ def _attempts(item: Mapping[str, Any]) -> int | None:
 
 
 RESPONSE_CHARS_MAX: Final = 16 * 1_048_576
-"""Characters of variables, headers and results after which a response holds only keys."""
+"""After this many characters of variables, headers and results, a response holds only keys."""
 DEDUPLICATED_CHUNK: Final = 20
-"""Deduplicated jobs to read per call: their size is unknown, and each can have 2 MiB."""
+"""Deduplicated jobs to read per call: their size is unknown, and each can be as large as 2 MiB."""
 
 
 def created_key(created: Created) -> dict[str, Any]:
-    """A created job by its key only; one that is spooled has none yet."""
+    """A created job, represented by its key only; a spooled job has no key yet."""
     if created.is_spooled:
         return {"key": None, "deduplicated": False, "is_spooled": True, "spool_id": created.spool_id}
     return {"key": str(created.key), "deduplicated": created.deduplicated}
 
 
 async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[dict[str, Any]]:
-    """The created jobs; once the response is full, or the engine fails, only the keys of the rest."""
+    """The created jobs; once the response is full or the engine fails, only keys for the rest."""
     step = DEDUPLICATED_CHUNK if any(one.deduplicated for one in created) else CHUNK
     reports: list[dict[str, Any]] = []
     chars = 0
@@ -185,5 +185,5 @@ def _chars(job: StoredJob) -> int:
 
 
 def _deleted_job(new: NewJob, key: int) -> StoredJob:
-    """A job that was created, run and deleted before it could be read: as it was requested."""
+    """A job that was created, run and deleted before it could be read, shown as it was requested."""
     return StoredJob(key=key, type=new.type, state=State.PENDING, tenant=new.tenant, variables=new.variables)

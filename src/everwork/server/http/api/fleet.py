@@ -110,7 +110,7 @@ def _trigger(call: Call) -> str:
 
 
 def _reference(call: Call, name: str) -> str:
-    """A worker or trigger by its id or title."""
+    """A reference to a worker or trigger, by id or title."""
     return checks.text(name, call.request.path_params[name], TITLE_CHARS_MAX)
 
 

@@ -22,7 +22,7 @@ from everwork.server.http.framework.operations import Call, Field, Operation, Re
 from everwork.service.jobs import Jobs
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
-"""Characters of variables and results after which a page is full, whatever its limit."""
+"""After this many characters of variables and results, a page is full, whatever its limit."""
 PAGE_STEP: Final = 100
 TENANTS_MAX: Final = 50
 STATES_MAX: Final = 20
@@ -76,7 +76,7 @@ async def list_jobs(call: Call) -> Response:
 
 
 async def _bounded_page(call: Call, filter_: JobFilter, limit: int) -> Page:
-    """Read up to `limit` jobs, fewer if they are large, to bound memory."""
+    """Read up to `limit` jobs, or fewer if they are large, to bound memory."""
     jobs: list[StoredJob] = []
     page = Page([], call.query["cursor"])
     chars = 0

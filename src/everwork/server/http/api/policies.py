@@ -34,7 +34,7 @@ class ErrorRules:
         return {"type": "array", "items": rule | strict, "maxItems": ERROR_RULES_MAX}
 
     def read(self, name: str, value: object) -> Any:  # noqa: ARG002 - errors name the rule
-        """The rules as sent, known to be valid."""
+        """The rules as sent, after validation."""
         rules_from(value)
         return value
 

@@ -38,7 +38,7 @@ async def readyz(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """Prometheus metrics; if the engine is unreachable, those of this process only."""
+    """Prometheus metrics; if the engine is unreachable, only the metrics of this process."""
     context = call.context
     spool = await context.service.spool_status()
     text = context.metrics.text(await _sample(context), context.service.upkeep_age_s, spool)

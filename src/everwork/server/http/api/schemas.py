@@ -86,7 +86,7 @@ _PROCESSING: Final = StoredJob(key=1, type="", state=State.PROCESSING, lease_unt
 _LEASED_REPORT: Final = leased_report(LeasedJob(*attrgetter(*LeasedJob._fields)(_PROCESSING)), "", ())
 _LEASED: Final = {name: _EVERYTHING[name] for name in _LEASED_REPORT if name != "deadline"}
 _JOB: Final = _LEASED | _EVERYTHING
-"""`_EVERYTHING`, in the order that is frozen."""
+"""`_EVERYTHING`, in its frozen order."""
 
 _API_KEY: Final[dict[str, Any]] = {
     "id": _TEXT,

@@ -21,7 +21,7 @@ BULK_BYTES_MAX: Final = 32 * 1_048_576
 CHUNK_SECONDS: Final = 30.0
 JSON_TYPE: Final = "application/json"
 DIAGNOSE_BYTES_MAX: Final = 262_144
-"""A body up to this size is parsed again, slowly, to find the duplicate name."""
+"""Bodies up to this size are parsed a second time, slowly, to find the duplicate name."""
 
 
 async def read_json(request: Request, bytes_max: int, *, is_required: bool = False) -> Any:
@@ -36,7 +36,7 @@ async def read_json(request: Request, bytes_max: int, *, is_required: bool = Fal
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
-    """Return the whole body; one that is too large is refused as early as possible, declared or not."""
+    """Return the whole body; refuse one that is too large as early as possible, whether or not it declares its size."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > bytes_max:
         raise _too_large(bytes_max)
@@ -56,7 +56,7 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
 
 
 async def _next_chunk(request: Request) -> Message:
-    """Receive the next message; a client that pauses for too long only occupies a connection."""
+    """Receive the next message, with a timeout: a client that pauses for too long only occupies a connection."""
     try:
         async with asyncio.timeout(CHUNK_SECONDS):
             return await request.receive()
@@ -66,7 +66,7 @@ async def _next_chunk(request: Request) -> Message:
 
 
 async def parse_json(raw: bytes) -> Any:
-    """Parse JSON that every parser reads alike: no duplicate names, no integers over 64 bits."""
+    """Parse JSON that every parser reads the same way: no duplicate names, no integers over 64 bits."""
     sent = await scan_json(raw)
     try:
         value = orjson.loads(raw)
@@ -76,7 +76,7 @@ async def parse_json(raw: bytes) -> Any:
         raise Refusal(400, "invalid_json", f"the body is not valid JSON: {error}") from None
     except (orjson.JSONEncodeError, RecursionError):
         raise Refusal(400, "invalid_json", "the body is nested too deeply") from None
-    # orjson silently takes the last of two equal names, and rounds long numbers.
+    # orjson silently keeps the last of two equal names, and rounds long numbers.
     if sent.names != parsed.names:
         raise _duplicate_name(raw)
     if sent.long_number is not None:
@@ -101,7 +101,7 @@ def _too_large(bytes_max: int) -> Refusal:
 
 
 def _duplicate_name(raw: bytes) -> InvalidInput:
-    """Name the duplicate, unless the body is so large that finding it would be too expensive."""
+    """Return the duplicate name, unless the body is so large that finding it would be too expensive."""
     try:
         if len(raw) <= DIAGNOSE_BYTES_MAX:
             json.loads(raw, object_pairs_hook=_refuse_duplicates)
@@ -117,7 +117,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 
 VALUES_MAX: Final = 1_000_000
-"""Per body: parsing this many blocks the event loop for about a tenth of a second."""
+"""The maximum per body: parsing this many blocks the event loop for about a tenth of a second."""
 CHUNK_BYTES: Final = 1_048_576
 """Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
@@ -159,7 +159,7 @@ def _without_escapes(chunk: bytes) -> bytes:
 
 
 def _check_size(values: int, quotes: int) -> None:
-    """Every string has two quotes, and a name with its value can count as one."""
+    """Refuse too many values. Every string has two quotes, and a name with its value can count as one."""
     if values > VALUES_MAX or quotes > 4 * VALUES_MAX:
         raise InvalidInput("body", f"must have at most {VALUES_MAX:,} values; send them in several calls")
 

@@ -56,12 +56,12 @@ class AuthorisedRequest:
 API: Final = "rest"
 """The label of this API in metrics."""
 PRINCIPAL: Final = "everwork.principal"
-"""The key in the scope of a request whose caller the surrounding application has checked; None means no access."""
+"""The scope key for a caller that the surrounding application has checked; a value of None means no access."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """What handlers depend on. `stopping` is set when the server stops. `is_mounted`: in another application."""
+    """What handlers depend on. `stopping` is set when the server stops; `is_mounted`: inside another application."""
 
     service: JobService
     keys: KeyRing

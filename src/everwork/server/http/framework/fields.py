@@ -148,7 +148,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Traceback:
-    """The traceback of a failure, also of any length."""
+    """The traceback of a failure; like the message, it can have any length."""
 
     schema: Schema = field(default_factory=lambda: {"type": "string"})
 
@@ -203,7 +203,7 @@ class JsonObject:
         return {"type": "object", "additionalProperties": True}
 
     def read(self, name: str, value: object) -> Mapping[str, Any]:
-        """The object, checked to be storable."""
+        """The object, if it can be stored."""
         encode_object(name, value, self.bytes_max)
         return require_object(name, value)
 

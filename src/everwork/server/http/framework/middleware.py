@@ -23,7 +23,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 GONE: Final = 499
-"""The status in metrics of a client that disconnected before the response."""
+"""The status that metrics record if the client disconnected before the response."""
 
 
 class _OwnHostOnly:
@@ -72,7 +72,7 @@ class ResponseMiddleware:
             # Requests are cancelled only when the server stops and its grace period has ended.
             if status == GONE:
                 await problem(503, "stopping", "the server is stopping")(scope, receive, send_with_headers)
-        except Exception as error:  # the last resort: a bug must not be sent as a traceback
+        except Exception as error:  # the last resort: clients must never see a traceback
             log.error("internal error in a request", path=scope["path"], error=type(error).__name__, exc_info=error)
             if status != GONE:
                 raise

@@ -47,7 +47,7 @@ _CHALLENGE: Final = {"WWW-Authenticate": {"schema": {"type": "string"}}}
 
 
 def describe(operations: Sequence[Operation], *, has_keys: bool = True) -> dict[str, Any]:
-    """The OpenAPI document; without keys, the surrounding application authenticates callers."""
+    """Build the OpenAPI document; without keys, the surrounding application authenticates callers."""
     document = _document(operations)
     if has_keys:
         return document

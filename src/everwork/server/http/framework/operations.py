@@ -60,7 +60,7 @@ class Shape:
         return {one.name: _value(one, sent.get(one.name)) for one in self.fields}
 
     def read_sent(self, sent: object) -> dict[str, Any]:
-        """The validated values of only those fields that were sent; null stays null."""
+        """The validated values of the fields that were sent, and no others; null stays null."""
         values = self.read(sent)
         return {name: values[name] for name in sent} if isinstance(sent, dict) else {}
 
@@ -133,12 +133,12 @@ class Operation:
 
     @property
     def rule(self) -> Rule | None:
-        """Who may call it."""
+        """Who may call the operation."""
         return None if self.verb is None else rule_of(self.verb)
 
     @property
     def permissions(self) -> tuple[Permission, ...]:
-        """The key needs one of them; none if no key is needed."""
+        """The permissions of which the key needs one; empty if no key is needed."""
         return () if self.rule is None else self.rule.permissions
 
     @property
@@ -159,7 +159,7 @@ class Operation:
 
 
 def caller_of(context: AppContext, scope: Scope) -> Principal:
-    """The caller checked by the surrounding application or, if it does not check, the holder of the API key."""
+    """The caller checked by the surrounding application or, if it does not check callers, the holder of the API key."""
     if PRINCIPAL not in scope:
         return context.keys.admit(api_key_of(scope))
     checked: Principal | None = scope[PRINCIPAL]

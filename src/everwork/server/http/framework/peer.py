@@ -31,7 +31,7 @@ def api_key_of(scope: Scope) -> str | None:
 
 
 def client_address(scope: Scope, trusted: Sequence[str]) -> str:
-    """The address of the peer; behind trusted proxies, of the last hop that is not a trusted proxy."""
+    """The address of the peer or, behind trusted proxies, of the last hop that is not a trusted proxy."""
     client = scope.get("client")
     peer = _plain(str(client[0])) if client else UNKNOWN
     if not trusted or not _is_trusted(peer, tuple(trusted)):
@@ -65,7 +65,7 @@ def host_port(scope: Scope) -> str:
 
 
 def is_own_host(scope: Scope, host: str) -> bool:
-    """Whether the Host header names this host, and not another name that resolves to it (DNS rebinding)."""
+    """Whether the Host header names this host, and is not a foreign name that resolves to it (DNS rebinding)."""
     named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "localhost")
     found = _HOST.fullmatch(named.lower())
     if found is None:
@@ -92,7 +92,7 @@ def _is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address extracted from its IPv6 mapping, as seen by dual-stack servers."""
+    """Extract an IPv4 address from its IPv6-mapped form, which dual-stack servers see."""
     if not address.lower().startswith("::ffff:") or not _is_address(address):
         return address
     wrapped = IPv6Address(address).ipv4_mapped

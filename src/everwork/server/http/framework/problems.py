@@ -98,7 +98,7 @@ def _headers(error: EverworkError) -> dict[str, str]:
 
 
 def _dumped(body: dict[str, Any]) -> bytes:
-    """Encode a problem; it can quote lone surrogates from the request, which cannot be encoded."""
+    """Encode a problem; it can quote lone surrogates from the request, which UTF-8 cannot encode."""
     try:
         return orjson.dumps(body)
     except TypeError:

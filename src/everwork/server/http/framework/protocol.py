@@ -24,7 +24,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer of the first head."""
+        """Start the timer for the first head."""
         super().connection_made(transport)
         self._await_head()
 
@@ -68,7 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_timeout(self) -> None:
         if self._is_responding:
-            self._await_head()  # A pipelined request is parsed after the response.
+            self._await_head()  # A pipelined request is parsed only after the response.
         else:
             self.transport.abort()
 

@@ -28,7 +28,7 @@ TICK_SECONDS: Final = 0.1
 """How often uvicorn checks whether to stop."""
 CANCEL_SECONDS: Final = 1.0
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2; all ciphers of TLS 1.3 are fine."""
+"""The ciphers for TLS 1.2; all ciphers of TLS 1.3 are fine."""
 
 
 class _Server(uvicorn.Server):
@@ -43,7 +43,7 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """REST API and dashboard of one service.
 
-    Without a sampler that the caller has opened, the engine is sampled only on demand.
+    Unless the caller passes an open sampler, the engine is sampled only on demand.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HttpServer:
     async def stop(self, grace: float) -> None:
         """Accept no more requests, end long polls, and wait up to `grace` seconds for requests in progress.
 
-        It can be called again meanwhile with less grace.
+        It can be called again in the meantime, with a shorter grace period.
         """
         if (server := self._server) is None or (task := self._task) is None:
             return
@@ -140,6 +140,6 @@ async def _cancel_requests(server: uvicorn.Server) -> None:
 
 def _bind(settings: Settings) -> socket.socket:
     listener = open_listener(settings.host, settings.http_port, "http_port")
-    # Connections inherit it. Without it, the second part of a response waits 40 ms for the ACK of the first.
+    # Connections inherit this option. Without it, the second part of a response waits 40 ms for the ACK of the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

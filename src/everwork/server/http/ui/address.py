@@ -1,4 +1,4 @@
-"""URLs of the dashboard: paths are relative to it, and get the prefix under which it is served.
+"""URLs of the dashboard: paths are relative to the dashboard, and get the prefix under which it is served.
 
 The server uses `/ui`; an ASGI application can mount it under any path.
 """
@@ -17,7 +17,7 @@ from starlette.types import Scope
 HOME: Final = "/"
 """The path of the first page."""
 _LEAVING: Final = re.compile(r"//|/\.\.?(/|$)")
-"""Path parts that browsers resolve to another folder or host."""
+"""Parts of a path that browsers would resolve to another folder or host."""
 
 
 class Prefix(NamedTuple):
@@ -33,7 +33,7 @@ class Prefix(NamedTuple):
 
     @property
     def cookie_path(self) -> str:
-        """The path of cookies that only this dashboard gets."""
+        """The path for cookies that browsers send only to this dashboard."""
         return self.path or "/"
 
 
@@ -47,7 +47,7 @@ def mounted(path: str) -> Prefix:
     """The prefix of a dashboard below a path of another application; its first page ends with a slash."""
     quoted = quote(path.rstrip("/"), safe="/~!$'()*+,=:@")
     if quoted.startswith("//"):
-        quoted = "/" + quoted.lstrip("/")  # Browsers would take its first part for a host.
+        quoted = "/" + quoted.lstrip("/")  # Browsers would mistake its first part for a host.
     return Prefix(quoted, f"{quoted}/")
 
 
@@ -83,7 +83,7 @@ def address(path: str, /, **query: object) -> str:
 
 
 def base() -> str:
-    """The prefix of every address here."""
+    """The prefix of every address in the current context."""
     return _current.get().path
 
 
@@ -98,12 +98,12 @@ def type_url(type: str) -> str:
 
 
 def local_address(text: str) -> str:
-    """An address of the dashboard unchanged; anything else becomes the first page."""
+    """Return an address of the dashboard unchanged; replace anything else with the first page."""
     return text if inner_path(text) is not None else address(HOME)
 
 
 def inner_path(text: str) -> str | None:
-    """The path inside the dashboard, with its query, of an address; None if the address leads elsewhere."""
+    """The path and query of an address inside the dashboard; None if the address leads elsewhere."""
     path, prefix = unquote(text.partition("?")[0]), unquote(base())
     is_own = path.startswith(f"{prefix}/") or path == prefix != ""
     is_plain = text.isascii() and text.isprintable() and "\\" not in text

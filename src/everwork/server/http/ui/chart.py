@@ -21,19 +21,19 @@ FLOOR: Final = TOP + PLOT_HEIGHT
 STEPS: Final = 4
 """Approximate number of grid lines."""
 ROUND_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 14_400_000, 86_400_000)
-"""Possible grid lines of durations; shorter values are drawn on the lowest."""
+"""Possible grid lines for durations; shorter values are drawn on the lowest line."""
 BAR_WIDTH_MAX: Final = 24.0
 POINTS_MIN: Final = 3
 """With fewer points, totals are drawn instead of a chart over time."""
 GAP_HEIGHT: Final = 5
-"""The height of the strip that marks slots that were not counted."""
+"""The height of the strip that marks uncounted slots."""
 NO_ATTEMPTS: Final = "No finished attempts in this period."
 FILLS: Final = "Charts appear here as soon as an attempt finishes."
 UNKNOWN: Final = "not counted (no server was running)"
 
 
 class Series(NamedTuple):
-    """The values of one color. `name`: CSS class; `whole`: the total in the legend; `amount`: the total as a number.
+    """The values in one color. `name`: CSS class; `whole`: the total in the legend; `amount`: the total as a number.
 
     A value is None if it is unknown for its slot.
     """
@@ -51,7 +51,7 @@ class Slot(NamedTuple):
     title: str
     mark: str = ""
     is_running: bool = False
-    """It has not ended yet."""
+    """Whether the slot has not ended yet."""
 
 
 Format = Callable[[float], str]
@@ -76,7 +76,7 @@ class Remarks(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What all parts of a chart share: slots, description, scale, and how values are formatted."""
+    """What all parts of a chart share: slots, description, scale, and value format."""
 
     slots: Sequence[Slot]
     about: str
@@ -94,7 +94,7 @@ class Frame(NamedTuple):
 def bars(
     series: Sequence[Series], slots: Sequence[Slot], about: str, format_: Format, *, remarks: Remarks | None = None
 ) -> Markup:
-    """Draw stacked bars. Slots that were not counted are marked, but not those before the first counted one."""
+    """Draw stacked bars. Uncounted slots are marked, except those before the first counted one."""
     sums = [sum(one.values[at] or 0 for one in series) for at in range(len(slots))]
     frame = Frame(slots, about, CountScale(max(sums, default=0)), compact, format_, remarks or Remarks())
     counted = [at for at in range(len(slots)) if any(one.values[at] is not None for one in series)]
@@ -122,7 +122,7 @@ def has_few_points(series: Sequence[Series]) -> bool:
 
 
 def share(part: float, whole: float, name: str = "") -> Markup:
-    """Draw a small bar of a share; `name` is the CSS class of its color."""
+    """Draw a small bar for a share; `name` is the CSS class of its color."""
     width = 100 * min(max(part / whole, 0.0), 1.0) if whole else 0.0
     return Markup(
         '<svg class="share{}" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'

@@ -45,7 +45,7 @@ OF_LOGIN: Final = ("/login", "/logout")
 class Dashboard:
     """The pages and actions of one dashboard, as an ASGI application; addresses start with the request's prefix.
 
-    Without a login page of its own, it has no pages and actions for visitors that are not logged in.
+    Without a login page of its own, it has no pages or actions for visitors who are not logged in.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Dashboard:
         is_read = request.method in ("GET", "HEAD")
         flash = self.visitors.flash(request) if is_read else None
         detail = detail_of(error, UNAVAILABLE if is_read else NOT_DONE)
-        # Never after a form: a browser that reloads its response sends the form again.
+        # Never after a form: a browser that reloads the response sends the form again.
         about = {"status": status, "detail": detail, "title": title_of(status), "is_retried": is_read, "flash": flash}
         headers = {"Content-Security-Policy": POLICY, **(error.headers if isinstance(error, Refusal) else {})}
         response = Response(render("error.html", {**layout, **about}), status, headers, "text/html")
@@ -235,7 +235,7 @@ def operation_name(target: Page | Action | None) -> str:
 
 
 def download_response(download: Download) -> Response:
-    """A file of untrusted text: never displayed by the browser, its content type never guessed."""
+    """A file of untrusted text; the browser must never display it or guess its content type."""
     headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Content-Security-Policy": POLICY}
     return Response(download.text, media_type="text/plain", headers=headers)
 
@@ -272,7 +272,7 @@ def title_of(status: int) -> str:
 
 
 def _bare_layout(request: Request) -> dict[str, Any]:
-    """The template context of a page without visitor."""
+    """The template context of a page without a visitor."""
     theme = request.cookies.get("everwork_theme", "")
     theme = theme if theme in THEMES else ""
     return {"visit": None, "flash": None, "theme": theme, "path": request.scope["path"], "now_ms": host_clock()}

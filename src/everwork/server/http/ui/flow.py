@@ -26,27 +26,27 @@ MINUTE_SLOTS: Final = 60
 PERCENTILES: Final = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 """The percentiles that are shown."""
 COST_SHARE_MAX: Final = 0.02
-"""The maximum share of time spent on drawing the same charts: expensive ones are cached for longer."""
+"""The maximum share of time spent drawing the same charts; expensive ones are cached for longer."""
 CACHE_SECONDS_MAX: Final = 60.0
 CACHED_CHARTS_MAX: Final = 50
 CACHED_TYPES_MAX: Final = 20
 HOURS_REREAD: Final = 2
-"""Hours to read again: attempts that started before the end of an hour can finish after it."""
+"""Hours to reread: attempts that started before the end of an hour can finish after it."""
 
 
 class Range(NamedTuple):
-    """A time range up to now, in slots of `slot_hours`; 0: in slots of minutes."""
+    """A time range up to now, in slots of `slot_hours`; 0 means slots of minutes."""
 
     name: str
     label: str
     last: str
-    """Its name in sentences."""
+    """The name of the range in sentences."""
     slots: int
     slot: str
     """The name of a slot."""
     slot_hours: int = 0
     marked: int = 1
-    """The distance of labels on the time axis, in slots."""
+    """The distance between labels on the time axis, in slots."""
 
     @property
     def is_days(self) -> bool:
@@ -63,7 +63,7 @@ RANGES: Final = (
 
 
 class Window(NamedTuple):
-    """The minutes that are drawn, minutes per point of percentiles, and the distance of labels on the time axis.
+    """The minutes to draw, the minutes per percentile point, and the distance between labels on the time axis.
 
     Percentiles of single minutes are noisy, but a new store has nothing else.
     """
@@ -74,7 +74,7 @@ class Window(NamedTuple):
 
 
 WINDOWS: Final = (Window(10, 1, 5), Window(30, 2, 10), Window(MINUTE_SLOTS, 5, 15))
-"""The shortest range that includes all counted minutes, so that a new store does not show an empty hour."""
+"""The shortest window that includes all counted minutes is used, so that a new store does not show an empty hour."""
 
 
 class Point(NamedTuple):
@@ -87,7 +87,7 @@ class Point(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart as HTML, and what its values are: `per minute`, or `in total`."""
+    """A chart as HTML, and the unit of its values: `per minute` or `in total`."""
 
     html: Markup
     unit: str
@@ -133,10 +133,10 @@ class HourlyCounts:
         oldest = self.now_ms // HOUR_MS - STATISTICS_KEEP_HOURS + 1
         self._first = max(oldest, self._first if is_known and self._first is not None else first)
         self._last = self.now_ms // HOUR_MS
-        # One hour more than needed, because another may have started since.
+        # Read one hour more than needed, because another may have started since.
         measures = await service.measures(min(new + 1, STATISTICS_KEEP_HOURS), self._type)
         kept = {hour: counts for hour, counts in self.counts.items() if self._first <= hour < first}
-        # A month of many types is half a million rows: they must not block the event loop.
+        # A month of many types is half a million rows, which must not block the event loop.
         self.counts = kept | await asyncio.to_thread(self._fresh, stats, measures, first)
         return None
 
@@ -153,7 +153,7 @@ class HourlyCounts:
 
 
 class _ChartCache:
-    """The recent charts of one server and their hourly counts; a lock lets one be drawn at a time."""
+    """The recent charts of one server and their hourly counts; a lock ensures that only one is drawn at a time."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -217,7 +217,7 @@ async def _charts(visit: Visit, cache: _ChartCache, range_: Range, type: str | N
 
 
 def window_of(points: Sequence[Point]) -> Window:
-    """The window of the counted minutes among the points, of which the last is now."""
+    """The window that covers the counted minutes among the points; the last point is now."""
     counted = next((len(points) - at for at, point in enumerate(points) if point.is_known), 0)
     return next(one for one in WINDOWS if one.minutes >= counted)
 
@@ -294,7 +294,7 @@ def _draw(range_: Range, points: Sequence[Point], steps: Sequence[Point], step: 
 
 
 def _remarks(range_: Range, points: Sequence[Point]) -> Remarks:
-    """The texts of a chart; for a new store, they include since when attempts have been counted."""
+    """The texts of a chart; for a new store, they mention when counting started."""
     first = next((point for point in points if point.is_known), points[-1])
     if first is points[0]:
         return Remarks(f"No finished attempts in {range_.last}.")
@@ -321,7 +321,7 @@ def _counts(points: Sequence[Point]) -> list[Series]:
 
 
 def _percentiles(durations: Sequence[tuple[Sequence[int], int]]) -> list[Series]:
-    """Percentiles of durations, given as counts and sum; the last are the totals."""
+    """Percentiles of durations, which are given as counts and a sum; the last ones are the totals."""
     series = []
     for name, share in PERCENTILES:
         *found, whole = [percentile_ms(counts, share, total_ms) for counts, total_ms in durations]

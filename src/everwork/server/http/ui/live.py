@@ -38,17 +38,17 @@ SEND_SECONDS: Final = 30.0
 """The time a viewer has to read an event."""
 REFRESH_SECONDS: Final = 1.0
 COST_FACTOR: Final = 20
-"""The pause after rendering, in render times: slow pages are rendered less often."""
+"""The pause after rendering, as a multiple of the render time: slow pages are rendered less often."""
 KEEP_ALIVE_SECONDS: Final = 15.0
-"""The longest silence, so that no proxy takes the connection for dead."""
+"""The longest silence, so that no proxy mistakes the connection for dead."""
 
 
 class Lasting(NamedTuple):
-    """When a stream ends: after `seconds_max` the page connects again; `is_over`: the web server stops."""
+    """When a stream ends: after `seconds_max` (then the page reconnects), or once `is_over` (the web server stops)."""
 
     seconds_max: float = math.inf
     is_over: Callable[[], bool] = bool
-    """By default always false: only the server's own stop counts."""
+    """Always false by default: only the stop of our own server counts."""
 
 
 class Live:
@@ -100,7 +100,7 @@ class Live:
         try:
             async for event in self._follow(page, page_request):
                 yield event
-        except Exception:  # the last resort of a started response: breaking it off would look like a lost server
+        except Exception:  # the last resort: aborting a started response would look like a lost server
             log.exception("internal error in a live page", page=page.path)
             yield _event("trouble", "Internal error; see the server log. This page is no longer updated.")
         finally:
@@ -111,7 +111,7 @@ class Live:
         loop, stopping = asyncio.get_running_loop(), self._dashboard.context.stopping
         last, sent_at, ends = b"", loop.time(), loop.time() + self._lasting.seconds_max
         yield b"retry: 2000\n\n"
-        # After a restart all pages reconnect at the same time, and have just been rendered.
+        # After a restart, all pages have just been rendered and reconnect at the same time.
         await first_of(stopping, seconds=random.uniform(0, REFRESH_SECONDS / 2))  # noqa: S311 - jitter, not a secret
         while not (stopping.is_set() or self._lasting.is_over()):
             started = loop.time()
@@ -127,7 +127,7 @@ class Live:
             await first_of(stopping, seconds=max(REFRESH_SECONDS, COST_FACTOR * (loop.time() - started)))
 
     async def _event(self, page: Page, page_request: Request) -> tuple[bytes, bool]:
-        """The event of the page as it is now, and whether it is the last."""
+        """The event with the current state of the page, and whether it is the last event."""
         try:
             visit: Visit = await self._dashboard.visitors.visit(page_request)
             view = await page.show(visit)

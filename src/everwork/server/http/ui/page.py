@@ -36,12 +36,12 @@ class Done:
     redirect_to: str | None = None
     is_good: bool = True
     session: Session | None = None
-    """A session to start; with an empty token, the visitor's session ends."""
+    """A session to start; an empty token ends the visitor's session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A path that shows something. `is_open`: without login."""
+    """A path that shows something. `is_open`: it needs no login."""
 
     path: str
     show: Callable[[Visit], Awaitable[View | Download]]
@@ -50,10 +50,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A path that changes something, by a form. It returns a `View` to show, or `Done` to redirect.
+    """A path that changes something when a form is sent. It returns a `View` to show, or `Done` to redirect.
 
     `verb`: the user must be allowed to call it. `confirms`: a form without `sure` gets a confirmation page, for
-    browsers without script. `is_open`: without login, and therefore without CSRF token.
+    browsers without JavaScript. `is_open`: it needs no login, and therefore no CSRF token.
     """
 
     path: str

@@ -54,7 +54,7 @@ def _visible(char: str) -> str:
 
 
 def one_line(text: object, chars_max: int = 200) -> str:
-    """The start of a text, in one line."""
+    """The start of a text, on one line."""
     flat = " ".join(visible(str(text)[: chars_max * 2]).split())
     return flat if len(flat) <= chars_max else f"{flat[: chars_max - 1]}…"
 
@@ -87,7 +87,7 @@ class Masks:
         return self._may_hide(name) and self._known(name[-NAME_CHARS_MAX:])
 
     def _may_hide(self, text: str) -> bool:
-        """A quick check for whether a text can contain a listed name: ten times faster than the full check."""
+        """Quickly check whether a text can contain a listed name; this is ten times faster than the full check."""
         return bool(self._listed) and (
             not text.isascii() or bool(self._any_name.search(text.translate(_SQUEEZED).lower()))
         )
@@ -100,7 +100,7 @@ class Masks:
         return any(self._is_listed(whole, at, at + size, borders) for at in starts for size in self._lengths)
 
     def _is_listed(self, whole: str, at: int, end: int, borders: Set[int]) -> bool:
-        """Short names must be whole words: a pin is secret, a spin is not."""
+        """Whether a name is listed. Short listed names must be whole words: a pin is secret, a spin is not."""
         if end > len(whole) or whole[at:end] not in self._listed:
             return False
         plural = end + whole.startswith("s", end)
@@ -126,7 +126,7 @@ class Masks:
         return orjson.dumps(masked).decode()
 
     def _inner(self, text: str) -> Any:
-        """The JSON object or list that a text holds; None if it holds none, or no secrets."""
+        """The JSON object or list that a text encodes; None if it encodes neither, or holds no secrets."""
         if text.lstrip()[:1] not in ("{", "[") or not self._may_hide(text):
             return None
         try:
@@ -160,7 +160,7 @@ class Masks:
 
 
 def spellings(secret: str) -> set[str]:
-    """The forms of a secret in other texts: plain, in JSON, in Python, in a URL, without a leading `Bearer`."""
+    """The forms a secret can take in other texts: plain, in JSON, in Python, in a URL, without a leading `Bearer`."""
     bare = _SCHEME.sub("", secret)
     found = {bare, secret}
     if secret.isascii() and secret.isalnum():
@@ -191,7 +191,7 @@ def _bare(words: Sequence[str]) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name: those of apiKey, API-Key, api_key and ápi kéy are the same."""
+    """The words of a name; apiKey, API-Key, api_key and ápi kéy have the same words."""
     if not name.isascii():
         name = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
     return _APART.sub(" ", _HUMPS.sub(" ", name).casefold()).split()
@@ -200,7 +200,7 @@ def _words(name: str) -> list[str]:
 SECRETS_MAX: Final = 1_000
 """If a job has more secrets, none of its free text is shown: searching for all of them would block the server."""
 PAGE_WORK_MAX: Final = 50_000_000
-"""Characters times secrets: the search takes about a twentieth of a second."""
+"""The maximum of characters times secrets; such a search takes about a twentieth of a second."""
 FILE_WORK_MAX: Final = 40 * PAGE_WORK_MAX
 _MARK: Final = "\0"
 _MARKS: Final = re.compile("\0+")
@@ -236,7 +236,7 @@ class RedactedJob:
     def editable(self) -> str | None:
         """The unmasked variables, indented; None if they contain secrets or are too long for a page.
 
-        Invisible characters are escaped as JSON has them.
+        Invisible characters are escaped as in JSON.
         """
         plain = pretty(self._values["variables"])
         if self.json("variables") != (plain, 0):
@@ -298,7 +298,7 @@ class RedactedJob:
 
 
 def only_shown(search: BulkFilter, masks: Masks) -> BulkFilter:
-    """The search without jobs that match only in masked text."""
+    """The search, excluding jobs that match only in masked text."""
     filter_ = search.filter
     if not masks or (filter_.error_text is None and filter_.variables_text is None):
         return search

@@ -139,5 +139,5 @@ environment.filters |= {
 environment.globals |= {"address": address, "base": base, "job_url": job_url, "type_url": type_url}
 environment.globals["asset_url"] = asset_url
 environment.globals["states"] = tuple(state.label for state in State)
-# Not imported by each template: a block that is rendered alone does not see what its template imports.
+# Global, not imported by each template: a block that is rendered alone does not see its template's imports.
 environment.globals["macros"] = environment.get_template("macros.html").module

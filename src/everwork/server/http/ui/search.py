@@ -19,7 +19,7 @@ from everwork.service.bulk import BulkFilter
 SCHEDULED: Final = "scheduled"
 DUE: Final = "due"
 SUBSTATES: Final = (SCHEDULED, DUE)
-"""Values of the state field that are parts of a state: of pending jobs."""
+"""Values of the state field that select only a part of the pending jobs."""
 FIELDS: Final = ("state", "type", "worker", "tenant", "correlation", "dedupe", "after", "before", "error", "variables")
 
 ReadField = Callable[[str], str | None]
@@ -36,7 +36,7 @@ class SearchForm:
 
     @property
     def query(self) -> str:
-        """The search as a query string, to pass it on."""
+        """The search as a query string, so that it can be passed on."""
         return urlencode(self.typed)
 
 

@@ -110,7 +110,7 @@ class LoggedInVisitors(Visitors):
         return request.cookies.get(_cookie(request), "")
 
     def remember(self, visit: Visit, response: Response) -> None:
-        """The session's cookie is enough."""
+        """Do nothing: the session's cookie is enough."""
 
 
 def require_token(visit: Visit) -> None:
@@ -136,7 +136,7 @@ def is_same_origin(request: Request) -> bool:
 
 
 class CheckedVisitors(Visitors):
-    """Visitors that the application around the dashboard has let in: it has set `PRINCIPAL` in the scope.
+    """Visitors checked by the surrounding application, which has set `PRINCIPAL` in the scope.
 
     The token of their forms is derived from a random cookie: it is valid in every process of the application.
     """

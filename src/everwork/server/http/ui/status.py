@@ -12,12 +12,12 @@ ELEVATED_SHARE: Final = 0.1
 DEGRADED_SHARE: Final = 0.5
 """At this share of failed attempts or more, the status is no longer healthy."""
 FEW_ATTEMPTS: Final = 20
-"""Up to this number, failed attempts are counted, not given in percent."""
+"""Up to this number of attempts, failures are shown as a count, not as a percentage."""
 LATE_MS: Final = 60_000
-"""Due jobs that have waited longer are reported."""
+"""Due jobs that have waited longer than this are reported."""
 FEW_SECONDS: Final = 10
 RATE_SECONDS: Final = 90
-"""In a shorter time, completed jobs are counted, not given as a rate."""
+"""Over a shorter time, completed jobs are shown as a count, not as a rate."""
 
 
 class Level(NamedTuple):
@@ -47,7 +47,7 @@ class Facts(NamedTuple):
     """What the status depends on."""
 
     span: Span
-    """The last minutes."""
+    """The work of the last minutes."""
     jobs: int = 0
     """All jobs, in any state."""
     pending: int = 0
@@ -60,7 +60,7 @@ class Facts(NamedTuple):
     has_problems: bool = False
     """Whether something else is wrong, such as an open breaker or a worker that fails to start."""
     quiet: str = ""
-    """How long no attempt has finished."""
+    """How long ago the last attempt finished."""
 
 
 class Status(NamedTuple):
@@ -88,7 +88,7 @@ def status_of(facts: Facts) -> Status:
 
 
 def _work_status(facts: Facts) -> Status:
-    """The status from what finished in the last minutes or, if nothing did, from what is due."""
+    """The status, based on what finished in the last minutes or, if nothing did, on what is due."""
     if facts.due_ms is not None and not facts.has_workers and not facts.running:
         return Status(NO_WORKERS, f"{_oldest(facts.due_ms)}", address("/jobs", state="due"))
     if facts.span.work.ended:
@@ -126,7 +126,7 @@ def _finished(span: Span) -> Status:
 
 
 def _quiet(facts: Facts) -> Status:
-    """Nothing finished, and nothing is late."""
+    """The status if nothing has finished and nothing is late."""
     if facts.running:
         details = f"{_jobs(facts.running)} running, none finished in the last minutes"
         return Status(WORKING, details, address("/jobs", state="processing"))

@@ -85,7 +85,7 @@ def gist(error: str) -> str:
 
 
 def beginning(error: str) -> str:
-    """The first lines of an error, up to its traceback: a validation error has its details there."""
+    """The first lines of an error, up to its traceback; validation errors have their details there."""
     lines = [line.rstrip() for line in error.splitlines() if line.strip()] or [""]
     if lines[0].startswith(TRACEBACK):
         return lines[-1][:BEGINNING_CHARS]
@@ -196,7 +196,7 @@ def _sentence(job: StoredJob, text: str) -> list[Piece]:
 
 
 def pieces(text: str) -> list[Piece]:
-    """Split a text at its instants, so that each viewer sees them in the local time zone."""
+    """Split a text at its instants, so that viewers see them in their local time zone."""
     return [_instant(piece) if at % 2 else piece for at, piece in enumerate(_INSTANT.split(text))]
 
 

@@ -40,7 +40,7 @@ class Visit(AuthorisedRequest):
 
     @property
     def login_name(self) -> str:
-        """How the visitor is named beside the button to log out."""
+        """The visitor's name beside the logout button."""
         if self.is_by_link:
             return "Signed in by link"
         return "No login required" if self.principal is ANYBODY else self.principal.name

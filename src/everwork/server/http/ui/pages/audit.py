@@ -62,7 +62,7 @@ async def show(visit: Visit) -> View:
 
 
 async def _search(visit: Visit, below: str | None) -> Search:
-    """A page of entries; with a filter, as many as a few scans find."""
+    """A page of entries; with a filter, as many as a few scans can find."""
     action, who = (visit.param("action") or "").lower(), (visit.param("who") or "").lower()
     found: list[AuditEntry] = []
     scanned = 0
@@ -97,7 +97,7 @@ def _permitted(visit: Visit, row: Row) -> Row:
 
 
 def _brief(name: str, value: object) -> str:
-    """A field of the details in words: names without underscores, instants as times."""
+    """A field of the details in words: names lose their underscores, instants become times."""
     if isinstance(value, int) and name.endswith(("_at_ms", "_after_ms", "_before_ms")):
         return f"{name.removesuffix('_ms').replace('_', ' ')} {utc_text(value)[:16].replace('T', ' ')} UTC"
     return f"{name.replace('_', ' ')} {_plain(value)}"

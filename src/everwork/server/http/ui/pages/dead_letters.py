@@ -65,7 +65,7 @@ FIELDS: Final = {
     "after": "failed_after_ms",
     "before": "failed_before_ms",
 }
-"""Maps the form's fields to those of the service's filter."""
+"""Maps the form's fields to the fields of the service's filter."""
 
 
 class GroupRow(NamedTuple):
@@ -87,7 +87,7 @@ class ClassRows(NamedTuple):
 
 
 class DeadLetterForm(NamedTuple):
-    """A filter of dead letters, the typed texts, and their problems by field."""
+    """A dead-letter filter, the typed texts, and their problems by field."""
 
     query: BulkFilter
     typed: Mapping[str, str]
@@ -95,7 +95,7 @@ class DeadLetterForm(NamedTuple):
 
 
 async def show(visit: Visit) -> View:
-    """List the groups; of a single group, its newest jobs too."""
+    """List the groups; for a single group, list its newest jobs, too."""
     form, is_all = _read_form(visit.param, masks_of(visit)), visit.param("all") == "1"
     newest_max = NEWEST if form.query.fingerprint is not None else 0
     survey: Survey | None = None
@@ -140,7 +140,7 @@ async def sure(visit: Visit) -> View:
 
 
 async def change(visit: Visit) -> Done:
-    """Requeue or delete the confirmed jobs, but none that have failed since."""
+    """Requeue or delete the confirmed jobs, but not jobs that have failed since."""
     action, form = _action(visit), _sent_form(visit)
     until_ms = checks.whole_number("until", checks.typed(visit.required("until")), 0, INSTANT_MS_MAX)
     done = await visit.jobs.change_dead(action, _until(form.query, until_ms))
@@ -172,7 +172,7 @@ def _row(form: DeadLetterForm, group: DeadLetterGroup, error: str) -> GroupRow:
 
 
 def by_class(rows: Sequence[GroupRow]) -> list[ClassRows]:
-    """The groups by the exception class of their errors, as shown; most frequent first, errors without one last."""
+    """The groups by the exception class of their shown errors, most frequent first; errors without a class last."""
     found: dict[str, list[GroupRow]] = {}
     for row in rows:
         found.setdefault(exception_class(row.error), []).append(row)
@@ -185,13 +185,13 @@ def _redacted(masks: Masks, job: StoredJob) -> str:
 
 
 def _search_text(error: str) -> str | None:
-    """A search text that finds errors of the same group: the longest constant part of its gist."""
+    """A search text that finds errors of the same group: the longest constant part of the error's gist."""
     constant = _VARYING.split(gist(error))
     return max((part.strip() for part in constant), key=len, default="")[:SEARCH_CHARS_MAX] or None
 
 
 async def _returns(visit: Visit, type: str | None) -> float | None:
-    """After how many hours dead letters of a type are requeued automatically."""
+    """The number of hours after which dead letters of a type are requeued automatically."""
     if type is None or not visit.sees_all:
         return None
     try:
@@ -219,7 +219,7 @@ def _read_form(read: Callable[[str], str | None], masks: Masks) -> DeadLetterFor
 
 
 def _sent_form(visit: Visit) -> DeadLetterForm:
-    """The filter of a posted form; the page filled it in, so problems are errors."""
+    """The filter of a posted form. The page filled the form in, so problems are errors."""
     form = _read_form(visit.optional, masks_of(visit))
     for name, problem in form.problems.items():
         raise InvalidInput(name, problem)
@@ -280,7 +280,7 @@ class ErrorClass(NamedTuple):
 class RecentFailures(NamedTuple):
     """The latest error groups among the scanned dead letters; `is_cut`: there are more than were scanned.
 
-    `classes`: all that were scanned, by exception class.
+    `classes`: all scanned dead letters, by exception class.
     """
 
     groups: list[ErrorGroup]
@@ -309,7 +309,7 @@ async def recent_failures(visit: Visit, type: str | None = None) -> RecentFailur
 def _error_classes(
     jobs: Sequence[StoredJob], masks: Masks, rules: Mapping[str, Sequence[ErrorRule]], type: str | None
 ) -> list[ErrorClass]:
-    """Jobs by the exception class of their shown errors, most frequent first, with the classifications beside it."""
+    """Jobs by the exception class of their shown errors, most frequent first, with their classifications."""
     found: dict[str, list[StoredJob]] = {}
     for job in jobs:
         found.setdefault(exception_class(_redacted(masks, job)), []).append(job)
@@ -332,7 +332,7 @@ def _error_class(
 
 
 async def _rules(visit: Visit) -> dict[str, tuple[ErrorRule, ...]]:
-    """The error rules of the types that have some, for those who may see types."""
+    """The error rules of all types that have any, for visitors who may see types."""
     if not visit.sees_all:
         return {}
     sample = visit.context.sampler.latest or await visit.context.sampler.fresh()

@@ -31,11 +31,11 @@ from everwork.server.http.ui.visit import Visit
 from everwork.service.jobs import Jobs
 
 _SHOWN_TEXTS: Final = sorted(JSON_TEXTS, key=lambda name: name != "result")
-"""The result first."""
+"""The job's JSON values in the order shown: the result comes first."""
 
 
 class Link(NamedTuple):
-    """A link to what an explanation mentions."""
+    """A link to something that an explanation mentions."""
 
     label: str
     href: str
@@ -85,7 +85,7 @@ def _attempts(job: StoredJob) -> str:
 
 
 def _related_cursor(visit: Visit, job: StoredJob) -> int | None:
-    """Where the list of related jobs starts: in a large store near this job."""
+    """Where the list of related jobs starts: near this job if the store is large."""
     sample = visit.context.sampler.latest
     is_large = sample is not None and sum(count.jobs for count in sample.counts) > LIST_SCAN_MAX
     return min(job.key + LIST_SCAN_MAX // 2, KEY_MAX) if is_large else None
@@ -110,7 +110,7 @@ def _retries_min(job: StoredJob) -> int:
 
 
 def _links(visit: Visit, job: StoredJob, why: Explanation) -> list[Link]:
-    """Links related to the reason; links to data of all tenants only for visitors who may see them."""
+    """Links related to the reason; only visitors who may see all tenants get links to pages that cover them all."""
     found = []
     if why.reason in (Reason.PAUSED, Reason.BREAKER, Reason.LIMIT):
         found.append(Link(f"Type {job.type}", type_url(job.type)))
@@ -162,7 +162,7 @@ async def run_now(visit: Visit) -> Done:
 
 
 async def set_retries(visit: Visit) -> Done:
-    """Set the attempts that are left."""
+    """Set how many attempts are left."""
     retries = checks.whole_number("retries", checks.typed(visit.required("retries")), 0, ATTEMPTS_MAX)
     before = await visit.jobs.set_retries(visit.key, retries)
     after = (await visit.jobs.get(visit.key)).retries

@@ -50,7 +50,7 @@ class JobField(NamedTuple):
 
     @property
     def sent_as(self) -> str:
-        """Its name in the API."""
+        """The field's name in the API."""
         return self.api_name or self.name
 
 
@@ -106,14 +106,14 @@ _FORM_NAMES: Final = {one.sent_as: one.name for one in FIELDS}
 
 
 async def show(visit: Visit) -> View:
-    """The form, filled in from the address."""
+    """Show the form, filled in from the URL."""
     rule_of(Jobs.create).admit(visit.principal)
     typed = {one.name: visit.param(one.name) or "" for one in FIELDS}
     return await _form(visit, typed, {})
 
 
 async def create(visit: Visit) -> Done | View:
-    """Create the job; problems are shown at their fields, with everything that was typed."""
+    """Create the job, or show the form again with all typed values and a problem next to each invalid field."""
     typed = {one.name: visit.optional(one.name) or "" for one in FIELDS}
     item, problems = _read(typed)
     status = 422
@@ -131,7 +131,7 @@ async def create(visit: Visit) -> Done | View:
 
 
 def _read(typed: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The job as the API takes it, and problems by field."""
+    """The job in the form that the API accepts, and problems by field."""
     item: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for one in FIELDS:

@@ -34,7 +34,7 @@ from everwork.service.fleet.entries import WorkerView
 from everwork.service.fleet.fleet import types_taken
 
 DUE_SCAN_MAX: Final = 100
-"""How many pending jobs are scanned to count those due: engines count only pending ones."""
+"""How many pending jobs are scanned to count the due ones: engines count pending jobs, but not due ones."""
 OPEN_SECONDS: Final = (60, 600, 3_600, 86_400)
 """The choices for opening a breaker manually."""
 BREAKER_ROWS_MAX: Final = 500

@@ -27,7 +27,7 @@ PAGE_JOBS: Final = 50
 DISORDER_MS: Final = 60_000
 """Jobs created concurrently on several servers may have keys out of order by this much."""
 NOW_SLACK_MS: Final = 5_000
-"""The last sample may be older than a job that was just created."""
+"""Added to the time of the last sample, which may be older than a job that was just created."""
 TYPES_OFFERED_MAX: Final = 300
 COUNTED_BY: Final = frozenset({"state", "type", "tenant"})
 """What engines count jobs by: with any other filter, the tabs have no counts."""
@@ -110,7 +110,7 @@ async def show(visit: Visit) -> View:
 
 
 async def _start(visit: Visit, form: SearchForm) -> int | None:
-    """Where to start the scan: a search for jobs of last week skips those of today."""
+    """Where to start the scan: a search for last week's jobs skips today's."""
     before_ms = form.search.filter.created_before_ms
     return None if before_ms is None else await visit.jobs.key_since(before_ms + DISORDER_MS)
 
@@ -217,7 +217,7 @@ def _confirmation(visit: Visit, action: BulkAction, count: Counted, details: dic
 
 
 def count_text(count: Counted) -> str:
-    """The number of jobs in words; an incomplete scan that found none does not mean none."""
+    """The number of jobs in words; an incomplete scan that found none does not prove that there are none."""
     if not count.jobs and not count.is_exact:
         return "all matching jobs"
     return f"{'' if count.is_exact else 'at least '}{count.jobs:,} {'job' if count.jobs == 1 else 'jobs'}"

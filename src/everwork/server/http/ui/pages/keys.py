@@ -27,7 +27,7 @@ MEANINGS: Final = (
     (Permission.ALL, "everything"),
 )
 FIELDS: Final = {"permissions": "permission", "rate_per_second": "rate", "expires_at": "days", "expires_at_ms": "days"}
-"""The fields of the form by the service's names of them, where they differ."""
+"""Maps the service's field names to the form's, where they differ."""
 
 
 async def show(visit: Visit) -> View:

@@ -1,4 +1,4 @@
-"""Page: login by an API key or by a link from the server's terminal, and logout."""
+"""Page: login with an API key or a link from the server's terminal, and logout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = get_logger("everwork")
 
 
 async def show(visit: Visit) -> View:
-    """Show the login form; with a link's token, only its button."""
+    """Show the login form; if the URL has a link's token, show only a button."""
     return _form(visit, visit.param("token"), None)
 
 
@@ -32,7 +32,7 @@ async def log_in(visit: Visit) -> Done | View:
             principal = visit.context.keys.admit((visit.optional("key") or "").strip())
             session = await sessions.begin(visit.context.keys.badge(principal))
     except Unauthenticated as error:
-        if token is not None and visit.session.token:  # A used link, followed again within its session.
+        if token is not None and visit.session.token:  # A used link was followed again within its session.
             return Done("", local_address(visit.optional("next") or ""))
         log.warning("login failed", origin=visit.caller.origin, error=str(error))
         return _form(visit, None, str(error), 401)

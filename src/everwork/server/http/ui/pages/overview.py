@@ -115,7 +115,7 @@ def totals_of(counts: Sequence[Count]) -> dict[str, int]:
 def _notices(
     sample: Sample, counts: Sequence[Count], not_starting: Sequence[str], served: Collection[str]
 ) -> Iterator[Notice]:
-    """What needs attention, worst first."""
+    """Notices about everything that needs attention, worst first."""
     broken = sorted(one.type for one in sample.types if one.breaker is not BreakerState.CLOSED)
     if broken:
         yield Notice(_named(broken, "breaker is not closed", "breakers are not closed"), "bad", address("/breakers"))
@@ -132,7 +132,7 @@ def _notices(
 
 
 def spool_notice(spool: SpoolStatus | None) -> Notice | None:
-    """The entries in the spool of this server: waiting, and set aside."""
+    """A notice about the entries in this server's spool: waiting, and set aside."""
     if spool is None or not (spool.waiting or spool.counts.aside):
         return None
     kept = []

@@ -1,4 +1,4 @@
-"""The policy of a type: a form with a field for each part of it, and the JSON behind it."""
+"""The policy of a type: a form with a field for each of its parts, and the JSON behind it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Shown(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A row of the error rules, as typed. Two empty rows are for further rules."""
+    """A row of the error rules, as typed. Two empty rows are added for further rules."""
 
     match: str
     value: str = ""
@@ -54,7 +54,7 @@ class Rule(NamedTuple):
 
 
 class FormField(NamedTuple):
-    """A field of the form: what it is, what was typed, what is wrong with it, and what applies if it is empty."""
+    """A field of the form: its definition, the typed text, the problem with it, and the value used if it is empty."""
 
     about: PolicyField
     typed: str
@@ -67,7 +67,7 @@ class FormField(NamedTuple):
 
 
 def policy_card(type: str, stored: str | None) -> dict[str, Any]:
-    """What the card of a stored policy shows."""
+    """The content of the card that shows a stored policy."""
     given = stored_fields(stored)
     typed = {one.name: _text(one, given.get(one.name)) for one in FIELDS}
     listed = given.get(RULES)
@@ -103,7 +103,7 @@ def _form(typed: Mapping[str, str], rules: Sequence[Rule], problems: Mapping[str
 
 
 def fields_shown(policy: TypePolicy, given: Mapping[str, Any]) -> list[Shown]:
-    """All fields of a policy, those set for the type first."""
+    """All fields of a policy; fields set for the type come first."""
     shown = [Shown(name, _with_unit(name, value), name in given) for name, value in fields_of(policy).items()]
     return sorted(shown, key=lambda one: not one.is_set)
 
@@ -113,7 +113,7 @@ def _default(field: PolicyField) -> str:
 
 
 def _text(field: PolicyField, value: Any) -> str:
-    """A value as it is typed. A policy that was edited by hand can hold anything."""
+    """A value as a user would type it. A policy that was edited by hand can hold anything."""
     if value is None or field.kind == "rules":
         return ""
     if isinstance(value, bool):
@@ -212,7 +212,7 @@ def _value(field: PolicyField, text: str) -> Any:
 
 
 def _rules(rows: Sequence[Rule]) -> list[dict[str, str]] | None:
-    """The rules that are filled in; each is checked with its number."""
+    """The rules that are filled in; each is checked, and errors give its number."""
     rules = []
     for at, row in enumerate(rows, 1):
         rule = {row.match: row.value, "strategy": row.strategy}
@@ -225,7 +225,7 @@ def _rules(rows: Sequence[Rule]) -> list[dict[str, str]] | None:
 
 
 def _sent_rules(visit: Visit) -> list[Rule]:
-    """The rows of error rules with a value, in their order."""
+    """The rows of error rules that have a value, in order."""
     sent = zip_longest(*(visit.values(part) for part in RULE_PARTS), fillvalue="")
     return [Rule(match, value.strip(), strategy) for match, value, strategy in sent if value.strip()]
 

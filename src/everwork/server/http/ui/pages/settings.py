@@ -20,7 +20,7 @@ from everwork.service.doctor import MEANING, Diagnosis
 from everwork.service.monitor.sampler import MetricsSampler
 
 CACHE_SECONDS: Final = 10.0
-"""The checks read much of the store: reloads within this time show the same results."""
+"""The checks read much of the store, so reloads within this time show the same results."""
 _STARTED_MS: Final = host_clock()
 _DEFAULTS: Final = Settings().shown()
 
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 
 _examinations: Final[WeakKeyDictionary[MetricsSampler, Examination]] = WeakKeyDictionary()
-"""By sampler, of which each server has one."""
+"""The last examination by sampler; each server has one sampler."""
 
 
 async def show(visit: Visit) -> View:
@@ -79,7 +79,7 @@ async def _examine(visit: Visit) -> Examination:
 
 
 def _settings(settings: Settings) -> list[Setting]:
-    """The settings, those that differ from the defaults first."""
+    """The settings; those that differ from the defaults come first."""
     found = [
         Setting(name, f"{PREFIX}{name.upper()}", _shown(name, value), value != _DEFAULTS[name])
         for name, value in settings.shown().items()

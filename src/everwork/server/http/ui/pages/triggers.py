@@ -39,17 +39,17 @@ class Row(NamedTuple):
 
     @property
     def schedule_words(self) -> str | None:
-        """A cron expression in words; intervals are readable as they are."""
+        """The cron expression in words; None for intervals, which are readable as they are."""
         return in_words(self.view.entry.schedule.rpartition(" ")[0])  # The time zone follows the expression.
 
     @property
     def type_href(self) -> str:
-        """The page of the type that it creates."""
+        """The page of the type whose jobs the trigger creates."""
         return type_url(self.view.entry.type)
 
     @property
     def is_unserved(self) -> bool:
-        """Whether it is enabled, but no running process fires it."""
+        """Whether the trigger is enabled but no running process fires it."""
         return self.view.is_on and not self.view.is_served
 
 

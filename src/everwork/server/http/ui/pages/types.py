@@ -27,7 +27,7 @@ from everwork.service.monitor.sampler import MetricsSampler, Sample
 PAGE_ROWS: Final = 100
 RATE_MINUTES: Final = 5
 NO_WORKER_MS: Final = 2 * 60_000
-"""A type with due jobs that no worker has requested for this long has no worker."""
+"""If no worker has requested a type's due jobs for this long, the type counts as having no worker."""
 FILTER_LABELS: Final[Mapping[str, str]] = {
     "": "all",
     "waiting": "with pending jobs",
@@ -47,7 +47,7 @@ class Badge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the list; `worker` is the title of the worker whose own source it is."""
+    """One row of the list; `worker` is the title of the worker whose own source this type is."""
 
     info: TypeInfo
     counts: Mapping[State, int]
@@ -74,12 +74,12 @@ class Row:
 
     @property
     def badge(self) -> Badge:
-        """Its most important state."""
+        """The type's most important state."""
         return badge_of(self.info, has_no_worker=self.has_no_worker, is_broken=self.is_broken)
 
     @property
     def limits(self) -> list[str]:
-        """Its limits in words."""
+        """The type's limits in words."""
         return [] if self.info.policy is None else limits_of(decode_policy(self.info.policy))
 
 
@@ -168,7 +168,7 @@ def badge_of(info: TypeInfo, *, has_no_worker: bool, is_broken: bool) -> Badge:
 
 
 def oldest_of(sample: Sample) -> Mapping[str, int]:
-    """Since when the oldest due job of each type has waited."""
+    """The time since which the oldest due job of each type has waited."""
     found: dict[str, int] = {}
     for one in sample.oldest:
         found[one.type] = min(one.run_at_ms, found.get(one.type, one.run_at_ms))
@@ -176,7 +176,7 @@ def oldest_of(sample: Sample) -> Mapping[str, int]:
 
 
 def without_worker(sample: Sample, taken: Iterable[str]) -> list[str]:
-    """Types whose jobs are overdue and that no worker requests; not those that run or that a running worker takes."""
+    """Types with overdue jobs that no worker requests, except types that are running or that a running worker takes."""
     requested_ms = {one.type: one.last_asked_ms or 0 for one in sample.types if not one.paused}
     late = {one.type for one in sample.oldest if sample.at_ms - one.run_at_ms > LATE_MS}
     return sorted(
@@ -185,7 +185,7 @@ def without_worker(sample: Sample, taken: Iterable[str]) -> list[str]:
 
 
 def rates(sampler: MetricsSampler) -> Callable[[str], float | None]:
-    """A function that returns the attempts of a type per minute; None if the type is not sampled separately."""
+    """Return a function that gives a type's attempts per minute, or None if the type is not sampled separately."""
     seconds, ended = sampler.span(RATE_MINUTES).seconds, Counter[str]()
     first = sampler.latest.at_ms // MINUTE_MS - RATE_MINUTES + 1 if sampler.latest else 0
     for minute in sampler.minutes[-RATE_MINUTES:]:

@@ -34,7 +34,7 @@ IDLE: Final = "idle"
 LABELS: Final = {BROKEN: "does not start"}
 """Statuses whose label differs from their name."""
 _ORDER: Final = (STUCK, BROKEN, UNSERVED, "starting", "stopping", BUSY, IDLE, OFF)
-"""Statuses in the order of the list: what needs attention first."""
+"""The statuses in the order of the list; those that need attention come first."""
 KINDS: Final = {MANAGED: "worker class", APPLICATION: "function", STREAM: "stream", POLLER: "poller"}
 
 
@@ -51,7 +51,7 @@ class ProcessRow(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What it runs."""
+        """What the process runs."""
         return KINDS.get(self.view.entry.kind, self.view.entry.kind)
 
     @property
@@ -103,7 +103,7 @@ class Filter(NamedTuple):
 
 
 async def show(visit: Visit) -> View:
-    """Show all workers, those that need attention first."""
+    """Show all workers; those that need attention come first."""
     admin = visit.admin
     managers, processes, workers, running, left_out = await asyncio.gather(
         admin.managers(), admin.processes(), admin.workers(), admin.running(), admin.left_out()
@@ -160,7 +160,7 @@ async def restart(visit: Visit) -> Done:
 def _by_holder(
     jobs: Iterable[RunningJob],
 ) -> tuple[Mapping[str, Sequence[RunningJob]], Mapping[str, Sequence[RunningJob]]]:
-    """Leased jobs by process; those of unregistered workers by worker name."""
+    """Leased jobs by process; jobs of unregistered workers are listed by worker name."""
     held: defaultdict[str, list[RunningJob]] = defaultdict(list)
     others: defaultdict[str, list[RunningJob]] = defaultdict(list)
     for job in jobs:
@@ -207,7 +207,7 @@ def _class(view: WorkerView, running: int) -> HandlerRow:
 
 
 def _functions(processes: Sequence[ProcessView], jobs: Sequence[RunningJob]) -> list[HandlerRow]:
-    """Functions, streams and pollers that take jobs without a worker class, by kind and type."""
+    """Rows for functions, streams and pollers, which take jobs without a worker class, by kind and type."""
     serving: Counter[tuple[str, str]] = Counter()
     for one in processes:
         serving.update({(one.entry.kind, type) for type in one.entry.types})
