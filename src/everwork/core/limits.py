@@ -109,4 +109,4 @@ LOGIN_LINK_MS: Final = 3_600_000
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20
-"""How many of those belong to one visitor."""
+"""How many of those one visitor may have open."""
