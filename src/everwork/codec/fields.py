@@ -1,4 +1,4 @@
-"""The fields of jobs, read once from their declarations in the core, and messages built by a loop over them.
+"""The fields of jobs, read once from their declarations in the core, and messages built by looping over them.
 
 The loop is for cold paths: it takes up to twice as long as a function that names every field.
 """
@@ -34,7 +34,7 @@ class Field(NamedTuple):
 
 
 def fields_of(declared: type) -> tuple[Field, ...]:
-    """The fields of a class, in their order."""
+    """The fields of a class, in declaration order."""
     return tuple(_field(name, hint) for name, hint in get_type_hints(declared, include_extras=True).items())
 
 
@@ -50,7 +50,7 @@ def _field(name: str, hint: Any) -> Field:
 
 JOB: Final = fields_of(StoredJob)
 TEXTS: Final = tuple(field.name for field in JOB if field.type is str and field.kind is None and field.is_optional)
-"""Optional text fields of a job with values from users."""
+"""Optional text fields of a job whose values come from users."""
 JSON_TEXTS: Final = tuple(field.name for field in JOB if field.kind is Kind.JSON)
 
 

@@ -1,4 +1,4 @@
-"""The filters of a list of jobs, as callers in Python give them."""
+"""The filters of a job list, as Python callers pass them."""
 
 from __future__ import annotations
 

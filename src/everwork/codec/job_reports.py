@@ -20,7 +20,7 @@ from everwork.core.states import State
 def job_report(
     job: StoredJob, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
 ) -> dict[str, Any]:
-    """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes its JSON texts.
+    """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes the JSON texts.
 
     `max_retries` is an alias of `max_attempts`, for programs that test `attempts >= max_retries`.
     """

@@ -1,4 +1,4 @@
-"""A job for callers in Python: with values where the record has JSON texts."""
+"""A job as Python callers see it: with values where the record has JSON texts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def every_job_blocking(page: Callable[[int | None], JobPage]) -> Iterator[Job]:
 async def with_reason(
     error: ResultTimeout, explaining: Awaitable[Explanation], reading: Awaitable[Job]
 ) -> ResultTimeout:
-    """The same error, extended with the last failed attempt and the reason why the job has not finished, if known."""
+    """The same error, extended with the last failed attempt and why the job has not finished, if known."""
     try:
         found, job = await within(EXPLAIN_SECONDS, asyncio.gather(explaining, reading))
     except (EverworkError, TimeoutError):

@@ -115,7 +115,7 @@ def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, An
 
 
 def decode_typed_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, Any]:
-    """The value of a JSON object that a person typed: one of two equal names is a mistake, not a value to drop."""
+    """The value of a JSON object that a person typed: a duplicate name is a mistake, not a value to drop."""
     value = decode_object(field, text, bytes_max)
     json.loads(text, object_pairs_hook=lambda pairs: _refuse_duplicates(field, pairs))
     return value
@@ -140,7 +140,7 @@ def encode_policy(policy: TypePolicy | RetryPolicy) -> str:
 
 
 def encode_policy_fields(fields: Mapping[str, Any]) -> str:
-    """The given, already checked fields of a type's policy as stored."""
+    """The given fields of a type's policy, already checked, as stored."""
     return orjson.dumps(fields).decode()
 
 
@@ -172,7 +172,7 @@ def _policy(text: str | None) -> TypePolicy:
         fields = decode_policy_fields(text)
         return policy_from({name: value for name, value in fields.items() if name in POLICY_FIELDS})
     except (ValueError, TypeError) as error:
-        # It was edited manually: jobs must still run.
+        # It was edited by hand: jobs must still run.
         log.error("a stored policy cannot be read; using the default", policy=text, error=str(error))
         return DEFAULT_TYPE_POLICY
 
@@ -198,7 +198,7 @@ _LONG_NUMBER = re.compile(r"\d{19}")
 
 
 def _refuse_long(field: str, digits: str) -> None:
-    """orjson silently reads integers over 64 bits as floats: digits must not be lost."""
+    """orjson silently reads integers over 64 bits as floats; no digits may be lost."""
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
         raise InvalidInput(field, f"must not contain integers over 64 bits, such as {digits[:40]}")
 
@@ -209,7 +209,7 @@ def _refuse_deep(field: str, value: object) -> None:
 
 
 def _refuse_not_finite(field: str, value: object) -> None:
-    """orjson silently writes NaN and infinities as null: a number must not become null."""
+    """orjson silently writes NaN and infinities as null; a number must not become null."""
     if isinstance(value, float) and value - value != 0.0:
         raise InvalidInput(field, f"must not contain {value}: JSON has no such number")
     if isinstance(value, Mapping):

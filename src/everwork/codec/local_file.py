@@ -1,4 +1,4 @@
-"""Files for SQLite: where they can be stored, and their errors as one line for the operator."""
+"""SQLite files: where they can be stored, and their errors as one line for the operator."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _require_usable(file: Path) -> None:
 def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]], instead: str = INSTEAD) -> None:
     """Refuse network file systems, where SQLite's locks do not work; `mounts` are (mount point, type) pairs."""
     inside = [(point, kind) for point, kind in mounts if file.is_relative_to(point)]
-    # The deepest mount point counts; of several on the same point, the last one.
+    # The deepest mount point counts; if several share it, the last one.
     point, kind = max(reversed(inside), key=lambda mount: len(mount[0]), default=("/", ""))
     if kind in NETWORK_FILE_SYSTEMS:
         raise EngineUnavailable(
@@ -91,7 +91,7 @@ def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]], in
 
 
 def identity(path: str) -> tuple[int, int]:
-    """The file now at a path, as device and inode; zeros if there is none."""
+    """The file currently at a path, as device and inode; zeros if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once per transaction, three times as fast
     except FileNotFoundError:

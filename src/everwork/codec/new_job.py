@@ -54,9 +54,9 @@ def new_job(  # noqa: PLR0913 - every field of a job
         tenant: The tenant that the job belongs to.
         priority: From -512 to 511; higher runs first.
         delay: Seconds to wait before the job is due.
-        run_at: When the job is due: a datetime with time zone. Not together with `delay`.
+        run_at: When the job is due: a datetime with a time zone. Cannot be combined with `delay`.
         max_attempts: Maximum number of attempts, including the first.
-        dedupe_key: If a job of the same tenant and type with this key exists, no other is created.
+        dedupe_key: If a job of the same tenant and type with this key exists, no new job is created.
         limit_key: Jobs with the same key share the limit `max_running_per_key` of their type's policy.
         correlation_id: Your own id, to find related jobs by.
         expires_at: If the job has not started by then, it is cancelled.
@@ -65,7 +65,7 @@ def new_job(  # noqa: PLR0913 - every field of a job
         retry: A retry policy for this job only.
         extra: Additional values to store with the job.
 
-    Raises `InvalidInput` that names the first invalid field.
+    Raises `InvalidInput`, naming the first invalid field.
     """
     if delay is not None and run_at is not None:
         raise InvalidInput("delay", "cannot be combined with run_at")

@@ -32,7 +32,7 @@ MESSAGE_BYTES_MAX: Final = 3 * 1024 * 1024
 FIELD_BYTES_MAX: Final = 6
 """The overhead of a message nested in another one."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 100
-"""Leaves space for a few numbers in addition to the list."""
+"""Leaves room for a few numbers alongside the list."""
 HISTORY_ERROR_BYTES_MAX: Final = 12 * 1024
 
 Item = TypeVar("Item", bound=Message)
@@ -126,7 +126,7 @@ _HISTORY: Final = MessageFields(HistoryEntry, pb.HistoryEntry)
 
 
 def history_message(entries: list[HistoryEntry]) -> pb.HistoryResponse:
-    """The history of a job; if it exceeds one message, errors are truncated, then the oldest tracebacks dropped."""
+    """The history of a job; if it exceeds one message, errors are truncated, then the oldest tracebacks are dropped."""
     message = pb.HistoryResponse(entries=map(_HISTORY.message, entries))
     size = message.ByteSize()
     if size > LIST_BYTES_MAX:

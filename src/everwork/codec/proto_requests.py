@@ -85,7 +85,7 @@ def stamp_of(request: pb.CreateJobsRequest) -> Stamp | None:
 
 
 def new_jobs_of(messages: Sequence[pb.NewJob], tenant_of: TenantOf, field: str = "jobs") -> list[NewJob]:
-    """Checked jobs; an error names the index of the first that is invalid."""
+    """Checked jobs; an error names the index of the first invalid one."""
     checked = []
     for index, message in enumerate(messages):
         try:
@@ -96,7 +96,7 @@ def new_jobs_of(messages: Sequence[pb.NewJob], tenant_of: TenantOf, field: str =
 
 
 def new_job_of(message: pb.NewJob, tenant_of: TenantOf) -> NewJob:
-    """One checked job, of a tenant that the caller may act for."""
+    """One checked job, for a tenant that the caller may act for."""
     return wire_job(
         message.type,
         _object("variables", message.variables, PAYLOAD_BYTES_MAX) or {},
@@ -317,7 +317,7 @@ def _error(text: str) -> str:
 
 
 def _traceback(text: str) -> str | None:
-    """Truncated, too, if it is long."""
+    """Also truncated if it is too long."""
     return traceback_text(text) or None
 
 

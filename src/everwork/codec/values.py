@@ -1,4 +1,4 @@
-"""Values of one annotation: how they are converted to JSON and back."""
+"""The values of an annotation: how they are converted to JSON and back."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _EXACT: Final[Mapping[object, frozenset[type]]] = {
     None: frozenset({NoneType}),
     NoneType: frozenset({NoneType}),
 }
-"""Annotations that JSON values match as they are; all others go through pydantic."""
+"""Annotations that JSON values match as is; all others go through pydantic."""
 
 
 class Values:
     """The values that an annotation allows.
 
-    `exact` holds the types of values that are their own JSON, and None if every value is left as it is. pydantic is
+    `exact` holds the types of values that are their own JSON, or None if every value is left as is. pydantic is
     loaded only for annotations beyond plain JSON, or for values that do not fit.
     """
 
@@ -66,7 +66,7 @@ class Values:
             else:
                 _require_same(name, read, checked, self._hint, may_narrow=may_narrow)
                 _require_base64(name, dumped, checked, value)
-                # For example a password that a validator hashes: once here, and again for the handler.
+                # For example, a password that a validator hashes: once here, and again for the handler.
                 if not may_narrow and _differ(read, checked) and dumped != self._written(name, read, by_alias=by_alias):
                     raise InvalidInput(
                         name, "would be changed a second time by its validators when the handler receives it"
@@ -112,7 +112,7 @@ class Values:
 
 
 def exact_types(hint: Any) -> frozenset[type] | None:
-    """The types of values that are their own JSON; None: every value is left as it is."""
+    """The types of values that are their own JSON; None: every value is left as is."""
     if hint is Any or hint is object:
         return None
     try:
@@ -123,7 +123,7 @@ def exact_types(hint: Any) -> frozenset[type] | None:
         return found
     if get_origin(hint) in (Union, UnionType):
         parts = [exact_types(one) for one in get_args(hint)]
-        if all(parts):  # Neither any value nor None.
+        if all(parts):  # Neither "any value" nor None.
             return frozenset().union(*(part for part in parts if part))
     return NO_TYPE
 
@@ -197,7 +197,7 @@ def _differ(read: Any, checked: Any) -> bool:
 
 
 def _require_base64(name: str, dumped: Any, checked: Any, value: Any) -> None:
-    """Refuse bytes that are not valid base64 but that pydantic has read as such: it skips invalid characters."""
+    """Refuse bytes that pydantic has read as base64 although they are not valid: it skips invalid characters."""
     if isinstance(value, bytes) and isinstance(checked, bytes) and dumped != value.decode(errors="replace"):
         raise InvalidInput(name, "must be base64, as written by base64.b64encode")
 
@@ -271,11 +271,11 @@ JOB: Final = "everwork.job"
 
 
 def not_stored(key: int, error: Exception) -> str:
-    """The note that is stored instead of a result; the job is still completed."""
+    """The note stored in place of a result; the job still completes."""
     return encode("result", {NOT_STORED: error_text(error), JOB: key}, PAYLOAD_BYTES_MAX)
 
 
 def require_stored(key: int, value: Any) -> None:
-    """Raise if a result is a note that it could not be stored."""
+    """Raise if a result is such a note, because the real one could not be stored."""
     if isinstance(value, dict) and value.keys() == {NOT_STORED, JOB} and value[JOB] == key:
         raise ResultNotStored(key, f"job '{key}' is completed, but its result could not be stored: {value[NOT_STORED]}")

@@ -3,10 +3,10 @@
 Engines store its state and apply these rules in their own transactions, because the whole fleet shares it; the
 conformance tests compare each engine with this module.
 
-- Closed: counted failures add up, a success resets the count; after `failures` in a row it opens.
-- Open: no job starts for `seconds`. Attempts that end in this time change nothing.
-- Half-open, after that: one probe in the whole fleet. Its success closes the breaker, its counted failure opens it
-  again. If the probe ends in any other way (released, cancelled, rejected), another job can become the probe.
+- Closed: counted failures add up, and a success resets the count; after `failures` in a row it opens.
+- Open: no job starts for `seconds`. Attempts that end during this time change nothing.
+- Half-open, after that: one probe across the whole fleet. Its success closes the breaker, its counted failure opens
+  it again. If the probe ends in any other way (released, cancelled, rejected), another job can become the probe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECONDS_DEFAULT: Final = 60.0
 
 @dataclass(frozen=True, slots=True, init=False)
 class CircuitBreaker:
-    """Pauses a job type after a number of consecutive failures, in the whole fleet.
+    """Pauses a job type across the whole fleet after a number of consecutive failures.
 
     After `failures` failures in a row, no job of the type starts for `seconds`; then one job is run as a probe. If it
     succeeds, the breaker closes; if it fails, it opens again. Exceptions, timeouts and expired leases count as
@@ -33,8 +33,8 @@ class CircuitBreaker:
     Args:
         failures: Consecutive failures before the breaker opens. Default: 3.
         seconds: How long it stays open. Default: 60.
-        failure_threshold: Another name of `failures`.
-        recovery_timeout: Another name of `seconds`.
+        failure_threshold: Another name for `failures`.
+        recovery_timeout: Another name for `seconds`.
     """
 
     failures: int
@@ -60,7 +60,7 @@ class CircuitBreaker:
 
 
 def _one_of(name: str, value: Any, other_name: str, other: Any, default: Any) -> Any:
-    """The value that was given by one of two names for the same thing."""
+    """The value that was passed under one of two names for the same thing."""
     if value is not None and other is not None:
         raise InvalidInput(other_name, f"is an alias of {name}: pass only one of them")
     return default if value is None and other is None else other if value is None else value
@@ -121,7 +121,7 @@ def after_success(breaker: Breaker, *, is_probe: bool) -> Breaker:
 
 
 def after_failures(breaker: Breaker, failures: int, *, is_probe: bool, rule: CircuitBreaker, now_ms: int) -> Breaker:
-    """The breaker after counted failures; `is_probe`: the probe is among them."""
+    """The breaker after counted failures; `is_probe`: they include the probe's."""
     if is_probe:
         return opened(breaker, rule.open_ms, now_ms)
     if breaker.open_until_ms is not None:

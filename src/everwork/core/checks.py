@@ -33,7 +33,7 @@ def number(field: str, value: object, low: float, high: float) -> float:
 def typed(text: str) -> int | float | str:
     """The number that a user typed; if it is not one, the text, which the field's check then refuses by name.
 
-    Python would accept digits of every script, and underscores between them: neither counts as a number here.
+    Python would accept digits of any script, and underscores between them; neither is accepted here.
     """
     if re.fullmatch(r"[+-]?[0-9]{1,1000}", text):
         return int(text)
@@ -42,7 +42,7 @@ def typed(text: str) -> int | float | str:
 
 
 def milliseconds(field: str, seconds: object, low: float, high: float) -> int:
-    """Seconds, as people write them, as whole milliseconds."""
+    """Seconds, as people write them, converted to whole milliseconds."""
     return round(number(field, seconds, low, high) * 1000)
 
 

@@ -1,4 +1,4 @@
-"""Classification of errors: by the type's own rules, then by the built-in ones; classes first, then texts.
+"""Error classification: by the type's own rules, then by the built-in ones; classes first, then texts.
 
 Built-in rules set the delay of a retry only where none is declared; they never override what a user declares.
 """
@@ -40,12 +40,12 @@ FIXED_MS: Final[Mapping[Strategy, int]] = MappingProxyType({Strategy.RATE_LIMITE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRule:
-    """How errors of a class, or with a text, are handled: `ErrorRule(Strategy.PERMANENT, exception=KeyError)`.
+    """How errors of a class, or containing a text, are handled: `ErrorRule(Strategy.PERMANENT, exception=KeyError)`.
 
     Args:
         strategy: A `Strategy` or its name, such as `"permanent"`.
         exception: An exception class, or its name with or without its module (`requests.exceptions.Timeout`,
-            `Timeout`). Subclasses match, too. Classes of the main script are named without a module.
+            `Timeout`). Subclasses also match. Classes of the main script are named without a module.
         text: A part of the error text, case-insensitive. Pass either this or `exception`.
     """
 

@@ -38,7 +38,7 @@ class Known(NamedTuple):
 class Decision(NamedTuple):
     """What happens to the job. `state` is FAILED, or PENDING after `backoff_ms`; `kind` is for the history.
 
-    `variables` None: the job's own stay.
+    `variables` None: the job keeps its own.
     """
 
     kind: str
@@ -111,7 +111,7 @@ def _classified(outcome: Failed, policy: TypePolicy) -> tuple[Strategy | None, S
 
 
 def _rest(known: Known, outcome: DecidedOutcome, cause: Cause, error: str) -> Decision:
-    """Failed, not retried."""
+    """Failed and not retried."""
     state = after(State.PROCESSING, cause)
     rest = Decision(kind_of(outcome), state, known.max_attempts, 0, error[:ERROR_CHARS_MAX])
     if isinstance(outcome, Lapse) or not outcome.traceback:

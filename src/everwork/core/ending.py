@@ -29,8 +29,8 @@ def raised(
 ) -> o.Outcome:
     """The outcome of a raised exception: one of the signals, or any error. `is_final`: never retried.
 
-    `traceback_of` makes its traceback. A `Retry` or `Reject` has one only if another exception led to it:
-    raised on purpose, they need none.
+    `traceback_of` formats its traceback. A `Retry` or `Reject` has one only if another exception led to it:
+    raised on purpose, it needs none.
     """
     outcome = _raised(key, attempt, error, is_final=is_final)
     if traceback_of is None or (isinstance(error, Retry | Reject) and _cause(error) is None):
@@ -53,8 +53,8 @@ def _raised(key: int, attempt: int, error: BaseException, *, is_final: bool) -> 
 def outage_of(error: BaseException, uncounted: int) -> EngineUnavailable | None:
     """The store outage that ended an attempt, which then does not count; None if something else ended it.
 
-    Also the outage behind a `Retry`. After OUTAGE_RELEASES_MAX `uncounted` attempts it is a failure like any other: a
-    store whose address is wrong must not keep a job running forever.
+    This includes the outage behind a `Retry`. After OUTAGE_RELEASES_MAX `uncounted` attempts it is a failure like any
+    other: a store whose address is wrong must not keep a job running forever.
     """
     reason = _cause(error) if isinstance(error, Retry) else error
     return reason if isinstance(reason, EngineUnavailable) and uncounted < OUTAGE_RELEASES_MAX else None

@@ -19,7 +19,7 @@ _COMPARED_CHARS: Final = 1_000
 """Beyond this length, errors differ in the data they quote, not in their cause."""
 _VARYING: Final = (
     (re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "#"),
-    # Not the apostrophes of "can't" and "isn't", but b'...' too.
+    # Includes b'...', but not the apostrophes of "can't" and "isn't".
     (re.compile(r"(?<!\w)[bru]?'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`"), "?"),
     (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "#"),
     (re.compile(r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{8,}\b"), "#"),
@@ -35,11 +35,11 @@ _NAME: Final = re.compile(r"(?P<path>(?:[A-Za-z_]\w*(?:\.|::))*)(?P<name>[A-Za-z
 _TWO_WORDS: Final = re.compile(r"[A-Z][a-z0-9]+[A-Z]|[A-Z]{2,}[a-z]")
 _ENDINGS: Final = ("Error", "Exception", "Warning", "Timeout", "Interrupt", "Exit", "Failure")
 _OLD_CLASSES: Final = frozenset({"error", "timeout", "gaierror", "herror", "sslerror"})
-"""Classes of the standard library in lowercase, recognized with their module only: `socket.timeout`."""
+"""Lowercase classes of the standard library, recognized only with their module: `socket.timeout`."""
 
 
 def fingerprint(error: str) -> str:
-    """A short name for errors of the same kind. Letters only, so that it is not mistaken for a job's key."""
+    """A short name for errors of the same kind. Letters only, so that it is not mistaken for a job key."""
     common = commonplace(error)
     return sha256(common.encode("utf-8", "replace")).hexdigest()[:FINGERPRINT_CHARS].translate(_LETTERS)
 
@@ -47,7 +47,7 @@ def fingerprint(error: str) -> str:
 def exception_class(error: str) -> str:
     """The name of the exception class that an error text begins with, without its module; "" if there is none.
 
-    `requests.exceptions.HTTPError: 404` gives `HTTPError`; of a traceback the last line counts. A word before a colon
+    `requests.exceptions.HTTPError: 404` gives `HTTPError`; in a traceback, the last line counts. A word before a colon
     is a class only if it looks like one, so that `Address: unknown` has none. A handler's timeout is a `TimeoutError`.
     """
     line = _telling_line(error).strip()[: 4 * _CLASS_CHARS_MAX]

@@ -1,4 +1,4 @@
-"""A job: as it is created, as a worker gets it, and as callers see it.
+"""A job: as created, as leased to a worker, and as callers see it.
 
 An annotation says what a value is where its Python type does not; `codec.fields` reads it. Type checkers see the type.
 """
@@ -39,8 +39,8 @@ GroupName = Annotated[str, Kind.GROUP]
 class NewJob(NamedTuple):
     """A job to be created, already validated. JSON values are texts.
 
-    A job runs `delay_ms` after the engine's now, or at `run_at_ms`; `max_attempts` None means the
-    type's policy. `retry` is the job's own retry policy, `extra` is stored for the caller and returned.
+    A job runs `delay_ms` after the engine's now, or at `run_at_ms`; `max_attempts` None means that
+    of the type's policy. `retry` is the job's own retry policy, `extra` is stored for the caller and returned.
     """
 
     type: str
@@ -139,9 +139,9 @@ COUNTED_KINDS: Final = frozenset({"complete", "fail", "retry", "reject", "throw"
 
 
 def attempt_numbers(job: StoredJob, history: Sequence[HistoryEntry]) -> list[int]:
-    """The number of each entry's attempt as `attempts` counts them: from 1 after a requeue, without those released.
+    """The number of each entry's attempt as `attempts` counts them: from 1 after a requeue, excluding released ones.
 
-    A released attempt has the number of the one that follows. (`HistoryEntry.attempt` is another number:
+    A released attempt has the number of the one that follows. (`HistoryEntry.attempt` is a different number:
     it identifies a lease, and grows with every activation.)
     """
     numbers: list[int] = []

@@ -15,7 +15,7 @@ WAIT_MS_MAX: Final = 1_000
 
 
 class Created(NamedTuple):
-    """The result of creating one job. `deduplicated`: the key is that of an earlier job.
+    """The result of creating one job. `deduplicated`: the key belongs to an earlier job.
 
     A job that waits in a local spool for its store has a `spool_id`, and a negative number in place of its key.
     """
@@ -61,10 +61,10 @@ class Demand(NamedTuple):
 class Activation(NamedTuple):
     """Leased jobs; within each lane in claim order (guarantee G9).
 
-    `next_due_ms` is the instant at which the next call may find more, as far as the engine knows: now when it
-    stopped early, else the first scheduled job, None when nothing is scheduled. `now_ms` is the engine's now, so
-    that it is not compared with another clock (G11). The jobs are in the order of the demands; `shares` says how
-    many each demand got, so that the demands of several callers can be served in one call.
+    `next_due_ms` is the instant at which the next call may find more, as far as the engine knows: now if it
+    stopped early, otherwise when the first scheduled job is due, None if nothing is scheduled. `now_ms` is the
+    engine's now, so that it is not compared with another clock (G11). The jobs are in the order of the demands;
+    `shares` says how many each demand got, so that the demands of several callers can be served in one call.
     """
 
     jobs: list[LeasedJob]
@@ -112,8 +112,8 @@ class Failure(NamedTuple):
 class Judged(NamedTuple):
     """The verdict on one item, with the state in which the job was found (None: no such job).
 
-    `retries` are those that the job showed before, where the operation reads them. `failure`: of an accepted outcome
-    that is a failure.
+    `retries` are those that the job had before, where the operation reads them. `failure`: set if an accepted outcome
+    is a failure.
     """
 
     verdict: Verdict
@@ -128,7 +128,7 @@ class Judged(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """The verdicts on a batch of outcomes, in its order, and the jobs leased for its demands."""
+    """The verdicts on a batch of outcomes, in the same order, and the jobs leased for its demands."""
 
     judged: list[Judged]
     activation: Activation

@@ -43,9 +43,9 @@ CREATE_BATCH_MAX: Final = 10_000
 SETTLE_BATCH_MAX: Final = 10_000
 ACTIVATE_MAX: Final = 1_000
 POLLERS_MAX: Final = 1_000
-"""How many polls of one API key wait for one type, unless a setting changes it."""
+"""How many polls of one API key may wait for one type, unless a setting changes it."""
 POLLERS_TOTAL_MAX: Final = 100_000
-"""How many polls of all keys wait in one server, for all types together."""
+"""How many polls of all keys may wait in one server, for all types together."""
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
@@ -58,7 +58,7 @@ ASKED_EVERY_MS: Final = 10_000
 """The resolution at which an engine stores when a type was last requested."""
 
 OLDEST_SCAN_MAX: Final = 1_000
-"""How many lanes and priorities of a type are searched for the longest waiting job."""
+"""How many lanes and priorities of a type are searched for the longest-waiting job."""
 PROMOTE_MAX: Final = 1_000
 SWEEP_STEP_MAX: Final = 1_000
 HISTORY_ENTRIES_MAX: Final = 200
@@ -85,7 +85,7 @@ RUNNING_MAX: Final = 1_000_000
 
 CONCURRENCY_MAX: Final = 10_000
 PROCESSES_MAX: Final = 1_000
-"""How many processes one program runs."""
+"""How many processes one program may run."""
 TICK_JOBS_DEFAULT: Final = 10
 TICK_JOBS_MAX: Final = 1_000_000
 EXECUTION_SECONDS_DEFAULT: Final = 180.0
@@ -109,4 +109,4 @@ LOGIN_LINK_MS: Final = 3_600_000
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20
-"""How many of them for one visitor."""
+"""How many of those one visitor may have open."""

@@ -11,7 +11,7 @@ from typing import Final
 BOUNDS_MS: Final = (
     5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000, 3_600_000,
 )  # fmt: skip
-"""The inclusive upper bounds of the buckets; one more bucket holds longer durations. Stored: they never change."""
+"""The inclusive upper bounds of the buckets; one more holds longer durations. They are stored, so they never change."""
 BUCKETS: Final = len(BOUNDS_MS) + 1
 LONGEST_MS: Final = 4 * BOUNDS_MS[-1]
 """Represents the durations in the last bucket, which has no upper bound."""

@@ -24,7 +24,7 @@ class Complete(NamedTuple):
 class Failed(NamedTuple):
     """The attempt failed.
 
-    `retries` None: the job's max_attempts decide; a number: that many more. `backoff_ms` None: the
+    `retries` None: the job's max_attempts decides; a number: that many more. `backoff_ms` None: the
     policy's delay. `final`: failed permanently. `variables`, a JSON text, replace the job's own.
     `classes`: the error is classified by the names of its exception's classes, which may be empty, and by its text;
     None: it is not classified. `strict`: if no rule matches, it is permanent, as with the policy's own `strict`.
@@ -94,7 +94,7 @@ DecidedOutcome = Failed | Reject | Retry | Throw | Lapse
 
 RETRY_REQUESTED: Final = "retry requested"
 REJECTED_TEXT: Final = "rejected by the worker"
-"""The errors of attempts that ended like this without a reason."""
+"""The errors of attempts that ended this way without a reason."""
 LEASE_EXPIRED: Final = "lease expired:"
 """The prefix of the error of an attempt whose worker did not report in time."""
 

@@ -26,8 +26,8 @@ _OPTIONAL_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate limit: at most `jobs` jobs of a type (and group) start in each window of `seconds` (default: 60), in the
-    whole fleet.
+    """A rate limit: at most `jobs` jobs of a type (and group) start in each window of `seconds` (default: 60), across
+    the whole fleet.
     """
 
     jobs: int
@@ -48,9 +48,9 @@ class TypePolicy:
     """How the jobs of a type are retried, limited and kept.
 
     Args:
-        retry: How often and after which delay failed jobs are retried.
+        retry: How often and after what delay failed jobs are retried.
         breaker: Pauses the type after a number of consecutive failures. Default: none.
-        errors: Rules for classes or texts of errors; they apply before `retry`.
+        errors: Rules for error classes or texts; they apply before `retry`.
         strict: Whether errors that match no rule are permanent.
         failed_job_retry_hours: Dead letters are requeued automatically this many hours after they failed, unless they
             were rejected. Default: never.

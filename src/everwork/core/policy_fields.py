@@ -24,7 +24,7 @@ from everwork.exceptions import InvalidInput
 
 Kind = Literal["integer", "number", "flag", "rules"]
 UNBOUNDED: Final = 1_000_000
-"""Upper bounds from here on are not worth mentioning before they are exceeded."""
+"""Upper bounds from here on are not worth mentioning until they are exceeded."""
 
 
 class PolicyField(NamedTuple):

@@ -98,7 +98,7 @@ def cursor_of(job: StoredJob, order: Order) -> int:
 
 
 def in_order(query: JobFilter, cursor: int | None = None) -> JobFilter:
-    """The query, restricted to what its order lists; an order that does not suit its states is refused."""
+    """The query, restricted to what its order lists; an order that does not fit its states is refused."""
     if query.order is Order.NEWEST:
         if cursor is not None and cursor > KEY_MAX:
             raise InvalidInput("cursor", "belongs to a list in a different order")
@@ -115,7 +115,7 @@ def in_order(query: JobFilter, cursor: int | None = None) -> JobFilter:
 class Page(NamedTuple):
     """Jobs, in the order of the query. `next` is the cursor of the following page, None at the end.
 
-    A page may be short although there is a `next`: the engine limits how many jobs it scans in one call.
+    A page may be short even if there is a `next`: the engine limits how many jobs it scans in one call.
     """
 
     jobs: list[StoredJob]
@@ -155,7 +155,7 @@ class Measure(NamedTuple):
 
 
 class Oldest(NamedTuple):
-    """Since when the longest waiting due job of a type and group has been due."""
+    """When the longest-waiting due job of a type and group became due."""
 
     type: str
     group: str
@@ -203,7 +203,7 @@ class Explanation:
 class TypeInfo:
     """A job type as the engine knows it.
 
-    `breaker_open_until_ms` is None unless the breaker is open now, `breaker_probe_key` unless a probe runs;
+    `breaker_open_until_ms` is None unless the breaker is open now, `breaker_probe_key` unless a probe is running;
     `rate_full_until_ms` is None unless no more jobs may start in this window of the rate.
     """
 

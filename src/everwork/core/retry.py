@@ -13,7 +13,7 @@ from everwork.exceptions import InvalidInput
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetryPolicy:
-    """How often and after which delay a failed job is retried, whatever its error.
+    """How often and after what delay a failed job is retried, whatever its error.
 
     The delay after the n-th counted attempt is `min(base * factor ** (n - 1), cap)` seconds; by default 5, 10, 20, 40.
 
@@ -71,7 +71,7 @@ def require_policy(field: str, value: object) -> RetryPolicy | None:
 
 
 def raised_attempts(attempts: int, retries: int) -> int:
-    """The max_attempts that leaves `retries` more: counted attempts never exceed ATTEMPTS_MAX."""
+    """The max_attempts that leaves `retries` more; counted attempts never exceed ATTEMPTS_MAX."""
     return max(attempts, min(attempts + retries, ATTEMPTS_MAX))
 
 

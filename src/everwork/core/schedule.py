@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, assert_never
 from everwork.core.limits import CATCHUP_POINTS_MAX, INSTANT_MS_MAX
 
 GRACE_MS: Final = 5_000
-"""A scheduled time that is not older than this was not missed: the trigger loop is only a little late."""
+"""A scheduled time no older than this was not missed: the trigger loop is only a little late."""
 
 WALKS_MAX: Final = 64
 """Enough to bisect any span down to a millisecond; only an inconsistent calendar would need more."""
@@ -45,7 +45,7 @@ Schedule = Every | Calendar | Awaited
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When a trigger fires: its schedule, whether missed points are caught up, and its lifetime from its start."""
+    """When a trigger fires: its schedule, whether it catches up on missed times, and its lifetime from its start."""
 
     schedule: Schedule
     is_catchup: bool = True
@@ -58,7 +58,7 @@ class Plan:
 
 
 class Due(NamedTuple):
-    """Scheduled times that are due, oldest first; how many older ones are skipped (`is_more`: at least that many)."""
+    """Due scheduled times, oldest first, and how many older ones are skipped (`is_more`: at least that many)."""
 
     points: list[int]
     skipped: int = 0
@@ -81,7 +81,7 @@ def outlook(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Outlook:
 def due_points(plan: Plan, began_ms: int, last_ms: int, now_ms: int) -> Due:
     """The scheduled times that a trigger must fire now, after its last one at `last_ms`.
 
-    Times after the end of the trigger's lifetime never fire; those before it are caught up like any other.
+    Times after the end of the trigger's lifetime never fire; earlier ones are caught up on like any other.
     """
     end_ms = min(now_ms, _end_of_lifetime(plan, began_ms))
     if plan.is_catchup:

@@ -77,7 +77,7 @@ ACTIVATABLE: Final = "ACTIVATABLE"
 
 
 def is_allowed(state: State, cause: Cause) -> bool:
-    """Whether the table lets this cause act on a job in this state."""
+    """Whether the table allows this cause for a job in this state."""
     return (state, cause) in TRANSITIONS
 
 

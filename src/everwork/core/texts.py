@@ -1,4 +1,4 @@
-"""Makes arbitrary strings storable."""
+"""Makes arbitrary strings safe to store."""
 
 from __future__ import annotations
 
