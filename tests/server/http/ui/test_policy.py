@@ -102,7 +102,7 @@ async def test_fields_that_contradict_each_other_are_told_at_the_one_to_change(v
         "rule_strategy": ["permanent"] * 2,
     }
     answer = await visitor.post(PATH, type="email-send", **rules)
-    assert problem_at(answer, "errors").startswith("rule 2: must be the name of a class")
+    assert problem_at(answer, "errors").startswith("rule 2: must be a Python class name")
     assert 'value="no class"' in answer.text
     nonsense = {"rule_match": "state", "rule_value": "x", "rule_strategy": "explode"}
     assert (await visitor.post(PATH, type="email-send", **nonsense)).status_code == 422
