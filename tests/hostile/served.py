@@ -1,0 +1,81 @@
+"""A server in a process of its own, and what can be measured from outside: memory, descriptors, threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+KEY: Final = "the-key-of-the-tests"
+"""A key for everything, from the environment of the server."""
+MIB: Final = 1_048_576
+
+
+class Served:
+    """A running server process."""
+
+    def __init__(self, process: subprocess.Popen[str], grpc_port: int, http_port: int) -> None:
+        self.process = process
+        self.grpc_port = grpc_port
+        self.http_port = http_port
+
+    @property
+    def rss_bytes(self) -> int:
+        """The memory of the process now."""
+        return self._status("VmRSS") * 1_024
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """The highest memory of the process so far: no attack is missed between two looks."""
+        return self._status("VmHWM") * 1_024
+
+    @property
+    def threads(self) -> int:
+        """How many threads the process has."""
+        return self._status("Threads")
+
+    @property
+    def descriptors(self) -> int:
+        """How many files and sockets the process has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def _status(self, name: str) -> int:
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+        assert found is not None, f"the server has ended with code {self.process.poll()}"
+        return int(found[1])
+
+
+@contextmanager
+def served(folder: Path, *options: str, engine: str | None = None, **settings: str) -> Iterator[Served]:
+    """Run `everwork serve` with these options; settings become environment variables (`max_connections="100"`)."""
+    store = f"sqlite:///{folder / 'served.db'}" if engine is None else engine
+    command = [sys.executable, "-m", "everwork", "serve", "--engine", store, "--grpc-port", "0", "--http-port", "0"]
+    own = {f"EVERWORK_{name.upper()}": value for name, value in {"api_key": KEY, **settings}.items()}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVERWORK_")}
+    log = folder / "served.log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [*command, "--json", *options],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=folder,
+            env=environment | own,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"the server did not start: {log.read_text()}"
+            facts = json.loads(line)
+            yield Served(process, facts["grpc_port"], facts["http_port"])
+        finally:
+            process.kill()
