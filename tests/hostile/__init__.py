@@ -1,1 +1,1 @@
-"""Hostile callers against a real server process: its memory stays under the documented ceilings, and others are served."""
+"""Hostile callers against a real server process: its memory stays under its ceilings, and others are served."""

@@ -43,7 +43,7 @@ class Served:
     @property
     def descriptors(self) -> int:
         """How many files and sockets the process has open."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def _status(self, name: str) -> int:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
