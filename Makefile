@@ -16,10 +16,10 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test test-all prepared figures lint proto bench torture docs dist screenshots image clean
+.PHONY: help up test test-all test-lowest test-newest prepared figures lint proto bench torture docs dist sbom audit screenshots image clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(RUNTIME) ## install and start everything, with demo workers
 	$(BIN)/everwork up --demo $(ARGS)
@@ -31,6 +31,12 @@ test: $(DEV) ## all checks, then the tests: what CI runs
 
 test-all: export EVERWORK_TEST_EVERYTHING = 1
 test-all: test ## the same, with every test on every engine and in every configuration
+
+test-lowest: $(DEV) ## the core of the tests with the lowest supported versions of all dependencies
+	$(BIN)/python -m tools.supply lowest -n $(JOBS) $(ARGS)
+
+test-newest: $(DEV) ## the same with the newest versions that the package index has
+	$(BIN)/python -m tools.supply newest -n $(JOBS) $(ARGS)
 
 # Runs on the other core while mypy runs: installs what some tests need, and compiles the tests' modules once.
 prepared: $(DEV)
@@ -64,6 +70,12 @@ docs: $(DEV) ## build the documentation site strictly, in build/docs/html, and r
 dist: $(DEV) ## build wheel and sdist, check them, and run the wheel in an empty environment
 	$(BIN)/python -m tools.dist
 
+sbom: $(DEV) ## write a software bill of materials (CycloneDX), and list the licenses
+	$(BIN)/python -m tools.supply sbom
+
+audit: $(DEV) ## look up known vulnerabilities of the tested dependencies (needs the internet)
+	$(BIN)/python -m tools.supply audit
+
 screenshots: $(DEV) ## take screenshots of every dashboard page into build/screenshots
 	$(BIN)/python -m tools.browser --install
 	$(BIN)/python -m tools.screenshots $(ARGS)
@@ -75,10 +87,10 @@ clean: ## remove .venv, caches and build results
 	rm -rf .venv .venv-django .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Installs once, and again only when pyproject.toml changes; the code itself is linked, not copied.
-.venv/.installed-%: pyproject.toml | $(BIN)/pip
+# Installs the tested versions once, and again only when they change; the code itself is linked, not copied.
+.venv/.installed-%: pyproject.toml constraints/newest.txt | $(BIN)/pip
 	@echo 'Installing Everwork and its dependencies into .venv: about a minute, once.'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints/newest.txt --editable '.[$*]'
 	@touch $@
 
 # pip is installed last into a virtual environment, so an incomplete one is created again.

@@ -22,7 +22,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 from tools import cli_reference
-from tools.reference import errors, grpc, metrics, python, rest, settings
+from tools.reference import dependencies, errors, grpc, metrics, python, rest, settings
 from tools.reference.anchors import slug
 from tools.reference.markdown import for_site
 
@@ -30,8 +30,10 @@ MARKER: Final = re.compile(r"^<!-- generated: (\w+)((?: [\w.]+)*) -->$", re.MULT
 GLOSSARY: Final = "reference/glossary"
 PARTS: Final[Mapping[str, Callable[..., str]]] = {
     "commands": cli_reference.reference,
+    "dependencies": dependencies.direct,
     "errors": errors.table,
     "grpc": grpc.services,
+    "indirect": dependencies.indirect,
     "metrics": metrics.families,
     "python": python.names,
     "rest": rest.operations,
