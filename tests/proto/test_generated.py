@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from pyzeebe.proto import gateway_pb2 as theirs
 
 from everwork.proto import PROTO_PATH, gateway_pb2, jobs_pb2
@@ -118,7 +118,10 @@ def test_our_messages_live_in_a_pool_of_their_own() -> None:
 
 
 def fields(message: Descriptor) -> dict[int, tuple[str, str, bool]]:
-    return {field.number: (field.name, kind(field), field.is_repeated) for field in message.fields}
+    described = DescriptorProto()
+    message.CopyToProto(described)
+    is_repeated = FieldDescriptorProto.LABEL_REPEATED.__eq__
+    return {field.number: (field.name, kind(field), is_repeated(field.label)) for field in described.field}
 
 
 def enums(message: Descriptor) -> dict[str, dict[str, int]]:
