@@ -111,7 +111,7 @@ def try_peek(
 def resolve(answer: Answer) -> None:
     """Resolve the future of a caller; runs in the event loop."""
     future, value, error = answer
-    if not future.cancelled():
+    if not future.done():
         if error is None:
             future.set_result(value)
         else:
