@@ -16,6 +16,7 @@ from everwork.engines.sqlite.change import SqliteChanges
 from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import SqliteCreate
 from everwork.engines.sqlite.file_lock import FileLock
+from everwork.engines.sqlite.loop_writer import LoopWriter
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
 from everwork.engines.sqlite.move import SqliteMoving
 from everwork.engines.sqlite.opened import OpenStore, SqliteWaits
@@ -26,7 +27,7 @@ from everwork.engines.sqlite.registry import SqliteRegistry
 from everwork.engines.sqlite.settle import SqliteSettle
 from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, require_jobs
 from everwork.engines.sqlite.sweep import SqliteSweep
-from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
+from everwork.engines.sqlite.writer import ThreadWriter
 from everwork.engines.values import Durability, Health, Schema
 
 

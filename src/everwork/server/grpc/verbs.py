@@ -95,6 +95,7 @@ class Verbs:
         with self._gateway.metrics.polling(API):
             leased = await jobs.activate(demand, time.wait_ms)
         service = self._gateway.service
+        leased = await service.deliverable(leased)
         try:
             self._gateway.require_live(jobs)
         except BaseException:
