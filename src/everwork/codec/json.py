@@ -114,6 +114,15 @@ def decode_shown(text: str) -> Any:
         return text
 
 
+def spliced(text: str) -> Any:
+    """A stored JSON text as orjson writes it into another one, unchanged; a string if the store has damaged it."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return orjson.Fragment(text)
+
+
 def decode_stored_object(field: str, text: str) -> dict[str, Any]:
     """The value of a JSON object written by Everwork, to be used; the error says that the store has damaged it."""
     try:
