@@ -58,3 +58,10 @@ async def test_they_are_shown_and_changed(engine: Engine, tmp_path: Path, state:
     assert (await engine.history(damaged), await engine.explain(damaged)) == ([], None)
     assert [judged.ok for judged in await engine.cancel([first, damaged, last])] == [True, False, True]
     assert [record.job.key for record in await engine.dump(0, 10)] == [first, last]
+
+
+@STATES
+async def test_the_check_of_the_store_names_it(engine: Engine, tmp_path: Path, state: bytes | None) -> None:
+    _, damaged, _ = await three(engine, tmp_path, state, a_new_job())
+    await leased_keys(engine)
+    assert [defect.text for defect in await engine.verify()] == [f"1 job is damaged or incomplete: {damaged}"]

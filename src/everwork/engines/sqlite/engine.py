@@ -27,8 +27,9 @@ from everwork.engines.sqlite.registry import SqliteRegistry
 from everwork.engines.sqlite.settle import SqliteSettle
 from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, require_jobs
 from everwork.engines.sqlite.sweep import SqliteSweep
+from everwork.engines.sqlite.verify import verify
 from everwork.engines.sqlite.writer import ThreadWriter
-from everwork.engines.values import Durability, Health, Schema
+from everwork.engines.values import Defect, Durability, Health, Schema
 
 
 class SqliteEngine(
@@ -113,6 +114,10 @@ class SqliteEngine(
 
     async def schema(self) -> Schema:
         return Schema(await asyncio.to_thread(stored_version, self._url), max(migrations()))
+
+    async def verify(self) -> list[Defect]:
+        self._store  # noqa: B018 - it must be open
+        return [] if self._url.in_memory else await in_daemon(lambda: verify(self._url))
 
     async def now(self) -> int:
         return await self._store.query(lambda _, now_ms: now_ms)
