@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import asyncpg
+import orjson
 import pytest
 
 from everwork.core.breaker import BreakerState
@@ -73,6 +74,37 @@ async def test_a_lease_whose_job_is_locked_only_while_a_longer_lock_is_waited_fo
         assert await engine.extend(leases, 60_000) == [LeaseStatus.HELD, LeaseStatus.HELD]
     assert (await the_job(engine, other.key)).lease_until_ms == clock.now_ms + 60_000
     await brief.close()
+
+
+async def test_a_lease_that_is_extended_beside_a_users_transaction_holds_after_its_rollback(
+    engine: Engine, own: asyncpg.Connection, clock: VirtualClock
+) -> None:
+    held = await a_processing_job(engine)
+    transaction = own.transaction()
+    await transaction.start()
+    await engine.complete_in(own, [Complete(held.key, 1)])
+    clock.advance(seconds=20)
+    assert await engine.extend([Lease(held.key, 1)], 60_000) == [LeaseStatus.HELD]
+    clock.advance(seconds=59)
+    await transaction.rollback()
+    assert (await engine.sweep("s")).lapsed == 0
+    clock.advance(seconds=1)
+    assert (await engine.sweep("s")).lapsed == 1
+
+
+async def test_a_lease_that_a_sweep_is_ending_is_not_said_to_be_held(
+    engine: Engine, own: asyncpg.Connection, clock: VirtualClock
+) -> None:
+    lapsed = await a_processing_job(engine)
+    clock.advance(seconds=600)
+    ended = {"a": 1, "n": 1, "m": 5, "s": 1, "b": 0, "x": 5, "i": "lapse", "e": None, "c": None, "t": "lapsed"}
+    step = {"v": 2, "now": clock.now_ms, "lapsed": True, "ended": {str(lapsed.key): ended}}
+    async with own.transaction():
+        await own.fetch(f"SELECT * FROM {schema_of(engine)}.step($1)", orjson.dumps(step).decode())
+        extending = asyncio.ensure_future(engine.extend([Lease(lapsed.key, 1)], 60_000))
+        await asyncio.wait({extending}, timeout=0.5)
+    assert await asyncio.wait_for(extending, DEADLINE_S) == [LeaseStatus.LOST]
+    assert await the_state(engine, lapsed.key) is State.PENDING
 
 
 async def test_a_breaker_does_not_wait_for_it_and_hears_of_it_once_by_the_report_that_follows(

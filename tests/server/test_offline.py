@@ -127,14 +127,15 @@ async def test_readiness_says_so_while_the_store_can_be_read_but_takes_no_jobs(
 
 
 @killed
-async def test_what_cannot_be_done_says_that_the_store_was_not_reached_yet(
+async def test_what_cannot_be_done_says_that_the_store_is_not_reached_and_no_more(
     server: ServerProcess, http: httpx.AsyncClient, store: Store
 ) -> None:
     server.stop()
     store.leave()
     server.start()
     answer = await http.get(JOBS)
-    assert (answer.status_code, "is not connected yet" in answer.json()["detail"]) == (503, True)
+    detail = "the engine is unavailable; the server's log says why"
+    assert (answer.status_code, answer.json()["detail"]) == (503, detail)
     store.come_back()
 
 

@@ -19,8 +19,8 @@ from everwork.app.tick import TickResult
 from everwork.app.workers import Workers
 from everwork.codec.filters import JobFilters, filter_of
 from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job, with_reason
-from everwork.codec.json import decode, require_object
-from everwork.codec.values import require_stored
+from everwork.codec.json import require_object
+from everwork.codec.values import stored_result
 from everwork.core import checks
 from everwork.core.breaker import BreakerStatus, CircuitBreaker
 from everwork.core.job import HistoryEntry
@@ -220,9 +220,7 @@ class Everwork(Enqueuer):
             text = await self._host.call(lambda service: service.result(key, timeout))
         except ResultTimeout as error:
             raise await with_reason(error, self.explain(key), self.get(key)) from None
-        value = None if text is None else decode(text)
-        require_stored(key, value)
-        return value
+        return stored_result(key, text)
 
     async def delivered(self, key: int, timeout: float | None = None) -> JobKey:
         """Wait until a spooled job (see `offline`) is delivered, and return its key in the engine.

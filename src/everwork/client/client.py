@@ -15,10 +15,9 @@ from everwork.client.job import ActiveJob, Attempt, lease_of
 from everwork.client.transport import Connection, transport_to
 from everwork.codec.filters import JobFilters, filter_of
 from everwork.codec.job_values import PAGE_JOBS, Job, JobPage, every_job, with_reason
-from everwork.codec.json import decode
 from everwork.codec.new_job import instant
 from everwork.codec.urls import shown_url
-from everwork.codec.values import require_stored
+from everwork.codec.values import stored_result
 from everwork.core import checks
 from everwork.core.job import HistoryEntry, NewJob
 from everwork.core.leasing import Created, Judged, Spooled, accepted
@@ -343,9 +342,7 @@ class Client:
             text = await self._call(lambda jobs: jobs.result(number, wait), safe=True, more_seconds=wait)
         except ResultTimeout as error:
             raise await with_reason(error, self.explain(number), self.get(number)) from None
-        value = None if text is None else decode(text)
-        require_stored(number, value)
-        return value
+        return stored_result(number, text)
 
     async def page(
         self, /, cursor: int | None = None, *, limit: int = LIST_LIMIT_DEFAULT, **wanted: Unpack[JobFilters]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
+from everwork.codec.json import decode_stored_object
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Lease
+from everwork.exceptions import Fail, InvalidInput
 
 
 class ActiveJob:
@@ -33,14 +33,14 @@ class ActiveJob:
     def variables(self) -> dict[str, Any]:
         """The variables (arguments) that the job was created with."""
         if self._variables is None:
-            self._variables = orjson.loads(self._source.variables)
+            self._variables = _object("variables", self._source.variables)
         return self._variables
 
     @property
     def headers(self) -> dict[str, Any]:
         """The headers that the job was created with."""
         if self._headers is None:
-            self._headers = orjson.loads(self._source.headers) if self._source.headers else {}
+            self._headers = _object("headers", self._source.headers) if self._source.headers else {}
         return self._headers
 
     @property
@@ -107,7 +107,7 @@ class ActiveJob:
     @property
     def extra(self) -> dict[str, Any]:
         """Additional values that the job was created with."""
-        return orjson.loads(self._source.extra) if self._source.extra else {}
+        return _object("extra", self._source.extra) if self._source.extra else {}
 
     def __repr__(self) -> str:
         return f"ActiveJob(key={self.key}, attempt={self.attempt}, type={self.type!r})"
@@ -122,3 +122,11 @@ def lease_of(job: Attempt, attempt: int = 0) -> Lease:
     if isinstance(job, ActiveJob | LeasedJob | Lease):
         return Lease(job.key, job.attempt)
     return Lease(checks.job_key(job), checks.attempt(attempt))
+
+
+def _object(field: str, text: str) -> dict[str, Any]:
+    """A JSON object of the job; a job that was damaged in the store fails permanently."""
+    try:
+        return decode_stored_object(field, text)
+    except InvalidInput as error:
+        raise Fail(str(error)) from None

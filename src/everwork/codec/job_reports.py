@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from everwork.codec.json import decode
+from everwork.codec.json import decode, decode_shown
 from everwork.core.instants import utc_text, utc_text_or_none
 from everwork.core.job import HistoryEntry, LeasedJob, StoredJob
 from everwork.core.outcome import label_of
@@ -18,7 +18,7 @@ from everwork.core.states import State
 
 
 def job_report(
-    job: StoredJob, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode
+    job: StoredJob, history: list[HistoryEntry] | None = None, *, read: Callable[[str], Any] = decode_shown
 ) -> dict[str, Any]:
     """A job as a JSON object: the key as text, times in RFC 3339. `read` decodes the JSON texts.
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from everwork.aio.loops import within
 from everwork.codec.fields import JOB, JSON_TEXTS
-from everwork.codec.json import decode
+from everwork.codec.json import decode_shown
 from everwork.core.instants import utc_text
 from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
@@ -46,7 +46,7 @@ class Job(StoredJob):
         values = dict(zip(_NAMES, _VALUES(record), strict=True))
         for name in JSON_TEXTS:
             if (text := values[name]) is not None:
-                values[name] = decode(text)
+                values[name] = decode_shown(text)
         return cls(**values)
 
 

@@ -106,6 +106,34 @@ def decode(text: str) -> Any:
     return orjson.loads(text)
 
 
+def decode_shown(text: str) -> Any:
+    """The value of a stored JSON text, to be shown; the text itself if the store has damaged it."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def spliced(text: str) -> Any:
+    """A stored JSON text as orjson writes it into another one, unchanged; a string if the store has damaged it."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return orjson.Fragment(text)
+
+
+def decode_stored_object(field: str, text: str) -> dict[str, Any]:
+    """The value of a JSON object written by Everwork, to be used; the error says that the store has damaged it."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(field, f"damaged in the store: not JSON: {error}") from None
+    if type(value) is not dict:
+        raise InvalidInput(field, "damaged in the store: not a JSON object")
+    return value
+
+
 def decode_object(field: str, text: str | bytes, bytes_max: int) -> dict[str, Any]:
     """The value of an external JSON text, which must be an object."""
     value = _decoded(field, text, bytes_max, "a JSON object")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sqlite3
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -88,6 +90,48 @@ def refuse_network_file_system(file: Path, mounts: Iterable[tuple[str, str]], in
             f"cannot use {file}: {point} is a network file system ({kind}), where SQLite's locks do not work; "
             f"use {instead}"
         )
+
+
+PRIVATE_MODE: Final = 0o600
+
+
+def create_private(path: str) -> None:
+    """Create an empty database file that only this user can read, whatever the umask; an existing one is not changed.
+
+    SQLite gives the other files of a database the same mode.
+    """
+    if os.path.lexists(path):  # A dangling link is left to SQLite.
+        return
+    new = Path(path).with_name(f".everwork-{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE)
+        os.fchmod(descriptor, PRIVATE_MODE)
+        os.close(descriptor)
+        _name_new_file(new, Path(path))
+    except OSError as error:
+        raise EngineUnavailable(f"cannot create {path}: {error.strerror}") from None
+
+
+def _name_new_file(new: Path, file: Path) -> None:
+    """Give a new file its name, unless another file has it.
+
+    It is not created under that name: to close a file drops the locks that SQLite has on it in this process.
+    """
+    try:
+        file.hardlink_to(new)
+    except FileExistsError:
+        pass
+    except OSError:  # A file system without hard links.
+        new.rename(file)
+    new.unlink(missing_ok=True)
+
+
+def give_to_owner_of(path: str, descriptor: int) -> None:
+    """Let the owner of a database own a file beside it, as SQLite does, if an administrator creates that file."""
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            owner = os.stat(path)  # noqa: PTH116
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def identity(path: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from datetime import date
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, ForwardRef, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from everwork.codec.json import MASKED, STORABLE_TYPES, encode
+from everwork.codec.json import MASKED, STORABLE_TYPES, decode, encode
 from everwork.core.checks import shown
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.texts import error_text
@@ -275,7 +275,13 @@ def not_stored(key: int, error: Exception) -> str:
     return encode("result", {NOT_STORED: error_text(error), JOB: key}, PAYLOAD_BYTES_MAX)
 
 
-def require_stored(key: int, value: Any) -> None:
-    """Raise if a result is such a note, because the real one could not be stored."""
+def stored_result(key: int, text: str | None) -> Any:
+    """The result of a completed job; raises if it is such a note, or was damaged in the store."""
+    try:
+        value = None if text is None else decode(text)
+    except ValueError as error:
+        text = f"job '{key}' is completed, but its result was damaged in the store: {error}"
+        raise ResultNotStored(key, text) from None
     if isinstance(value, dict) and value.keys() == {NOT_STORED, JOB} and value[JOB] == key:
         raise ResultNotStored(key, f"job '{key}' is completed, but its result could not be stored: {value[NOT_STORED]}")
+    return value

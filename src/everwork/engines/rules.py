@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker, BreakerState
+from everwork.core.checks import shown
 from everwork.core.instants import utc_text
 from everwork.core.job import HistoryEntry, NewJob, StoredJob
 from everwork.core.leasing import Created, Judged, Stamp, Verdict
@@ -20,6 +21,10 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import Cause, State
 from everwork.engines.values import Fire, Fired, TriggerMark
 from everwork.exceptions import InvalidInput
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
+T = TypeVar("T")
 
 TOP_NAME: Final = "\U0010ffff"
 """Sorts after every name: it is not a printable character."""
@@ -237,6 +242,39 @@ def job_conditions(query: JobFilter) -> tuple[str | None, str | None, int, int]:
 def filters_by_attempt(query: JobFilter) -> bool:
     """Whether a query filters by values that attempts set: worker, error."""
     return query.worker is not None or query.error_text is not None
+
+
+DAMAGE: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError)
+"""The errors of code that reads a value which the store has damaged."""
+
+
+def readable(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
+    """What the rows hold; one that was damaged in the store is left out and logged, so that it hides no others."""
+    rows = list(rows)
+    try:
+        return [read(row) for row in rows]
+    except DAMAGE:
+        return list(_readable_ones(read, rows))
+
+
+def _readable_ones(read: Callable[[Any], T], rows: Iterable[Any]) -> Iterator[T]:
+    for row in rows:
+        try:
+            found = read(row)
+        except DAMAGE as error:
+            log_damage(row, error)
+        else:
+            yield found
+
+
+def log_damage(record: object, error: Exception) -> None:
+    """Log that a record cannot be read."""
+    log.error("a record in the store is damaged and is left out", error=str(error), record=shown(str(record)))
+
+
+def damaged_text(stored: bytes | None) -> str:
+    """A text that is not UTF-8, for people to read; it is never valid JSON."""
+    return (stored or b"").decode("utf-8", "backslashreplace")
 
 
 def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> StoredJob:

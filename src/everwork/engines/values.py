@@ -48,6 +48,14 @@ class Swept:
     more: bool = False
 
 
+class Defect(NamedTuple):
+    """Something that is wrong with a store itself, and what to do about it. A note needs no action."""
+
+    text: str
+    advice: str
+    is_note: bool = False
+
+
 class Schema(NamedTuple):
     """The version of a store's schema (None: it has none yet), and the newest version this program knows."""
 

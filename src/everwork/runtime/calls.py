@@ -9,7 +9,7 @@ from contextvars import copy_context
 from types import CoroutineType
 from typing import Any, Final
 
-from everwork.codec.json import decode, encode
+from everwork.codec.json import decode_stored_object, encode
 from everwork.codec.values import not_stored
 from everwork.core import ending
 from everwork.core import outcome as o
@@ -47,9 +47,13 @@ class ArgumentsCall:
         job: Any = attempt.job  # A `LeasedJob`: only jobs from a store have arguments.
         if self._middleware:
             call = chained(self._middleware, functools.partial(self._innermost, attempt))
-            return _completed(attempt, await call(Call.of(job)))
+            try:
+                described = Call.of(job)
+            except InvalidInput as error:
+                return ending.unusable(job.key, job.attempt, error)
+            return _completed(attempt, await call(described))
         try:
-            arguments = self._bind(decode(job.variables))
+            arguments = self._bind(decode_stored_object("variables", job.variables))
         except InvalidInput as error:
             return ending.unusable(attempt.job.key, attempt.job.attempt, f"argument {error}")
         value = await self._invoke(attempt, arguments)

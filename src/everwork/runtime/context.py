@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from everwork.codec.json import decode, encode
+from everwork.codec.json import decode_stored_object, encode
 from everwork.core.leasing import Judged, accepted
 from everwork.core.limits import PAYLOAD_BYTES_MAX
 from everwork.core.outcome import Complete
@@ -67,8 +67,7 @@ class JobContext:
     @cached_property
     def headers(self) -> dict[str, Any]:
         """The headers that the job was created with."""
-        headers: dict[str, Any] = decode(self._headers) if self._headers else {}
-        return headers
+        return decode_stored_object("headers", self._headers) if self._headers else {}
 
     @property
     def sync(self) -> SyncJobContext:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everwork.codec.json import decode
+from everwork.codec.json import decode_stored_object
 from everwork.core.checks import shown
 from everwork.core.job import LeasedJob
 from everwork.exceptions import BadConfiguration
@@ -47,8 +47,8 @@ class Call:
             attempt=job.attempt,
             attempts=job.attempts,
             max_attempts=job.max_attempts,
-            arguments=decode(job.variables),
-            headers=decode(job.headers) if job.headers else {},
+            arguments=decode_stored_object("variables", job.variables),
+            headers=decode_stored_object("headers", job.headers) if job.headers else {},
             correlation_id=job.correlation_id,
             limit_key=job.limit_key,
             created_at_ms=job.created_at_ms,

@@ -1,13 +1,21 @@
-"""Maps errors to gRPC and HTTP statuses in one table. A test proves that it is complete."""
+"""Maps errors to gRPC and HTTP statuses in one table, and says what callers may read of them.
+
+A test proves that the table is complete.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import grpc
 
 from everwork import exceptions as e
+from everwork.logs import get_logger
+from everwork.service.access.keys import UNCHECKED
+
+log = get_logger("everwork")
 
 
 class Wire(NamedTuple):
@@ -46,3 +54,40 @@ TABLE: Final[Mapping[type[e.EverworkError], Wire]] = {
 def wire(error: e.EverworkError) -> Wire:
     """Return the table entry for the error's class, or for its nearest ancestor."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+
+
+STOPPING: Final = "the server is stopping"
+SEE_LOG: Final = "the server's log says why"
+PUBLIC: Final = frozenset({UNCHECKED, STOPPING})
+"""Errors of the engine that callers read as they are: they name no path, host or user."""
+TEXTS: Final[Mapping[type[e.EngineError], str]] = {
+    e.SpoolFull: f"the engine is unavailable and the spool is full; {SEE_LOG}",
+    e.EngineUnavailable: f"the engine is unavailable; {SEE_LOG}",
+    e.EngineBusy: f"the engine is busy; {SEE_LOG}",
+    e.SchemaMismatch: f"the store was written by another version; {SEE_LOG}",
+    e.BadConfiguration: f"the engine refuses the server; {SEE_LOG}",
+    e.EngineError: f"the engine failed; {SEE_LOG}",
+}
+LOG_EVERY_SECONDS: Final = 10.0
+LOGGED_MAX: Final = 100
+_logged_until: Final[dict[str, float]] = {}
+
+
+def public_text(error: e.EverworkError) -> str:
+    """What a caller may read of an error. The errors of an engine are for the operator and go to the log."""
+    text = str(error)
+    if not isinstance(error, e.EngineError) or text in PUBLIC:
+        return text
+    _log_sparingly(error, text)
+    return next(TEXTS[kind] for kind in type(error).__mro__ if kind in TEXTS)
+
+
+def _log_sparingly(error: e.EngineError, text: str) -> None:
+    """Log an error, but the same one only once in a while: every call of an outage ends with it."""
+    now = time.monotonic()
+    if _logged_until.get(text, 0.0) > now:
+        return
+    if len(_logged_until) >= LOGGED_MAX:
+        _logged_until.clear()
+    _logged_until[text] = now + LOG_EVERY_SECONDS
+    log.error("a call failed", error=text, code=wire(error).code)

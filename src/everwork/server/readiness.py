@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Final, NamedTuple
 
-from everwork.exceptions import EverworkError
+from everwork.exceptions import EngineError, EverworkError
 from everwork.service.service import JobService
 
 ENGINE_SECONDS: Final = 3.0
@@ -25,7 +25,7 @@ class Unready(NamedTuple):
 
 
 class Readiness:
-    """Checks the engine and its maintenance, in the event loop of the service."""
+    """Checks that the engine answers, accepts writes and is maintained, in the event loop of the service."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service
@@ -51,6 +51,13 @@ class Readiness:
             return Unready("engine_unavailable", f"the engine did not answer within {ENGINE_SECONDS:g} s{self._kept}")
         except EverworkError as error:
             return Unready("engine_unavailable", f"the engine cannot be used: {type(error).__name__}{self._kept}")
+        return await self._write()
+
+    async def _write(self) -> Unready | None:
+        try:
+            await self._service.require_writable()
+        except EngineError as error:
+            return Unready("engine_unavailable", f"the engine accepts no writes: {type(error).__name__}{self._kept}")
         return None
 
     @property

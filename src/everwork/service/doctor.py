@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
+from everwork.codec.fields import JSON_TEXTS
+from everwork.codec.json import decode
 from everwork.core.instants import utc_text
 from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
@@ -28,6 +30,8 @@ CLOCK_OFF_MS: Final = 1_000
 SWEPT_WITHIN_MS: Final = 5_000
 PAGES_MAX: Final = 5
 PROBE_KIND: Final = "doctor"
+DUMP_STEP: Final = 200
+KEYS_SHOWN: Final = 5
 NEARLY_FULL: Final = 0.8
 NEARLY_OLD: Final = 0.5
 """An operator must act when a spool exceeds these fractions of its limits."""
@@ -72,8 +76,13 @@ class Diagnosis:
         return not any(finding.is_problem for finding in self.findings)
 
 
-async def examine(engine: Engine, host_clock: Clock, spool: SpoolStatus | None = None) -> Diagnosis:
-    """Examine an open store and its spool; writes only a short-lived registry entry."""
+async def examine(
+    engine: Engine, host_clock: Clock, spool: SpoolStatus | None = None, *, integrity: bool = False
+) -> Diagnosis:
+    """Examine an open store and its spool; writes only a short-lived registry entry.
+
+    `integrity`: also check every page and every job, which takes longer the larger the store is.
+    """
     health = await engine.health()
     trips = await _round_trips(engine, host_clock)
     stats = await engine.stats(1)
@@ -88,6 +97,7 @@ async def examine(engine: Engine, host_clock: Clock, spool: SpoolStatus | None =
         *_of_keys(keys, host_clock()),
         *_of_dead_letters(counts),
         *([] if spool is None else of_spool(spool)),
+        *(await _of_integrity(engine) if integrity else []),
     ]
     by_state = {state: sum(key.state(host_clock()) is state for key in keys) for state in KeyState}
     return Diagnosis(health, trips, counts, by_state, sorted(findings, key=lambda finding: not finding.is_problem))
@@ -134,6 +144,32 @@ def _of_trips(trips: RoundTrips) -> list[Finding]:
         text = f"the engine is slow: {trips.read_ms:.0f} ms to read, {trips.write_ms:.0f} ms to write"
         findings.append(Finding(False, text, "run workers closer to the engine, or check its load and disk"))
     return findings
+
+
+async def _of_integrity(engine: Engine) -> list[Finding]:
+    """What the store's own check finds, and jobs whose JSON is damaged."""
+    findings = [Finding(not one.is_note, one.text, one.advice) for one in await engine.verify()]
+    damaged: list[int] = []
+    after = 0
+    while records := await engine.dump(after, DUMP_STEP):
+        damaged += [record.job.key for record in records if _is_damaged(record.job)]
+        after = records[-1].job.key
+    if damaged:
+        shown = ", ".join(map(str, damaged[:KEYS_SHOWN])) + (" …" if len(damaged) > KEYS_SHOWN else "")
+        text = f"the JSON of {len(damaged):,} job{'' if len(damaged) == 1 else 's'} is damaged: {shown}"
+        advice = "restore a backup, or requeue them with other variables: everwork jobs requeue KEY --variables JSON"
+        findings.append(Finding(True, text, advice))
+    return findings
+
+
+def _is_damaged(job: StoredJob) -> bool:
+    try:
+        for name in JSON_TEXTS:
+            if (text := getattr(job, name)) is not None:
+                decode(text)
+    except (ValueError, TypeError):
+        return True
+    return False
 
 
 async def _of_leases(engine: Engine, now_ms: int) -> list[Finding]:

@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
-from everwork.codec.json import decode, encode_object
+from everwork.codec.json import decode_stored_object, encode_object
 from everwork.core import checks
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Stamp, Verdict, accepted
@@ -98,7 +98,7 @@ class Jobs(JobQuestions):
     async def merged_variables(self, key: int, more: Mapping[str, Any], field: str = "variables") -> str:
         """The job's variables, updated with those of a failure; `field` names them in errors."""
         job = await self._own_job(key)
-        return encode_object(field, {**decode(job.variables), **more}, PAYLOAD_BYTES_MAX)
+        return encode_object(field, {**decode_stored_object(field, job.variables), **more}, PAYLOAD_BYTES_MAX)
 
     # Changes ------------------------------------------------------------------------------------
 

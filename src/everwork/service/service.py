@@ -31,6 +31,7 @@ from everwork.core.queries import JobFilter, Measure, Page, Stats, in_order
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, InvalidInput, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from everwork.service.damaged import without_damaged
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
 from everwork.service.result_waiter import ResultWaiter
@@ -131,6 +132,14 @@ class JobService(StoreAccess):
         """Settle attempts; concurrent callers share a step. After an outage, expired leases are restored."""
         judged = await self._answered(self._dispatcher.settle(outcomes))
         return await self._settle_lapsed(outcomes, judged) if self.is_late else judged
+
+    async def deliverable(self, jobs: list[LeasedJob]) -> list[LeasedJob]:
+        """The leased jobs without those whose JSON was damaged in the store, which become dead letters."""
+        try:
+            return await without_damaged(jobs, self.settle)
+        except BaseException:
+            self.release_undelivered(jobs)
+            raise
 
     def release_undelivered(self, jobs: Sequence[LeasedJob]) -> None:
         """Release jobs that never reached their worker, in the background; `close` waits for it."""

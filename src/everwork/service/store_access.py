@@ -19,6 +19,7 @@ from everwork.logs import get_logger
 from everwork.service.fleet.clients import ClientWorkers
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.policies import Declared, PolicyFields, TypeDefaults, declare_policies, declare_settings
+from everwork.service.write_check import WriteCheck
 
 if TYPE_CHECKING:
     from everwork.engines.contract import Clock
@@ -51,6 +52,7 @@ class StoreAccess:
         self.holder = holder
         self.fleet = Fleet(engine)
         self.clients = ClientWorkers(self.fleet, holder)
+        self._write_check = WriteCheck(engine, holder)
         self.outbox: Outbox | None = None
         if offline is not None:
             from everwork.spool.outbox import Outbox  # noqa: PLC0415 - loaded only for offline mode
@@ -245,6 +247,10 @@ class StoreAccess:
     async def health(self) -> Health:
         """What the engine reports about itself."""
         return await self._engine.health()
+
+    async def require_writable(self) -> None:
+        """Raise `EngineError` if the store accepts no writes; it is asked at most every few seconds."""
+        await self._write_check.require()
 
     @property
     def is_remote(self) -> bool:

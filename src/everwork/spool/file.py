@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from everwork.codec.local_file import identity, require_local_file, require_same_file
+from everwork.codec.local_file import create_private, identity, require_local_file, require_same_file
 from everwork.codec.new_job import require_valid
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Spooled, Stamp
@@ -68,6 +68,8 @@ class SpoolFile:
 
     def _open(self, store: str | None) -> None:
         with errors(self.spool.path):
+            if store is not None:
+                create_private(self.spool.path)
             self._db = connect(self.spool.path)
             try:
                 self._require_spool(self._db)

@@ -33,24 +33,30 @@ def doctor(
     context: typer.Context,
     store: StoreUrl = None,
     engine: EngineUrl = None,
+    *,
     spool: Annotated[
         str | None, typer.Option(metavar="PATH", help="Spool file to check as well.", show_default="the server's")
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Skip the integrity check, which reads the whole store.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a store and the settings for problems.
 
     Checks the schema, durability, clock, latency, API keys, settings and spool, and looks for jobs that no worker is
-    polling for. The exit code is 1 if there is a problem.
+    polling for. Also checks the integrity of the stored data, and who can read its files. The exit code is 1 if there
+    is a problem.
 
     Examples:
         everwork doctor
         everwork doctor redis://localhost/0 --json
         everwork doctor --spool /var/lib/shop/spool.db
+        everwork doctor --quick
     """
     url = resolved_url(chosen_url(context, store, engine))
     settings, findings = _settings(url)
-    diagnosis = run(_examine(url))
+    diagnosis = run(_examine(url, integrity=not quick))
     findings += diagnosis.findings + _spool_findings(spool, settings, url)
     diagnosis = replace(diagnosis, findings=sorted(findings, key=lambda finding: not finding.is_problem))
     if as_json:
@@ -61,9 +67,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-async def _examine(url: str) -> Diagnosis:
+async def _examine(url: str, *, integrity: bool) -> Diagnosis:
     async with open_store(url) as engine:
-        return await examine(engine, now_ms)
+        return await examine(engine, now_ms, integrity=integrity)
 
 
 def _spool_findings(path: str | None, settings: Settings | None, url: str) -> list[Finding]:

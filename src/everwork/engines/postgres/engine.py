@@ -17,7 +17,8 @@ from everwork.engines.postgres.read import PostgresQuestions
 from everwork.engines.postgres.registry import PostgresRegistry
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.sweep import PostgresSweep
-from everwork.engines.values import Durability, Health, Schema
+from everwork.engines.postgres.verify import verify
+from everwork.engines.values import Defect, Durability, Health, Schema
 
 
 class PostgresEngine(
@@ -75,6 +76,9 @@ class PostgresEngine(
 
     async def schema(self) -> Schema:
         return await stored_schema(self._url)
+
+    async def verify(self) -> list[Defect]:
+        return await verify(self._store)
 
     async def now(self) -> int:
         store = self._store

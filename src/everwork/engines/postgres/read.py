@@ -47,6 +47,7 @@ from everwork.engines.rules import (
     filters_by_job,
     job_conditions,
     job_from,
+    readable,
     states_to_search,
 )
 
@@ -63,7 +64,7 @@ class PostgresQuestions(PostgresBase, Questions):
     async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
         store = self._store
         rows = await store.connections.read(store.sql("get")["job"], sorted(set(keys)))
-        jobs = {job.key: job for job in map(job_of, rows)}
+        jobs = {job.key: job for job in readable(job_of, rows)}
         return [jobs.get(key) for key in keys]
 
     async def owners(self, keys: Sequence[int]) -> list[str | None]:

@@ -24,7 +24,7 @@ from everwork.engines.redis.records import (
     record_of,
 )
 from everwork.engines.redis.wire import Arg
-from everwork.engines.rules import rounds_in
+from everwork.engines.rules import readable, rounds_in
 from everwork.engines.values import JobRecord
 from everwork.exceptions import InvalidInput
 
@@ -36,8 +36,13 @@ class RedisMoving(RedisBase, Moving):
     """Dump and load."""
 
     async def dump(self, after: int, limit: int) -> list[JobRecord]:
-        columns = await self._connection.read("dump", id_of(after), limit)
-        return [_job_record(int(id), stored) for id, *stored in zip(*columns, strict=True)]
+        while True:
+            columns = await self._connection.read("dump", id_of(after), limit)
+            records = readable(_job_record, zip(*columns, strict=True))
+            ids = columns[0]
+            if records or not ids:
+                return records
+            after = int(ids[-1])  # All of them are damaged: not the end.
 
     async def load(self, records: Sequence[JobRecord]) -> int:
         connection = self._connection
@@ -49,10 +54,10 @@ class RedisMoving(RedisBase, Moving):
         return int(await connection.call("load", *args)) if args else 0
 
 
-def _job_record(key: int, stored: Sequence[Any]) -> JobRecord:
-    *of_job, own_policy, entries = stored
+def _job_record(stored: Sequence[Any]) -> JobRecord:
+    id, *of_job, own_policy, entries = stored
     state, _, error, _, _ = of_job
-    job = cast("StoredJob", job_of(key, of_job))
+    job = cast("StoredJob", job_of(int(id), of_job))
     record = record_of(state)
     history = history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
     retry = own_policy.decode() if own_policy is not None else None

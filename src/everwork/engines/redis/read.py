@@ -29,9 +29,9 @@ from everwork.engines.redis.records import (
     STATE_OF,
     Record,
     dedupe_field,
+    found_job,
     history_of,
     id_of,
-    job_of,
     lane_parts,
     pairs,
     queue_parts,
@@ -39,7 +39,7 @@ from everwork.engines.redis.records import (
 )
 from everwork.engines.redis.registry import breaker_of, fields_of, rate_full_until_ms
 from everwork.engines.redis.wire import Arg
-from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, explained, states_to_search
+from everwork.engines.rules import AHEAD_MAX, Facts, attempts_min, explained, readable, states_to_search
 from everwork.exceptions import InvalidInput
 
 TOP: Final = "9" * 16
@@ -61,7 +61,7 @@ class RedisQuestions(RedisBase, Questions):
         for start in range(0, len(keys), GET_STEP):
             step = keys[start : start + GET_STEP]
             columns = await connection.read("get", *map(id_of, step))
-            jobs += [job_of(key, stored) for key, *stored in zip(step, *columns, strict=True)]
+            jobs += map(found_job, zip(step, *columns, strict=True))
         return jobs
 
     async def owners(self, keys: Sequence[int]) -> list[str | None]:
@@ -74,7 +74,7 @@ class RedisQuestions(RedisBase, Questions):
 
     async def history(self, key: int) -> list[HistoryEntry]:
         stored, error, entries = await self._connection.read("history", id_of(key))
-        record = record_of(stored) if stored is not None else None
+        [record] = readable(record_of, [] if stored is None else [stored]) or [None]
         return history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
 
     async def count(self) -> list[Count]:
@@ -131,7 +131,7 @@ class RedisQuestions(RedisBase, Questions):
                     "order", f"'due' would read more than {LIST_SCAN_MAX:,} lanes; name a type with fewer"
                 )
             instant, next_id, ids, instants, states, now, scanned = reply
-            found = zip(map(int, instants), map(int, ids), map(record_of, states), strict=True)
+            found = readable(_candidate, zip(instants, ids, states, strict=True))
             places = [
                 cursor_at(at, key)
                 for at, key, record in found
@@ -171,6 +171,12 @@ class RedisQuestions(RedisBase, Questions):
             if keys and builder.jobs_read >= PAYLOADS_MAX:
                 return Page(builder.jobs, few[-1])
         return Page(builder.jobs, None)
+
+
+def _candidate(found: tuple[bytes, bytes, bytes]) -> tuple[int, int, Record]:
+    """A job that may match: its place in the order, its key, and its state."""
+    instant, id, state = found
+    return int(instant), int(id), record_of(state)
 
 
 def _has_read_enough(query: JobFilter, builder: PageBuilder) -> bool:

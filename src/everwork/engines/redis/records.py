@@ -14,6 +14,7 @@ from everwork.core.retry import remaining_retries
 from everwork.core.states import State
 from everwork.engines.portions import Claim, claims_of, distribute
 from everwork.engines.redis.wire import Arg
+from everwork.engines.rules import DAMAGE, damaged_text, log_damage, readable
 
 SEPARATOR: Final = "\x1f"
 STATE_OF: Final[Mapping[str, State]] = {
@@ -182,22 +183,33 @@ def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob
     for id, head, info, payload in zip(*columns, strict=True):
         known_instants = instants.get(head)
         if known_instants is None:
-            instants[head] = known_instants = int(head[:INSTANT_CHARS]), int(head[INSTANT_CHARS:])
+            instants[head] = known_instants = _parse_head(head)
         run_at_ms, created_at_ms = known_instants
         known_info = infos.get(info)
         if known_info is None:
             infos[info] = known_info = _parse_info(info)
         attempt, attempts, max_attempts, priority, tenant, limit_key = known_info
-        if payload[0] == _BRACE:
-            variables, headers, correlation_id, timeout_ms, extra = payload.decode(), None, None, None, None
-        else:
-            variables, (headers, correlation_id, timeout_ms, extra, _) = payload_parts(payload)
+        try:
+            if payload[0] == _BRACE:
+                variables, headers, correlation_id, timeout_ms, extra = payload.decode(), None, None, None, None
+            else:
+                variables, (headers, correlation_id, timeout_ms, extra, _) = payload_parts(payload)
+        except DAMAGE:
+            variables, (headers, correlation_id, timeout_ms, extra, _) = damaged_text(payload), _NO_RARE_VALUES
         # Created directly: the constructor would take a third of a microsecond longer per job.
         jobs.append(tuple.__new__(LeasedJob, (
             int(id), attempt, attempts, max_attempts, type, group, tenant, until_ms, variables, headers, priority,
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
         )))  # fmt: skip
     return claim.with_deadlines(jobs, now_ms)
+
+
+def _parse_head(head: bytes) -> tuple[int, int]:
+    """When the job may run and when it was created; zeros if that was damaged: the job is leased already."""
+    try:
+        return int(head[:INSTANT_CHARS]), int(head[INSTANT_CHARS:])
+    except ValueError:
+        return 0, 0
 
 
 def _parse_info(info: bytes) -> tuple[int, int, int, int, str, str | None]:
@@ -255,7 +267,7 @@ _WORKER_AT: Final = Record._fields.index("worker_name")
 
 
 def record_of(stored: bytes) -> Record:
-    """Parse a stored state."""
+    """Parse a stored state; raises `ValueError` if it is damaged."""
     return tuple.__new__(Record, _values(stored))  # The constructor would take as long as parsing.
 
 
@@ -263,8 +275,19 @@ def _values(stored: bytes) -> list[str]:
     """The values of a stored state, in the order of `Record`."""
     text = stored.decode()
     values = text[HEAD_CHARS:].split("\n", _WORKER_AT)
+    if len(values) != _WORKER_AT + 1:
+        raise ValueError("the state of a job is damaged")
     values.append(text[:HEAD_CHARS])
     return values
+
+
+def found_job(stored: tuple[int, Any, Any, Any, Any, Any]) -> StoredJob | None:
+    """A job from its key and what is stored of it; None if there is nothing, or its state is damaged."""
+    try:
+        return job_of(stored[0], stored[1:])
+    except DAMAGE as error:
+        log_damage(stored, error)
+        return None
 
 
 def job_of(key: int, stored: Sequence[Any]) -> StoredJob | None:
@@ -276,7 +299,10 @@ def job_of(key: int, stored: Sequence[Any]) -> StoredJob | None:
         letter, attempt, attempts, max_attempts, _, priority, queue, lane, expires_at, copy_of, kind,
         activated_at, finished_at, worker, instants,
     ) = _values(state_text)  # fmt: skip
-    variables, (headers, correlation_id, timeout_ms, extra, dedupe_key) = payload_parts(payload)
+    try:
+        variables, (headers, correlation_id, timeout_ms, extra, dedupe_key) = payload_parts(payload)
+    except DAMAGE:
+        variables, (headers, correlation_id, timeout_ms, extra, dedupe_key) = damaged_text(payload), _NO_RARE_VALUES
     type, group = queue_parts(queue)
     tenant, limit_key = lane_parts(lane)
     code, _, error = error_text.decode().partition("\0") if error_text is not None else ("", "", None)
@@ -297,7 +323,7 @@ def job_of(key: int, stored: Sequence[Any]) -> StoredJob | None:
 
 def history_of(record: Record | None, error: bytes | None, entries: Sequence[bytes]) -> list[HistoryEntry]:
     """The stored entries, and the end of a completed or cancelled job, which is stored only in its state."""
-    events = [entry_of(entry) for entry in entries]
+    events = readable(entry_of, entries)
     if record is not None and record.state in (State.COMPLETED, State.CANCELLED):
         reason = error.decode().partition("\0")[2] if error is not None and record.state is State.CANCELLED else None
         kind = record.kind or "complete"

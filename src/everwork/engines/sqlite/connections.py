@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from everwork.codec.local_file import unavailable
 from everwork.engines.contract import Clock
+from everwork.engines.rules import damaged_text
 from everwork.engines.sqlite.store_url import StoreUrl, connect
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineError, EngineUnavailable
@@ -98,7 +100,7 @@ def try_peek(
     try:
         if in_snapshot:
             cursor.execute("BEGIN")
-        value = call.peek(cursor, clock())
+        value = _peeked(call.peek, cursor, clock)
     except sqlite3.Error as error:
         return call.future, None, unavailable(path, error)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
@@ -108,10 +110,35 @@ def try_peek(
     return call.future, value[0] if call.action is None else value, None
 
 
+def _peeked(peek: Peek[T], cursor: sqlite3.Cursor, clock: Clock) -> T | None:
+    try:
+        return peek(cursor, clock())
+    except sqlite3.OperationalError as error:
+        if not is_undecodable(error):
+            raise
+    with damaged_texts(cursor.connection):
+        return peek(cursor, clock())
+
+
+def is_undecodable(error: BaseException | None) -> bool:
+    """Whether a statement failed because a text in the file is not UTF-8."""
+    return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
+
+
+@contextmanager
+def damaged_texts(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read texts that are not UTF-8 instead of failing; not always, because this is slower for every text."""
+    connection.text_factory = damaged_text
+    try:
+        yield
+    finally:
+        connection.text_factory = str
+
+
 def resolve(answer: Answer) -> None:
     """Resolve the future of a caller; runs in the event loop."""
     future, value, error = answer
-    if not future.cancelled():
+    if not future.done():
         if error is None:
             future.set_result(value)
         else:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Mapping
 
+from everwork.codec.local_file import create_private
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
@@ -14,19 +15,21 @@ from everwork.engines.sqlite.activate import SqliteActivate
 from everwork.engines.sqlite.change import SqliteChanges
 from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import SqliteCreate
+from everwork.engines.sqlite.file_lock import FileLock
+from everwork.engines.sqlite.loop_writer import LoopWriter
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
 from everwork.engines.sqlite.move import SqliteMoving
 from everwork.engines.sqlite.opened import OpenStore, SqliteWaits
 from everwork.engines.sqlite.own_transaction import SqliteTransactions
-from everwork.engines.sqlite.processes import FileLock
 from everwork.engines.sqlite.read import SqliteQuestions
 from everwork.engines.sqlite.reclaim import SqliteReclaim
 from everwork.engines.sqlite.registry import SqliteRegistry
 from everwork.engines.sqlite.settle import SqliteSettle
 from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, require_jobs
 from everwork.engines.sqlite.sweep import SqliteSweep
-from everwork.engines.sqlite.writer import LoopWriter, ThreadWriter
-from everwork.engines.values import Durability, Health, Schema
+from everwork.engines.sqlite.verify import verify
+from everwork.engines.sqlite.writer import ThreadWriter
+from everwork.engines.values import Defect, Durability, Health, Schema
 
 
 class SqliteEngine(
@@ -63,15 +66,23 @@ class SqliteEngine(
             require_jobs(self._url)
         lock = FileLock(None if self._url.in_memory else self._url.path)
         try:
-            with lock:
-                connection = connect(self._url)
-                try:
-                    return connection, lock, migrate(connection, self._url.path)
-                except BaseException:
-                    connection.close()
-                    raise
+            lock.acquire_soon()
+            try:
+                return self._migrated(lock)
+            finally:
+                lock.release()
         except BaseException:
             lock.close()
+            raise
+
+    def _migrated(self, lock: FileLock) -> tuple[sqlite3.Connection, FileLock, int]:
+        if not self._url.in_memory:
+            create_private(self._url.path)
+        connection = connect(self._url)
+        try:
+            return connection, lock, migrate(connection, self._url.path)
+        except BaseException:
+            connection.close()
             raise
 
     async def close(self) -> None:
@@ -103,6 +114,10 @@ class SqliteEngine(
 
     async def schema(self) -> Schema:
         return Schema(await asyncio.to_thread(stored_version, self._url), max(migrations()))
+
+    async def verify(self) -> list[Defect]:
+        self._store  # noqa: B018 - it must be open
+        return [] if self._url.in_memory else await in_daemon(lambda: verify(self._url))
 
     async def now(self) -> int:
         return await self._store.query(lambda _, now_ms: now_ms)

@@ -16,7 +16,8 @@ from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import processes
 from everwork.engines.sqlite.connections import Pause, Query, Reader, T
-from everwork.engines.sqlite.processes import DONE, WORK, FileLock, ProcessNotifier, Wakeup
+from everwork.engines.sqlite.file_lock import FileLock
+from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
 from everwork.engines.sqlite.store_url import StoreUrl, connect
 from everwork.engines.sqlite.writer import Writer
 from everwork.exceptions import EngineError, EngineUnavailable

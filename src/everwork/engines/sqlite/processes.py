@@ -1,10 +1,9 @@
-"""Other processes on the same file: the lock that writers share, wake-ups, forks."""
+"""Other processes on the same file: wake-ups, forks."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 import secrets
 import socket
@@ -14,69 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everwork.exceptions import EngineUnavailable
+from everwork.engines.sqlite.file_lock import folder_mode_beside
 from everwork.logs import get_logger
 
 if TYPE_CHECKING:
     from everwork.engines.sqlite.connections import Pause
     from everwork.engines.sqlite.opened import OpenStore
-
-
-class FileLock:
-    """A blocking flock. It belongs to the open file, so only one thread at a time may use it."""
-
-    def __init__(self, path: str | None) -> None:
-        """The lock of a database file; None: a store in memory needs none."""
-        self._descriptor: int | None = None
-        if path is not None:
-            try:
-                self._descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except OSError as error:
-                raise EngineUnavailable(f"cannot use {path}: cannot create its lock file ({error.strerror})") from None
-            _open_locks.add(self)
-
-    def acquire(self) -> None:
-        """Wait for the lock."""
-        if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def acquire_now(self) -> bool:
-        """Take the lock if it is free; never wait."""
-        try:
-            if self._descriptor is not None:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def release(self) -> None:
-        """Release the lock."""
-        if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def close(self) -> None:
-        """Close the lock file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-_open_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
-
-
-def _close_locks_in_child() -> None:
-    # A forked child shares the open file: if its parent died inside a transaction, the child would keep the lock.
-    for lock in list(_open_locks):
-        lock.close()
-
-
-os.register_at_fork(after_in_child=_close_locks_in_child)
 
 
 log = get_logger("everwork.sqlite")
@@ -140,7 +82,7 @@ class Wakeup:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}.{self.kind}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(folder_mode_beside(str(folder).removesuffix(".wake")), exist_ok=True)
             with _ShortPath(folder) as address:
                 listener.bind(f"{address}/{self.name}")
         except OSError as error:

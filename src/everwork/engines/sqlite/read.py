@@ -50,6 +50,7 @@ from everwork.engines.rules import (
     filters_by_job,
     job_conditions,
     job_from,
+    readable,
     states_to_search,
 )
 from everwork.engines.sqlite.capacity import is_probe_live
@@ -104,7 +105,7 @@ class SqliteQuestions(SqliteBase, Questions):
 def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[StoredJob | None]:
     """Jobs by key, in the order of the keys."""
     rows = cursor.execute(JOBS, (json.dumps(list(keys)),)).fetchall()
-    jobs = [job_from(row, tenant_of(lane := row[LANE]), limit_key_of(lane)) for row in rows]
+    jobs = readable(lambda row: job_from(row, tenant_of(lane := row[LANE]), limit_key_of(lane)), rows)
     found = {job.key: job for job in jobs}
     return [found.get(key) for key in keys]
 

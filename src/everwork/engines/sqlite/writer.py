@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 from everwork.codec.local_file import require_same_file, unavailable
 from everwork.engines.contract import Clock
@@ -23,16 +24,18 @@ from everwork.engines.sqlite.connections import (
     Peek,
     Query,
     T,
+    damaged_texts,
     in_daemon,
+    is_undecodable,
     join,
     reconnected,
     resolve,
     try_peek,
 )
-from everwork.engines.sqlite.processes import FileLock
+from everwork.engines.sqlite.file_lock import FileLock, LockWait
 from everwork.engines.sqlite.store_url import StoreUrl, identity
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.exceptions import EngineUnavailable
+from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.logs import get_logger
 
 log = get_logger("everwork.sqlite")
@@ -42,8 +45,12 @@ AfterCommit = Callable[[bool, bool], None]
 
 CALLS_PER_COMMIT_MAX = 1_000
 WAL_BYTES_MAX = 8 * 2**20
-OWN = "to enqueue inside your own transaction, use within(session)"
+OWN: Final = "to enqueue inside your own transaction, use within(session)"
 BUSY_MS = 5_000
+BUSY_SECONDS: Final = 10.0
+"""How long a writer waits for a transaction of another program, which does not take the lock file."""
+WATCH_SECONDS: Final = 1.0
+"""How often a writer with calls to serve is watched: it may be waiting for the lock."""
 
 
 class Writer(ABC):
@@ -58,6 +65,7 @@ class Writer(ABC):
         self._file = identity(url)
         self._loop = asyncio.get_running_loop()
         self._closing = False
+        self._lock_wait: LockWait | None = None
         self.after_commit: AfterCommit = lambda *_: None
         """Called in the thread of the transaction; notifies other processes."""
         self.after_answers: AfterCommit = lambda *_: None
@@ -107,20 +115,32 @@ class Writer(ABC):
                 left.append(call)
         return answers, left
 
-    def _do(self, calls: Sequence[Call], *, has_begun: bool = False) -> tuple[list[Answer], bool, bool]:
+    def _do(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
         """Run calls in one transaction; if one of them fails, each is run again in its own transaction."""
         try:
-            values, woken, finished = self._transact(calls, has_begun=has_begun)
-            return [(c.future, value, None) for c, value in zip(calls, values, strict=True)], woken, finished
+            values, woken, finished = self._transact_damaged(calls)
+            return answers_of(calls, values), woken, finished
+        except EngineBusy as error:
+            return [(call.future, None, error) for call in calls], False, False
         except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
             if len(calls) == 1:
                 return [(calls[0].future, None, error)], False, False
         each = [self._do([call]) for call in calls]
         return [a for answers, *_ in each for a in answers], any(w for _, w, _ in each), any(f for *_, f in each)
 
+    def _transact_damaged(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
+        """Run calls in one transaction, if need be with texts that are not UTF-8."""
+        try:
+            return self._transact(calls)
+        except EngineUnavailable as error:
+            if not is_undecodable(error.__cause__):
+                raise
+        with damaged_texts(self._connection):
+            return self._transact(calls)
+
     def _transact(self, calls: Sequence[Call], *, has_begun: bool = False) -> tuple[list[Any], bool, bool]:
         if not has_begun:
-            self._lock.acquire()
+            self._take_lock()
         try:
             if not has_begun:
                 self._refuse_another_file()
@@ -149,8 +169,22 @@ class Writer(ABC):
         if self._file is not None:
             require_same_file(self._url.path, self._file)
 
+    def _take_lock(self) -> None:
+        """Wait for the lock file, until the callers give up (`ThreadWriter`): the kernel serves processes in order."""
+        if self._lock.acquire_now():
+            return
+        self._lock_wait = wait = LockWait()
+        try:
+            self._lock.acquire()
+        finally:
+            self._lock_wait = None
+        if not wait.decide():
+            self._lock.release()
+            raise EngineBusy("the callers have given up")
+
     def _begin(self) -> None:
-        """Begin, and wait as long as it takes: a writer without our lock (the user's own transaction) may be active."""
+        """Begin, and wait a while: a writer without our lock (the user's own transaction) may be active."""
+        until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
                 self._cursor.execute("BEGIN IMMEDIATE")
@@ -159,6 +193,9 @@ class Writer(ABC):
                 if error.sqlite_errorcode & 0xFF not in BUSY or self._closing:
                     raise
                 where = self._url.path
+                if time.monotonic() >= until:
+                    text = f"another transaction has held the write lock for more than {BUSY_SECONDS:g} s"
+                    raise EngineBusy(f"cannot write {where}: {text}; nothing was written; {OWN}") from None
                 log.warning("waiting for the write lock, which another transaction holds", path=where, hint=OWN)
 
     def _answer(self, answers: list[Answer], woken: bool, finished: bool) -> None:
@@ -171,12 +208,13 @@ class Writer(ABC):
         wal = Path(self._url.path + "-wal")
         if self._url.in_memory or not wal.exists() or wal.stat().st_size <= WAL_BYTES_MAX:
             return
-        with self._lock:
+        self._take_lock()
+        try:
             self._cursor.execute("PRAGMA busy_timeout = 50")
-            try:
-                self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            finally:
-                self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            self._lock.release()
 
     def _pause_here(self, pause: Pause) -> None:
         self._connection = reconnected(self._connection, self._url, pause)
@@ -189,11 +227,45 @@ class ThreadWriter(Writer):
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         super().__init__(url, connection, lock, clock)
         self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
+        self._serving: list[Call] = []
+        self._accepted = self._served = 0
+        """How many calls this writer has accepted, and how many of them its thread has served."""
+        self._watch: asyncio.TimerHandle | None = None
         self._thread = threading.Thread(target=self._run, name="everwork-sqlite-writer", daemon=True)
         self._thread.start()
 
     def _put(self, call: Call) -> None:
+        self._accepted += 1
         self._inbox.put(call)
+        if self._watch is None:
+            self._watch = self._loop.call_later(WATCH_SECONDS, self._check_wait)
+
+    def _check_wait(self) -> None:
+        """Give up for the callers if another process does not release the lock file; runs in the event loop."""
+        wait = self._lock_wait
+        if wait is not None and wait.give_up():
+            self._refuse_waiting()
+        is_idle = self._accepted == self._served
+        self._watch = None if is_idle else self._loop.call_later(WATCH_SECONDS, self._check_wait)
+
+    def _refuse_waiting(self) -> None:
+        """Fail the calls that wait for the lock, and those behind them. The thread goes on waiting."""
+        busy = self._lock.busy()
+        for call in [*self._serving, *self._take_calls()]:
+            resolve((call.future, None, busy))
+
+    def _take_calls(self) -> list[Call]:
+        """Take the calls out of the inbox, and leave the rest there."""
+        items: list[Call | Pause | None] = []
+        with suppress(Empty):
+            while True:
+                items.append(self._inbox.get_nowait())
+        for item in items:
+            if not isinstance(item, Call):
+                self._inbox.put(item)
+        calls = [item for item in items if isinstance(item, Call)]
+        self._accepted -= len(calls)
+        return calls
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
@@ -212,7 +284,10 @@ class ThreadWriter(Writer):
         has_ended = False
         while not has_ended:
             calls, then = self._next_calls()
+            self._serving = calls
             answers, woken, finished = self._serve(calls)
+            self._serving = []
+            self._served += len(calls)
             if answers:
                 self._deliver(answers, woken, finished)
             if isinstance(then, Pause):
@@ -241,85 +316,6 @@ class ThreadWriter(Writer):
             log.warning("results arrived after their event loop was closed", answers=len(answers))
 
 
-class LoopWriter(ThreadWriter):
-    """Writes in the event loop itself while no other process writes: no hop to a thread and back.
-
-    For event loops that serve nothing but the engine. Calls of one loop iteration share a transaction. When the
-    lock is not free immediately, the calls go to the thread, which may wait for it without blocking the loop.
-    """
-
-    def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
-        self._calls: list[Call] = []
-        self._loop_thread = threading.get_ident()
-        self._in_thread = 0
-        """Calls and pauses that the thread has not finished; until it has, the connection belongs to the thread."""
-        super().__init__(url, connection, lock, clock)
-
-    def _put(self, call: Call) -> None:
-        if not self._calls:
-            self._loop.call_soon(self._run_iteration)
-        self._calls.append(call)
-
-    def _run_iteration(self) -> None:
-        calls, self._calls = self._calls, []
-        if not self._in_thread:
-            answers, calls = self._peek_first(calls)
-            if answers:
-                self._answer(answers, False, False)
-            if calls and self._begin_now():
-                self._answer(*self._do(calls, has_begun=True))
-                return
-        self._in_thread += len(calls)
-        for call in calls:
-            self._inbox.put(call)
-
-    def _begin_now(self) -> bool:
-        """Begin a transaction if that is possible without waiting."""
-        if not self._lock.acquire_now():
-            return False
-        try:
-            self._refuse_another_file()
-            self._cursor.execute("PRAGMA busy_timeout = 0")
-            try:
-                self._cursor.execute("BEGIN IMMEDIATE")
-            finally:
-                self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-        except (sqlite3.Error, EngineUnavailable):
-            # Busy, or another error: the thread waits, or reports it.
-            self._lock.release()
-            return False
-        return True
-
-    def _deliver(self, answers: list[Answer], woken: bool, finished: bool) -> None:
-        super()._deliver(answers, woken, finished)
-        self._hand_back(len(answers))
-
-    def _hand_back(self, finished: int) -> None:
-        with suppress(RuntimeError):  # The loop is closed: the count is no longer used.
-            self._loop.call_soon_threadsafe(self._take_back, finished)
-
-    def _take_back(self, finished: int) -> None:
-        self._in_thread -= finished
-
-    async def close(self) -> None:
-        """Finish what was accepted, then stop."""
-        if self._calls:
-            self._run_iteration()
-        await super().close()
-
-    def pause(self) -> Pause:
-        """Close the connection between two transactions, until the pause ends. Thread-safe."""
-        pause = Pause()
-        if threading.get_ident() == self._loop_thread:
-            self._pause_in_thread(pause)
-        else:
-            self._loop.call_soon_threadsafe(self._pause_in_thread, pause)
-        return pause
-
-    def _pause_in_thread(self, pause: Pause) -> None:
-        self._in_thread += 1
-        self._inbox.put(pause)
-
-    def _pause_here(self, pause: Pause) -> None:
-        super()._pause_here(pause)
-        self._hand_back(1)
+def answers_of(calls: Sequence[Call], values: Sequence[Any]) -> list[Answer]:
+    """The answers to calls whose transaction is committed."""
+    return [(call.future, value, None) for call, value in zip(calls, values, strict=True)]

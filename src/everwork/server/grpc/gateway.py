@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.logs import get_logger
-from everwork.server.errors import wire
+from everwork.server.errors import public_text, wire
 from everwork.server.metrics import Metrics
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
@@ -136,7 +136,7 @@ class Gateway:
         """End the call with the error's status; see `everwork.server.errors`."""
         trailing: tuple[tuple[str, str], ...] = ()
         if isinstance(error, EverworkError):
-            code, details = wire(error).grpc, str(error)
+            code, details = wire(error).grpc, public_text(error)
             trailing = ((CODE, wire(error).code),)
         else:
             code, details = grpc.StatusCode.INTERNAL, INTERNAL_ERROR

@@ -98,7 +98,7 @@ class JobsApi:
         fetched = frozenset(request.fetch_variable)
         time = poll_time(context, self._long_poll_seconds)
         with self._metrics.polling(API):
-            leased = await jobs.activate(demand, time.wait_ms)
+            leased = await self._gateway.service.deliverable(await jobs.activate(demand, time.wait_ms))
         if leased:
             messages = self._gateway.while_live(jobs, _messages(leased, demand, fetched))
             await deliver(self._gateway.service, context, leased, messages)

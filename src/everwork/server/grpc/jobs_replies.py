@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from everwork.codec.json import decode
+from everwork.codec.json import decode, decode_shown
 from everwork.core.instants import utc_text
 from everwork.core.job import LeasedJob, StoredJob
 from everwork.core.leasing import Judged, Verdict
@@ -98,7 +98,13 @@ def texts(text: str | None) -> dict[str, str]:
     """A JSON object as a map of strings; values that are not strings are written as JSON."""
     if text is None or text == "{}":
         return {}
-    return {name: shown(value) for name, value in decode(text).items()}
+    return {name: shown(value) for name, value in _object(text).items()}
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A stored JSON object; empty if the store has damaged it."""
+    value = decode_shown(text)
+    return value if isinstance(value, dict) else {}
 
 
 def chosen(variables: str, fetched: Collection[str]) -> str:
@@ -113,7 +119,7 @@ def process_fields(extra: str | None) -> dict[str, Any]:
     """The fields that a process engine attached to a job."""
     if extra is None:
         return {}
-    attached = decode(extra)
+    attached = _object(extra)
     return {field: shown(attached[field]) for field in PROCESS_FIELDS if attached.get(field) is not None}
 
 

@@ -26,6 +26,7 @@ from everwork.core.limits import (
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
+from everwork.server.errors import STOPPING
 from everwork.server.grpc.delivery import deliver, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.service.jobs import Jobs
@@ -94,6 +95,7 @@ class Verbs:
         with self._gateway.metrics.polling(API):
             leased = await jobs.activate(demand, time.wait_ms)
         service = self._gateway.service
+        leased = await service.deliverable(leased)
         try:
             self._gateway.require_live(jobs)
         except BaseException:
@@ -195,7 +197,7 @@ class Verbs:
         try:
             await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                raise EngineUnavailable("the server is stopping")
+                raise EngineUnavailable(STOPPING)
             text = waiting.result()
         finally:
             waiting.cancel()

@@ -101,7 +101,7 @@ class ZeebeGateway:
         demand = _demand(request, min(limit, ACTIVATE_MAX))
         time = poll_time(context, self._seconds(request.requestTimeout))
         with self._metrics.polling(API):
-            leased = await jobs.activate(demand, time.wait_ms)
+            leased = await self._gateway.service.deliverable(await jobs.activate(demand, time.wait_ms))
         if leased:
             messages = _messages(leased, demand.worker, frozenset(request.fetchVariable))
             await deliver(self._gateway.service, context, leased, self._gateway.while_live(jobs, messages))
@@ -116,7 +116,7 @@ class ZeebeGateway:
         while not self._gateway.stopping.is_set() and (wait := poll_time(context, STREAM_WAIT_SECONDS).wait_ms):
             self._gateway.require_live(jobs)
             with self._metrics.polling(API):
-                leased = await jobs.activate(demand, wait)
+                leased = await self._gateway.service.deliverable(await jobs.activate(demand, wait))
             if leased:
                 messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in leased)
                 await deliver(self._gateway.service, context, leased, self._gateway.while_live(jobs, messages))

@@ -33,7 +33,7 @@ END $$;
 --   "v": new variables and "k": the traceback, if there are any, "f": if a breaker counts it,
 --   "t": the kind of failure, if the client knows it}, ...}.
 -- `lapsed`: only leases that ran out may end this way, and jobs that are being settled at the moment, perhaps in a long
--- transaction of a user's, are skipped. How long they ran is not known, and not measured.
+-- transaction of a user's, are skipped; so are leases that are promised to hold, see extend.sql. How long they ran is not known, and not measured.
 -- If attempts or max_attempts have changed meanwhile, the guard fails and the caller decides again.
 -- Returns also the keys that breakers count, and the queue of each.
 CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint, OUT accepted bigint[],
@@ -43,7 +43,9 @@ DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k);
 BEGIN
   IF lapsed THEN
+    PERFORM pg_advisory_xact_lock_shared(lapse_gate());
     keys := ARRAY(SELECT j.key FROM live j WHERE j.key = ANY(keys) AND j.state + 0 = 2 AND j.lease_until_ms <= at_ms
+      AND NOT is_promised(j.key, j.attempt, at_ms)
       ORDER BY j.key FOR UPDATE SKIP LOCKED);
   END IF;
   WITH held AS MATERIALIZED (

@@ -5,7 +5,8 @@
 SELECT l.key, l.attempt, l.attempts, l.max_attempts, j.retry, t.policy, l.worker
 FROM {schema}.live l CROSS JOIN LATERAL (SELECT a.retry FROM {schema}.job a WHERE a.key = l.key LIMIT 1) j
 JOIN {schema}.queue q ON q.id = l.queue_id JOIN {schema}.type t ON t.name = q.type
-WHERE l.state = 2 AND l.lease_until_ms <= {schema}.now_ms($1) LIMIT $2;
+WHERE l.state = 2 AND l.lease_until_ms <= {schema}.now_ms($1)
+  AND NOT {schema}.is_promised(l.key, l.attempt, {schema}.now_ms($1)) LIMIT $2;
 
 -- name: expired
 SELECT key FROM {schema}.live WHERE expires_at_ms IS NOT NULL AND state < 2 AND expires_at_ms <= {schema}.now_ms($1)

@@ -3,5 +3,8 @@
 -- Parts: records
 local ids, lanes = {}, {}
 for i = 2, #ARGV do ids[i - 1] = ARGV[i] end
-for i, record in ipairs(fetch(STATES, ids)) do lanes[i] = record and parse(sub(record, 31)).lane end
+for i, record in ipairs(fetch(STATES, ids)) do
+  local r = record and parse(sub(record, 31))
+  lanes[i] = r and r.lane
+end
 return lanes

@@ -34,6 +34,7 @@ async def activate(call: Call) -> Response:
     with call.context.metrics.polling(API):
         wait = min(sent["wait"], call.context.settings.long_poll_seconds)
         jobs = await _poll(call, demand, round(wait * 1000))
+    jobs = await call.context.service.deliverable(jobs)
     try:
         _require_live(call)
         reports = [leased_report(job, demand.worker, sent["fetch_variables"]) for job in jobs]

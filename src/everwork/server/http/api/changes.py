@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import orjson
 from starlette.responses import Response
 
 from everwork.codec.job_reports import job_report
+from everwork.codec.json import spliced
 from everwork.core.leasing import accepted
 from everwork.core.limits import (
     ATTEMPT_MAX,
@@ -245,5 +245,5 @@ async def changed(call: Call) -> Response:
     """Respond with the changed job, or with 204 if the caller prefers that or the job can no longer be read."""
     if not call.prefers_minimal:
         with suppress(JobNotFound, EngineError):
-            return json_response(job_report(await call.jobs.get(call.key), read=orjson.Fragment))
+            return json_response(job_report(await call.jobs.get(call.key), read=spliced))
     return Response(status_code=204)

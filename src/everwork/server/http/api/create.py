@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from everwork.codec.job_reports import job_report
+from everwork.codec.json import spliced
 from everwork.codec.new_job import wire_job
 from everwork.core import checks
 from everwork.core.job import NewJob, StoredJob
@@ -177,7 +176,7 @@ async def _read(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) 
 
 
 def _created_job(job: StoredJob, created: Created) -> dict[str, Any]:
-    return {**job_report(job, read=orjson.Fragment), "deduplicated": created.deduplicated}
+    return {**job_report(job, read=spliced), "deduplicated": created.deduplicated}
 
 
 def _chars(job: StoredJob) -> int:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from everwork.codec.json import in_json_words
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
-from everwork.server.errors import wire
+from everwork.server.errors import public_text, wire
 
 PROBLEM_TYPE: Final = "application/problem+json"
 DRAIN_SECONDS: Final = 5.0
@@ -56,7 +56,8 @@ def problem_of(error: EverworkError | Refusal) -> Response:
         return DrainingResponse(response) if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else response
     known = wire(error)
     field = error.field if isinstance(error, InvalidInput) else None
-    detail = str(error) if field is None else in_json_words(str(error))
+    text = public_text(error)
+    detail = text if field is None else in_json_words(text)
     return problem(known.http, known.code, detail, field=field, headers=_headers(error))
 
 

@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from everwork.codec.json import in_json_words
-from everwork.exceptions import EverworkError, PermissionDenied
-from everwork.server.errors import wire
+from everwork.exceptions import EngineError, EverworkError, PermissionDenied
+from everwork.server.errors import public_text, wire
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.operations import SegmentRoute
 from everwork.server.http.framework.problems import Refusal
@@ -251,8 +251,10 @@ def confirmation(visit: Visit) -> View:
 
 def detail_of(error: EverworkError | Refusal, unavailable: str = UNAVAILABLE) -> str:
     """An error message for the page; `unavailable` replaces the engine's own message, which may name hosts."""
-    is_unavailable = isinstance(error, EverworkError) and wire(error).http == 503
-    return unavailable if is_unavailable else in_json_words(str(error))
+    if isinstance(error, Refusal):
+        return in_json_words(str(error))
+    text = public_text(error)
+    return unavailable if isinstance(error, EngineError) else in_json_words(text)
 
 
 def title_of(status: int) -> str:

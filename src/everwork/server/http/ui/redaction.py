@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 import orjson
 
 from everwork.codec.fields import JSON_TEXTS, TEXTS
-from everwork.codec.json import decode
+from everwork.codec.json import decode_shown
 from everwork.core.job import StoredJob
 from everwork.core.queries import JobFilter
 from everwork.engines.rules import error_matches
@@ -282,7 +282,7 @@ class RedactedJob:
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        return {name: decode(text) for name, text in self._texts.items()}
+        return {name: decode_shown(text) for name, text in self._texts.items()}
 
     @cached_property
     def _secrets(self) -> list[str]:

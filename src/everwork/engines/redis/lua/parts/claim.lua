@@ -19,11 +19,15 @@ local function promote(queue)
   indexed[queue] = nil
   local lanes = {}
   for i, record in ipairs(fetch(STATES, ids)) do
-    local r = parse(sub(record, 31))
-    local members = lanes[r.lane]
-    if not members then members = {}; lanes[r.lane] = members end
-    members[#members + 1] = ready_score(r.priority, sub(record, 1, 15))
-    members[#members + 1] = ids[i]
+    local r = record and parse(sub(record, 31))
+    if r then
+      local members = lanes[r.lane]
+      if not members then members = {}; lanes[r.lane] = members end
+      members[#members + 1] = ready_score(r.priority, sub(record, 1, 15))
+      members[#members + 1] = ids[i]
+    else
+      call('SADD', P .. ':damaged', ids[i])
+    end
   end
   for lane, members in pairs(lanes) do
     call_many('ZADD', ready_key(queue, lane), members)
@@ -147,7 +151,13 @@ local function claim(queue, limit, tenants, limit_per_key)
   return ids
 end
 
-local function lease(ids, demands) -- Writes claimed jobs as leased; returns heads, infos and payloads.
+local lease
+local function lease_others(ids, i, demands) -- Leases the jobs without one that is damaged.
+  call('SADD', P .. ':damaged', table.remove(ids, i))
+  return lease(ids, demands)
+end
+
+function lease(ids, demands) -- Writes claimed jobs as leased; returns heads, infos and payloads.
   local runs = runs_of(ids)
   local records, payloads = fetch(STATES, ids, runs), fetch(PAYLOADS, ids, runs)
   local states, leases, heads, infos, followings, next_of = {}, {}, {}, {}, {}, nil
@@ -159,10 +169,12 @@ local function lease(ids, demands) -- Writes claimed jobs as leased; returns hea
       next_of = {}
     end
     local record = records[i]
+    if not record then return lease_others(ids, i, demands) end
     local tail, head = sub(record, 31), sub(record, 1, 30)
     local following = next_of[tail]
     if not following then
       local r = parse(tail)
+      if not r then return lease_others(ids, i, demands) end
       local attempt, attempts = r.attempt + 1, r.attempts + 1
       following = {r = r, n = 0, tail = tail_of(r, 'r', attempt, attempts, r.max, '', NOW, '', worker),
         info = table.concat({attempt, attempts, r.max, r.priority, r.lane}, '\n')}
@@ -258,6 +270,7 @@ local function start(request, t, capacity, out) -- Leases the jobs that may star
   local ids = claim(request.queue, capacity, request.tenants, t.max_per_key)
   if #ids == 0 then return 0 end
   local heads, infos, payloads = lease(ids, request.demands)
+  if #ids == 0 then return 0 end -- They were all damaged.
   local at = #out
   out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = request.number, ids, heads, infos, payloads
   if t.rate_jobs then enter_window(t, request.group, #ids) end

@@ -11,6 +11,8 @@
 --   state, attempt, attempts, max, created max, priority, queue, lane, expires, copy of, kind, activated, finished,
 --   worker
 -- state: p pending, r processing, c completed, f failed, x cancelled. queue: type, or type \31 group.
+-- A job whose state is missing or damaged is taken out of the indexes where it is found and noted in P:damaged, for
+-- `everwork doctor`.
 -- lane: '' or tenant \31 limit key. In all scripts `record` is a state, `r` is its parsed tail.
 local P, call, fmt, sub = KEYS[1], redis.call, string.format, string.sub
 local now = tonumber(ARGV[1])
@@ -80,23 +82,24 @@ end
 local function put(part, id, value) call('HSET', part .. sub(id, 1, 13), id, value) end
 local function drop(part, id) call('HDEL', part .. sub(id, 1, 13), id) end
 
-local function state_of(id)
-  local record = call('HGET', STATES .. sub(id, 1, 13), id)
-  if record then return record, sub(record, 31) end
-end
-
 local TAIL = '^(%a)\n(%d+)\n(%d+)\n(%d+)\n(%d+)\n(%-?%d+)\n([^\n]*)\n([^\n]*)\n(%d*)\n(%d*)\n(%a*)\n(%d*)\n(%d*)\n(.*)$'
 local parsed = {}
-local function parse(tail) -- The result is shared: never change it.
+local function parse(tail) -- Returns false if the state is damaged. The result is shared: never change it.
   local r = parsed[tail]
-  if r then return r end
+  if r ~= nil then return r end
   local state, attempt, attempts, max, created_max, priority, queue, lane, expires, copy, kind, activated, finished,
     worker = string.match(tail, TAIL)
-  r = {state = state, attempt = attempt, attempts = attempts, max = max, created_max = created_max, priority = priority,
+  r = state and {state = state, attempt = attempt, attempts = attempts, max = max, created_max = created_max, priority = priority,
     queue = queue, lane = lane, expires = expires, copy = copy, kind = kind, activated = activated, finished = finished,
-    worker = worker}
+    worker = worker} or false
   parsed[tail] = r
   return r
+end
+
+local function state_of(id) -- Returns nothing if the job does not exist, or its state is damaged.
+  local record = call('HGET', STATES .. sub(id, 1, 13), id)
+  local tail = record and sub(record, 31)
+  if tail and parse(tail) then return record, tail end
 end
 
 local function tail_of(r, state, attempt, attempts, max, kind, activated, finished, worker)

@@ -55,8 +55,9 @@ local function subtract_leases()
     if popped[i] ~= FILLER then ids[#ids + 1] = popped[i] end
   end
   for _, record in ipairs(fetch(STATES, ids)) do
-    if not record then return false end
-    subtract(errors, parse(sub(record, 31)))
+    local r = record and parse(sub(record, 31))
+    if not r then return false end
+    subtract(errors, r)
   end
   for queue, mine in pairs(errors) do
     for lane, by in pairs(mine or {}) do

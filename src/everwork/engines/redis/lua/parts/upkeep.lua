@@ -5,9 +5,13 @@ local function lapsed_leases()
   local ids = call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, STEP)
   local records, own, out = fetch(STATES, ids), fetch(OWN_POLICIES, ids), {}
   for i, id in ipairs(ids) do
-    local at = #out
-    out[at + 1], out[at + 2], out[at + 3] = id, records[i], own[i] or ''
-    out[at + 4] = policy_number(parse(sub(records[i], 31)))
+    local r, at = records[i] and parse(sub(records[i], 31)), #out
+    if r then
+      out[at + 1], out[at + 2], out[at + 3], out[at + 4] = id, records[i], own[i] or '', policy_number(r)
+    else
+      call('ZREM', LEASES, id)
+      call('SADD', P .. ':damaged', id)
+    end
   end
   return out
 end
@@ -153,7 +157,10 @@ local function index_finished_jobs()
       return false
     end
     local states = call('HGETALL', STATES .. bucket)
-    for i = 1, #states, 2 do index_finished(states[i], parse(sub(states[i + 1], 31))) end
+    for i = 1, #states, 2 do
+      local r = parse(sub(states[i + 1], 31))
+      if r then index_finished(states[i], r) end
+    end
     last, seen = bucket, seen + #states / 2
   end
   call('SET', P .. ':unplaced', last)
@@ -167,7 +174,8 @@ local function index_failures()
   local last = call('HGET', P .. ':turns', '\nfailures') or ''
   local ids = call('ZRANGEBYLEX', FAILED, last == '' and '-' or '(' .. last, '+', 'LIMIT', 0, STEP)
   for i, record in ipairs(fetch(STATES, ids)) do
-    if record then call('ZADD', FAILED_AT, parse(sub(record, 31)).finished, ids[i]) end
+    local r = record and parse(sub(record, 31))
+    if r then call('ZADD', FAILED_AT, r.finished, ids[i]) end
   end
   call('HSET', P .. ':turns', '\nfailures', #ids == STEP and ids[STEP] or '')
   return #ids == STEP

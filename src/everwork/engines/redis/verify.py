@@ -1,0 +1,26 @@
+"""verify: whether every job has a state and a payload that can be read, and is where its state says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from everwork.engines.redis.connection import Connection
+from everwork.engines.values import Defect
+
+SHOWN_MAX: Final = 5
+RESTORE: Final = "keep a copy of the data, then restore a backup, or delete these jobs"
+
+
+async def verify(connection: Connection) -> list[Defect]:
+    """The defects of a namespace, found in steps, because the server serves no other client while a script runs."""
+    damaged: set[int] = set()
+    after = ""
+    while True:
+        after, ids = await connection.read("verify", after)
+        damaged |= set(map(int, ids))
+        if not after:
+            break
+    keys = sorted(damaged)
+    shown = ", ".join(map(str, keys[:SHOWN_MAX])) + (" …" if len(keys) > SHOWN_MAX else "")
+    text = f"{len(keys):,} job{' is' if len(keys) == 1 else 's are'} damaged or incomplete: {shown}"
+    return [Defect(text, RESTORE)] if keys else []

@@ -1,0 +1,168 @@
+"""The lock file that writers share: who may open it, how long to wait for it, and who holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Final
+
+from everwork.codec.local_file import PRIVATE_MODE, give_to_owner_of
+from everwork.exceptions import EngineBusy, EngineUnavailable
+
+WAIT_SECONDS: Final = 15.0
+"""How long to wait for another process; longer than a writer waits for other programs' transactions."""
+_READ_WRITE: Final = 0o666
+
+
+class FileLock:
+    """A blocking flock. It belongs to the open file, so only one thread at a time may use it."""
+
+    def __init__(self, path: str | None) -> None:
+        """The lock of a database file; None: a store in memory needs none."""
+        self._descriptor: int | None = None
+        self._path = path or ""
+        if path is not None:
+            try:
+                self._descriptor = _opened(path)
+            except OSError as error:
+                raise EngineUnavailable(f"cannot use {path}: cannot create its lock file ({error.strerror})") from None
+            _open_locks.add(self)
+
+    def acquire(self) -> None:
+        """Wait for the lock, without end."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def acquire_now(self) -> bool:
+        """Take the lock if it is free; never wait."""
+        try:
+            if self._descriptor is not None:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def acquire_soon(self) -> None:
+        """Wait for the lock; after `WAIT_SECONDS`, close the file and raise `EngineBusy`.
+
+        The kernel serves those who wait in order, so a thread waits there: to ask again and again could take forever.
+        """
+        if self.acquire_now():
+            return
+        waiting = threading.Thread(target=self.acquire, name="everwork-sqlite-lock", daemon=True)
+        waiting.start()
+        waiting.join(WAIT_SECONDS)
+        if waiting.is_alive():
+            busy = self.busy()
+            self.close()  # If the thread gets the lock later, it is released immediately: no descriptor refers to it.
+            raise busy
+
+    def busy(self) -> EngineBusy:
+        """The error for a lock that another process does not release."""
+        advice = "nothing was written; stop that process, or retry when it has finished"
+        return EngineBusy(f"cannot write {self._path}: {self._holder()} holds the lock {self._path}.lock; {advice}")
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the lock file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _holder(self) -> str:
+        """The process that holds the lock, as the kernel lists it; one in another container has no number here."""
+        if self._descriptor is None:
+            return "another process"
+        inode = os.fstat(self._descriptor).st_ino
+        pids = [pid for pid in _flock_holders(inode) if pid > 0]
+        return f"process {pids[0]}{_command(pids[0])}" if pids else "another process"
+
+
+class LockWait:
+    """A writer's wait for the lock file. It ends when the lock is taken, or its callers give up; never both."""
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self._since = time.monotonic()
+        self._decided = threading.Lock()
+
+    def give_up(self) -> bool:
+        """Whether the callers have waited long enough, and the lock has not been taken in the meantime."""
+        if time.monotonic() - self._since >= WAIT_SECONDS and self.decide():
+            self.is_given_up = True
+        return self.is_given_up
+
+    def decide(self) -> bool:
+        """Whether the caller of this method is the first to end the wait."""
+        return self._decided.acquire(blocking=False)
+
+
+def _opened(path: str) -> int:
+    """Open the lock file of a database, with no wider access than the database has.
+
+    Who can only read the lock file could hold the lock, and so stop every writer.
+    """
+    mode = _mode_beside(path)
+    lock = f"{path}.lock"
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        found = os.fstat(descriptor)
+        if found.st_uid == os.geteuid() and found.st_mode & _READ_WRITE & ~mode:
+            os.fchmod(descriptor, mode)
+        return descriptor
+    os.fchmod(descriptor, mode)  # Whatever the umask is.
+    give_to_owner_of(path, descriptor)
+    return descriptor
+
+
+def _mode_beside(path: str) -> int:
+    """The mode for files beside a database: a store that is shared with a group stays shared."""
+    try:
+        return Path(path).stat().st_mode & _READ_WRITE
+    except FileNotFoundError:
+        return PRIVATE_MODE
+
+
+def folder_mode_beside(path: str) -> int:
+    """The mode for a folder beside a database: whoever may read may also enter."""
+    mode = _mode_beside(path)
+    return mode | (mode & 0o444) >> 2
+
+
+def _flock_holders(inode: int) -> list[int]:
+    """The processes that hold a flock on a file; lines with an arrow are processes that wait."""
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return []
+    fields = [line.split() for line in lines]
+    return [int(at[4]) for at in fields if len(at) > 5 and at[1] == "FLOCK" and at[5].endswith(f":{inode}")]
+
+
+def _command(pid: int) -> str:
+    try:
+        return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    except OSError:
+        return ""
+
+
+_open_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _close_locks_in_child() -> None:
+    # A forked child shares the open file: if its parent died inside a transaction, the child would keep the lock.
+    for lock in list(_open_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_locks_in_child)

@@ -1,0 +1,52 @@
+"""verify: SQLite's own integrity check, rows that belong to no job, and the permissions of the files."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store_url import StoreUrl, connect
+from everwork.engines.values import Defect
+from everwork.exceptions import EngineError
+
+SQL = statements("verify")
+PROBLEMS_MAX: Final = 10
+SUFFIXES: Final = ("", "-wal", "-shm", ".lock")
+RESTORE: Final = "stop every process that uses the file, keep a copy of it, and restore a backup"
+_OTHERS: Final = 0o007
+
+
+def verify(url: StoreUrl) -> list[Defect]:
+    """The defects of a file, found on a connection of its own, so that no reader waits."""
+    return [*_of_files(url.path), *_of_pages(url)]
+
+
+def _of_files(path: str) -> list[Defect]:
+    files = [Path(path + suffix) for suffix in SUFFIXES]
+    modes = [(file, stat.S_IMODE(file.stat().st_mode)) for file in files if file.exists()]
+    advice = f"run: chmod 600 {path}*, or chmod 660 to share the store with a group"
+    return [
+        Defect(f"every user of this machine can access {file} (mode {mode:o})", advice)
+        for file, mode in modes
+        if mode & _OTHERS
+    ]
+
+
+def _of_pages(url: StoreUrl) -> list[Defect]:
+    try:
+        with closing(connect(url, read_only=True)) as connection:
+            found = [str(text) for (text,) in connection.execute(f"PRAGMA quick_check({PROBLEMS_MAX})")]
+            damaged = [Defect(f"the file is damaged: {text}", RESTORE) for text in found if text != "ok"]
+            return damaged or _of_rows(connection)
+    except (sqlite3.DatabaseError, EngineError) as error:
+        return [Defect(f"the file is damaged: {error}", RESTORE)]
+
+
+def _of_rows(connection: sqlite3.Connection) -> list[Defect]:
+    (strays,) = connection.execute(SQL["strays"]).fetchone()
+    text = f"{strays:,} row{'' if strays == 1 else 's'} of pending or running jobs that do not exist"
+    return [Defect(text, RESTORE)] if strays else []

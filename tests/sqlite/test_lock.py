@@ -1,0 +1,107 @@
+"""A lock that another process does not release: every wait for it ends, with an error that names the process."""
+
+# ruff: noqa: ASYNC240 - nobody else waits for the event loop of a test.
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from everwork.engines.sqlite import file_lock, writer
+from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store_url import StoreUrl
+from everwork.exceptions import EngineBusy
+from tests.app.waiting import DEADLINE_S
+from tests.conformance.observe import every_job
+from tests.factories import a_new_job
+from tests.sqlite.test_writing import be_impatient, foreign_transaction
+
+HOLDS_IT = """
+import fcntl, sys
+file = open(sys.argv[1])
+fcntl.flock(file, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait as long as a test may, not as long as a user would."""
+    monkeypatch.setattr(file_lock, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(writer, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(writer, "BUSY_SECONDS", 0.2)
+
+
+@pytest.fixture(params=[False, True], ids=["thread", "own-loop"])
+async def engine(file: Path, request: pytest.FixtureRequest) -> AsyncIterator[SqliteEngine]:
+    """An open engine, with either writer."""
+    opened = SqliteEngine(StoreUrl(str(file)), own_loop=request.param)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def a_stranger(file: Path) -> AsyncIterator[int]:
+    """Another process that can only read the lock file and holds the lock; its pid."""
+    pipe = asyncio.subprocess.PIPE
+    command = (sys.executable, "-c", HOLDS_IT, f"{file}.lock")
+    stranger = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert stranger.stdin is not None
+    assert stranger.stdout is not None
+    await asyncio.wait_for(stranger.stdout.readline(), DEADLINE_S)
+    yield stranger.pid
+    stranger.stdin.close()
+    await stranger.wait()
+
+
+async def test_writes_fail_with_the_holders_pid_and_nothing_is_written(engine: SqliteEngine, file: Path) -> None:
+    async with a_stranger(file) as pid:
+        writes = [engine.create([a_new_job()]) for _ in range(3)]
+        errors = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), DEADLINE_S)
+        assert {type(error) for error in errors} == {EngineBusy}
+        assert f"process {pid} (" in str(errors[0])
+        with pytest.raises(EngineBusy, match=f"process {pid}"):
+            await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)
+    assert len(await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)) == 1
+    assert len(await every_job(engine)) == 1
+
+
+async def test_an_engine_is_not_opened_for_ever(file: Path) -> None:
+    Path(f"{file}.lock").touch()
+    async with a_stranger(file) as pid:
+        late = SqliteEngine(StoreUrl(str(file)))
+        with pytest.raises(EngineBusy, match=f"process {pid} .* holds the lock"):
+            await asyncio.wait_for(late.open(), DEADLINE_S)
+    await asyncio.wait_for(late.open(), DEADLINE_S)
+    await late.close()
+
+
+async def test_a_wait_that_was_given_up_keeps_the_lock_from_no_one(file: Path) -> None:
+    Path(f"{file}.lock").touch()
+    async with a_stranger(file):
+        with pytest.raises(EngineBusy):
+            await SqliteEngine(StoreUrl(str(file))).open()
+    descriptor = os.open(f"{file}.lock", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # Waits for ever if somebody has kept it.
+    os.close(descriptor)
+
+
+async def test_a_create_beside_ones_own_open_transaction_ends_with_advice(engine: SqliteEngine, file: Path) -> None:
+    await be_impatient(engine)
+    with foreign_transaction(file) as own:
+        writes = [engine.create([a_new_job()]) for _ in range(20)]
+        errors = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), DEADLINE_S)
+        assert {type(error) for error in errors} == {EngineBusy}
+        assert "nothing was written; to enqueue inside your own transaction, use within(session)" in str(errors[0])
+        own.execute("COMMIT")
+    await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)
+    assert len(await every_job(engine)) == 1

@@ -1,0 +1,79 @@
+"""Who may read a store: its owner, whatever the umask; a store that is shared with a group stays shared."""
+
+# ruff: noqa: ASYNC240 - nobody else waits for the event loop of a test.
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from everwork.core.job import NewJob
+from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store_url import StoreUrl
+from everwork.spool.file import SpoolFile
+from everwork.spool.settings import Spool
+from tests.app.waiting import until
+from tests.factories import a_new_job
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The process has another umask during the test."""
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def modes(file: Path) -> dict[str, int]:
+    """The modes of the files of a store, by the end of their names."""
+    return {path.name.removeprefix(file.name): mode(path) for path in file.parent.glob(f"{file.name}*")}
+
+
+async def files_in_use(file: Path) -> dict[str, int]:
+    """The modes of a store's files while it is being written and a caller waits."""
+    engine = SqliteEngine(StoreUrl(str(file)))
+    await engine.open()
+    await engine.create([a_new_job()])
+    waiting = asyncio.ensure_future(engine.wait(["work"], 60_000))
+    await until(lambda: list(Path(f"{file}.wake").glob("*")))
+    found = modes(file)
+    await engine.close()
+    await waiting
+    return found
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022], indirect=True, ids=oct)
+async def test_every_file_of_a_new_store_is_its_owners_only_whatever_the_umask(file: Path, umask: int) -> None:
+    private = {"": 0o600, "-wal": 0o600, "-shm": 0o600, ".lock": 0o600, ".wake": 0o700}
+    assert await files_in_use(file) == private
+    assert [path.name for path in file.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_every_file_of_a_spool_is_its_owners_only_whatever_the_umask(file: Path, umask: int) -> None:
+    spool = SpoolFile(Spool(str(file)), "store")
+    spool.keep_jobs([NewJob("work", variables="{}")])
+    assert modes(file) == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+    spool.close()
+
+
+async def test_a_store_that_is_shared_with_a_group_stays_shared(file: Path) -> None:
+    file.touch()
+    file.chmod(0o660)
+    shared = await files_in_use(file)
+    assert {shared[name] for name in ("", "-wal", "-shm", ".lock")} == {0o660}
+    assert shared[".wake"] & 0o007 == 0
+
+
+async def test_a_lock_file_that_strangers_could_hold_is_closed_to_them(file: Path) -> None:
+    await files_in_use(file)
+    Path(f"{file}.lock").chmod(0o644)
+    assert (await files_in_use(file))[".lock"] == 0o600

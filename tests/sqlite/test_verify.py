@@ -1,0 +1,66 @@
+"""What the check of a file finds: pages that were overwritten, rows without a job, files that strangers can read."""
+
+# ruff: noqa: ASYNC240 - nobody else waits for the event loop of a test.
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store_url import StoreUrl
+from tests.factories import a_new_job, leased_keys
+
+
+async def texts(file: Path) -> list[str]:
+    """What is wrong with a file."""
+    engine = SqliteEngine(StoreUrl(str(file)))
+    await engine.open()
+    try:
+        return [defect.text for defect in await engine.verify()]
+    finally:
+        await engine.close()
+
+
+async def filled(file: Path) -> None:
+    """A closed store with jobs on many pages."""
+    engine = SqliteEngine(StoreUrl(str(file)))
+    await engine.open()
+    await engine.create([a_new_job(variables=f'{{"n":{number},"x":"{"y" * 500}"}}') for number in range(500)])
+    await engine.close()
+
+
+async def test_a_sound_file_has_no_defects(file: Path) -> None:
+    await filled(file)
+    assert await texts(file) == []
+
+
+async def test_overwritten_pages_are_found_and_stop_no_jobs_on_others(file: Path) -> None:
+    await filled(file)
+    with closing(sqlite3.connect(file)) as connection:
+        [(page,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ew_history'").fetchall()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    with file.open("r+b") as raw:
+        raw.seek((page - 1) * size)
+        raw.write(bytes(range(256)) * (size // 256))
+    found = await texts(file)
+    assert any("the file is damaged" in text for text in found)
+    engine = SqliteEngine(StoreUrl(str(file)))
+    await engine.open()
+    assert len(await leased_keys(engine, 5)) == 5
+    await engine.close()
+
+
+async def test_rows_without_a_job_are_counted(file: Path) -> None:
+    await filled(file)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("DELETE FROM ew_job WHERE key <= 2")
+    assert await texts(file) == ["2 rows of pending or running jobs that do not exist"]
+
+
+async def test_files_that_every_user_can_read_are_named(file: Path) -> None:
+    await filled(file)
+    file.chmod(0o644)
+    found = await texts(file)
+    assert f"every user of this machine can access {file} (mode 644)" in found
