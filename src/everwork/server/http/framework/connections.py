@@ -50,7 +50,7 @@ class Connections:
         self.connections_max = connections_max
         self.timeouts = timeouts or Timeouts()
         self.heads_bytes = 0
-        self._clock = clock
+        self.clock = clock
         self._open: set[Connection] = set()
         self._handshakes: dict[socket.socket, float] = {}
         self._heads: dict[Connection, float] = {}
@@ -78,7 +78,7 @@ class Connections:
             del self._idle[oldest]
             oldest.abort()
             return True
-        latest = self._clock() - EVICTABLE_SECONDS
+        latest = self.clock() - EVICTABLE_SECONDS
         for slow in _until(self._heads, latest):
             del self._heads[slow]
             slow.abort()
@@ -101,7 +101,7 @@ class Connections:
 
     def handshaking(self, peer: socket.socket) -> None:
         """A connection negotiates TLS."""
-        self._handshakes[peer] = self._clock()
+        self._handshakes[peer] = self.clock()
 
     def shook_hands(self, peer: socket.socket) -> None:
         """The negotiation has ended."""
@@ -118,7 +118,7 @@ class Connections:
     def await_head(self, connection: Connection) -> None:
         """A head has begun or, on a new connection, is due."""
         self._idle.pop(connection, None)
-        self._heads.setdefault(connection, self._clock())
+        self._heads.setdefault(connection, self.clock())
 
     def has_head(self, connection: Connection) -> None:
         """A head is complete."""
@@ -128,11 +128,11 @@ class Connections:
     def await_request(self, connection: Connection) -> None:
         """A response has been sent, and no other request has begun."""
         self._blocked.pop(connection, None)
-        self._idle[connection] = self._clock()
+        self._idle[connection] = self.clock()
 
     def block(self, connection: Connection) -> None:
         """Nothing more is read from a connection before its response."""
-        self._blocked.setdefault(connection, self._clock())
+        self._blocked.setdefault(connection, self.clock())
 
     def unblock(self, connection: Connection) -> None:
         """Reading goes on."""
@@ -140,7 +140,7 @@ class Connections:
 
     def stall(self, connection: Connection) -> None:
         """The peer does not read as fast as the response is sent."""
-        self._stalled[connection] = self._clock()
+        self._stalled[connection] = self.clock()
 
     def resume(self, connection: Connection) -> None:
         """The peer has read almost everything."""
@@ -148,9 +148,9 @@ class Connections:
 
     # Deadlines ------------------------------------------------------------------------------------
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """End the connections whose time is over."""
-        now, timeouts = self._clock(), self.timeouts
+        timeouts = self.timeouts
         for slow in _until(self._heads, now - timeouts.head):
             del self._heads[slow]
             slow.end_slow_head()

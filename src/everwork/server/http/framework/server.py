@@ -57,7 +57,7 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """End slow connections about once a second."""
         if counter % SWEEP_TICKS == 0:
-            self._connections.sweep()
+            self._connections.sweep(self._connections.clock())
         return await super().on_tick(counter)
 
 
