@@ -20,6 +20,8 @@ GOODBYE_SECONDS: Final = 5.0
 REFUSED_MAX: Final = 32
 """How many refused connections get a response; the others are just closed."""
 REFUSED_SECONDS: Final = 2.0
+ACCEPTED_MAX: Final = 16
+"""How many connections are accepted at a time."""
 PAUSE_SECONDS: Final = 0.2
 """How long to wait for a free descriptor."""
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -40,35 +42,46 @@ class Acceptor:
         self._refused: set[asyncio.BaseProtocol] = set()
         self._openings: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._accept(), name="everwork-http-accept")
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._listen()
 
     def close(self) -> None:
         """Accept no more connections, and give up those that negotiate TLS."""
-        self._task.cancel()
+        self._loop.remove_reader(self._listener)
+        if self._pause is not None:
+            self._pause.cancel()
         self._connections.end_handshakes()
 
     async def wait_closed(self) -> None:
         """Wait until nothing is being accepted."""
-        await asyncio.wait([self._task, *self._openings])
+        if self._openings:
+            await asyncio.wait(self._openings)
 
-    async def _accept(self) -> None:
-        self._listener.setblocking(False)
-        while True:
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Accept some connections; others of the event loop have their turn before the next ones."""
+        for _ in range(ACCEPTED_MAX):
             try:
-                peer, _ = await self._loop.sock_accept(self._listener)
+                peer, _address = self._listener.accept()
+            except BlockingIOError:
+                return
             except OSError as error:
-                await self._failed(error)
-                continue
+                if error.errno in EXHAUSTED:
+                    self._wait_for_descriptor(error)
+                return  # Otherwise, the peer has given up.
             task = self._loop.create_task(self._open(peer))
             self._openings.add(task)
             task.add_done_callback(self._openings.discard)
 
-    async def _failed(self, error: OSError) -> None:
-        """Wait for a free descriptor; a connection that its peer gave up is no failure."""
-        if error.errno in EXHAUSTED:
-            log.warning("cannot accept connections: out of file descriptors", error=error.strerror)
-            self._connections.evict()
-            await asyncio.sleep(PAUSE_SECONDS)
+    def _wait_for_descriptor(self, error: OSError) -> None:
+        log.warning("cannot accept connections: out of file descriptors", error=error.strerror)
+        self._connections.evict()
+        self._loop.remove_reader(self._listener)
+        self._pause = self._loop.call_later(PAUSE_SECONDS, self._listen)
 
     async def _open(self, peer: socket.socket) -> None:
         protocol = self._make()
@@ -79,27 +92,27 @@ class Acceptor:
 
     async def _refuse(self, peer: socket.socket) -> None:
         """Send 503. The request is read and discarded for a while: otherwise, many clients see only a reset."""
-        if len(self._refused) < REFUSED_MAX:
-            await self._connect(peer, _Refusal(self._refused))
-        else:
+        if len(self._refused) >= REFUSED_MAX:
             peer.close()
+            return
+        refusal = _Refusal(self._refused)
+        if not await self._connect(peer, refusal):
+            self._refused.discard(refusal)
 
     async def _connect(self, peer: socket.socket, protocol: asyncio.Protocol) -> bool:
         """Connect a protocol, after TLS was negotiated; returns whether that succeeded."""
         tls = self._tls()
-        if tls is None:
-            await self._loop.connect_accepted_socket(lambda: protocol, peer)
-            return True
-        self._connections.handshaking(peer)
+        if tls is not None:
+            self._connections.handshaking(peer)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: protocol,
                 peer,
                 ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=GOODBYE_SECONDS,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=None if tls is None else GOODBYE_SECONDS,
             )
-        except OSError:  # ssl.SSLError is one too.
+        except OSError:  # ssl.SSLError and TimeoutError are too.
             peer.close()
             return False
         finally:

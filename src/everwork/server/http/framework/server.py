@@ -20,7 +20,7 @@ from everwork.server.http.framework.connections import Connections, Timeouts
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.in_flight import InFlight
 from everwork.server.http.framework.protocol import BoundedProtocol
-from everwork.server.http.framework.tls import TlsFiles
+from everwork.server.http.framework.tls import TlsContext
 from everwork.server.listening import open_listener
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
@@ -38,7 +38,7 @@ SWEEP_TICKS: Final = 10
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves signal handling to its program, and accepts connections itself."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections, tls: TlsFiles) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, tls: TlsContext) -> None:
         super().__init__(config)
         self._connections = connections
         self._tls = tls
@@ -51,7 +51,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start accepting; the application has no lifespan."""
         make = partial(BoundedProtocol, self._connections, self.config, self.server_state)
-        self.servers = [Acceptor(one, self._connections, make, self._tls.context) for one in sockets or ()]  # type: ignore[assignment]
+        opened = [Acceptor(one, self._connections, make, self._tls.current) for one in sockets or ()]
+        self.servers = opened  # type: ignore[assignment]
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
@@ -104,7 +105,7 @@ class HttpServer:
 
     async def start(self) -> int:
         """Start listening and return the bound port."""
-        config, tls = self._config(), TlsFiles(self._settings)
+        config, tls = self._config(), TlsContext(self._settings)
         listener = _bind(self._settings)
         loop, allowed = asyncio.get_running_loop(), connections_allowed(self._settings.max_connections)
         self.connections = Connections(allowed, loop.time, self._timeouts)
