@@ -109,4 +109,17 @@ LOGIN_LINK_MS: Final = 3_600_000
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20
-"""How many of those one visitor may have open."""
+"""How many of those one session may have open."""
+LIVE_PAGES_KEY_MAX: Final = 100
+"""How many of those all sessions of one API key may have open."""
+
+CONNECTIONS_DEFAULT: Final = 1_000
+"""How many connections each port of a server may have open."""
+CONNECTIONS_MIN: Final = 10
+CONNECTIONS_MAX: Final = 100_000
+IN_FLIGHT_BYTES_DEFAULT: Final = 256 * 1_048_576
+"""How many bytes of request bodies and responses a server receives, processes and sends concurrently."""
+IN_FLIGHT_BYTES_EACH_DEFAULT: Final = 64 * 1_048_576
+"""How many of those belong to one API key."""
+IN_FLIGHT_BYTES_MIN: Final = 1_048_576
+IN_FLIGHT_BYTES_MAX: Final = 2**40

@@ -53,6 +53,20 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "rate_limit": SettingText(
         "Requests per second for each API key that has no rate limit of its own.", "0 to 1000000; 0 means no limit"
     ),
+    "max_connections": SettingText(
+        "Maximum open connections to each port. Above it, the connection that has been idle for longest is closed; "
+        "if none is idle, the new one is refused. Lowered if the process may not open enough files.",
+        "10 to 100000",
+    ),
+    "max_bytes_in_flight": SettingText(
+        "Maximum bytes of request bodies and responses over 64 KiB that REST and the dashboard receive, work on and "
+        "send concurrently. Further large requests are refused with status 503.",
+        "1048576 to 1099511627776",
+    ),
+    "max_bytes_in_flight_per_key": SettingText(
+        "The same for each API key. Further large requests of this key are refused with status 429.",
+        "1048576 to 1099511627776",
+    ),
     "trusted_proxies": SettingText(
         "Proxies whose forwarded headers name the caller's address in the audit log.",
         "a list of addresses and networks",

@@ -11,7 +11,6 @@ import pytest
 
 from everwork.server.http.framework import body
 from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX
-from everwork.server.http.framework.protocol import BoundedProtocol
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, problem
 
 JSON = {"Content-Type": "application/json"}
@@ -53,7 +52,7 @@ async def test_a_body_that_does_not_say_its_size_is_refused_as_soon_as_it_is_too
 
 
 async def test_a_body_that_stops_coming_is_not_awaited_for_ever(local: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "CHUNK_SECONDS", 0.05)
+    monkeypatch.setattr(body, "BODY_SECONDS", 0.05)
     head = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\n{KEY}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     answer = await raw(local, f"{head}{{".encode())
     assert answer.startswith(b"HTTP/1.1 408")
@@ -316,26 +315,6 @@ async def test_odd_requests_are_answered_and_let_nobody_in(unchanged: Rest, sent
     assert int(first.split()[1]) in statuses
     assert b"Traceback" not in answer
     assert (await unchanged("GET", "/healthz")).status_code == 200
-
-
-async def test_a_head_without_end_is_cut_off(local: Rest) -> None:
-    answer = await raw(local, b"GET /jobs HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 1_000_000)
-    assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
-    answer = await raw(local, b"GET /jobs HTTP/1.1\r\n" + b"X-Many: x\r\n" * 100_000)
-    assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
-    assert (await local("GET", "/healthz")).status_code == 200
-
-
-async def test_whoever_takes_too_long_over_a_head_is_sent_away(local: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BoundedProtocol, "head_seconds", 0.05)
-    assert await raw(local, b"") == b""
-    assert await raw(local, b"GET /jobs HTTP/1.1\r\nHost") == b""
-
-
-async def test_an_answer_may_take_longer_than_a_head(local: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BoundedProtocol, "head_seconds", 1.0)
-    asked = {"type": "a", "worker": "w", "wait": 1.5}
-    assert await local.ok("POST", ACTIVATE, asked) == {"jobs": []}
 
 
 LAST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

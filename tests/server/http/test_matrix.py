@@ -143,6 +143,40 @@ async def test_a_server_without_authentication_cannot_be_given_a_strangers_name(
             assert (await rest("GET", "/jobs", headers={"Host": host})).status_code == 200
 
 
+FOREIGN_PAGES: Any = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+]
+OWN_CALLERS: Any = [
+    {},
+    {"Sec-Fetch-Site": "none"},
+    {"Sec-Fetch-Site": "same-origin", "Origin": "http://other.name"},
+    {"Host": "localhost:1", "Origin": "http://localhost:1"},
+]
+
+
+async def test_without_authentication_no_page_of_another_site_changes_anything(tmp_path: Path) -> None:
+    async with serving(f"sqlite:///{tmp_path / 'jobs.db'}", is_open=True) as rest:
+        job = f"{JOBS}/{(await rest.job())['key']}"
+        for headers in FOREIGN_PAGES:
+            for operation in operations(rest):
+                if operation.method != "GET":
+                    answer = await rest(operation.method, CALLS[operation.id].path.format("1"), headers=headers)
+                    assert answer.status_code == 403, operation.id
+                    assert "pages of other sites" in answer.json()["detail"]
+            assert (await rest("GET", job, headers=headers)).status_code == 200
+        for number, headers in enumerate(OWN_CALLERS):
+            changed = {"priority": number}
+            assert (await rest.ok("PUT", f"{job}/priority", changed, headers=headers))["priority"] == number
+
+
+async def test_a_key_is_proof_enough_whatever_page_the_call_comes_from(local: Rest) -> None:
+    for headers in FOREIGN_PAGES:
+        assert (await local("POST", JOBS, {"type": "a"}, headers=headers)).status_code == 201
+
+
 async def test_a_key_that_calls_too_often_is_told_when_to_come_again(local: Rest) -> None:
     key = await local.key("jobs:read", rate_per_second=0.01)
     await local.ok("GET", "/jobs", headers=key)

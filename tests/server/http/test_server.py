@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ import pytest
 import trustme
 
 from everwork.exceptions import BadConfiguration
+from everwork.server import certificates
 from everwork.server.http.app import DOCUMENT, OPERATIONS
 from everwork.server.http.framework.peer import client_address
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
+from tests.app.waiting import until
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
 from tests.stores import url_of
 
@@ -114,6 +116,64 @@ async def test_callers_need_a_certificate_of_their_own_if_the_settings_say_so(tm
         with pytest.raises(httpx.TransportError):
             async with httpx.AsyncClient(verify=tls.trusting) as stranger:
                 await stranger.get(f"{rest.url}/healthz")
+
+
+def renew(tls: Tls) -> Tls:
+    """Replace the files by a certificate of another authority."""
+    renewed = replace(tls, authority=trustme.CA())
+    issued = renewed.authority.issue_cert("127.0.0.1")
+    renewed.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    renewed.key.write_bytes(issued.private_key_pem.bytes())
+    return renewed
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(
+    tmp_path: Path, tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "CHECK_SECONDS", 0.0)
+    files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
+    async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, **files) as rest:
+        assert (await rest("GET", "/healthz")).status_code == 200
+        renewed = renew(tls)
+        async with httpx.AsyncClient(verify=renewed.trusting) as new:
+            assert (await new.get(f"{rest.url}/healthz")).status_code == 200
+        assert (await rest("GET", "/healthz")).status_code == 200  # Its connection is still open.
+        renewed.key.write_text("half a key")
+        async with httpx.AsyncClient(verify=renewed.trusting) as new:
+            assert (await new.get(f"{rest.url}/healthz")).status_code == 200
+
+
+async def test_browsers_are_told_to_stay_with_tls_except_on_loopback(tmp_path: Path, tls: Tls) -> None:
+    files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
+    for host, expected in (("127.0.0.1", None), ("0.0.0.0", "max-age=31536000")):  # noqa: S104 - a test
+        async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, host=host, **files) as rest:
+            for path in ("/healthz", "/ui/login", "/nowhere"):
+                assert (await rest("GET", path)).headers.get("strict-transport-security") == expected
+
+
+async def test_a_handshake_that_does_not_end_makes_room_for_others(tmp_path: Path, tls: Tls) -> None:
+    files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
+    async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, max_connections=10, **files) as rest:
+        port, found = int(rest.url.rpartition(":")[2]), rest.server.connections
+        assert found is not None
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        await until(lambda: len(found) == 10)
+        found.clock = lambda: asyncio.get_running_loop().time() + 2
+        assert (await rest("GET", "/healthz")).status_code == 200
+        assert await asyncio.wait_for(silent[0][0].read(), 20) == b""
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: len(found) == 1)
+
+
+async def test_a_refusal_of_a_connection_is_readable_with_tls_too(tmp_path: Path, tls: Tls) -> None:
+    files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
+    async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, max_connections=10, **files) as rest:
+        found = rest.server.connections
+        assert found is not None
+        found.connections_max = 0
+        answer = await rest("GET", "/healthz")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
 async def test_a_certificate_that_cannot_be_used_is_a_mistake_in_one_line(local: Rest, tmp_path: Path) -> None:

@@ -27,11 +27,12 @@ from everwork.server.http.app import MOUNTED_PATHS, make_api, make_dashboard
 from everwork.server.http.framework.body import BULK_BYTES_MAX
 from everwork.server.http.framework.context import PRINCIPAL, AppContext
 from everwork.server.http.framework.middleware import ResponseMiddleware
+from everwork.server.http.framework.peer import is_same_origin
 from everwork.server.http.framework.problems import problem
 from everwork.server.http.ui import live
 from everwork.server.http.ui.address import Prefix, below, mounted
 from everwork.server.http.ui.dashboard import REFUSED
-from everwork.server.http.ui.session import CheckedVisitors, LoggedInVisitors, is_same_origin
+from everwork.server.http.ui.session import CheckedVisitors, LoggedInVisitors
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
 from everwork.server.settings import MASKED, Settings
@@ -238,7 +239,7 @@ def _refusal(scope: Scope) -> str | None:
     if scope[PRINCIPAL] is None:
         return REFUSED
     is_read = scope["method"] in ("GET", "HEAD")
-    return None if is_read or is_same_origin(Request(scope)) else "cross-origin requests are refused"
+    return None if is_read or is_same_origin(scope) else "cross-origin requests are refused"
 
 
 def place_of(scope: Scope) -> tuple[Prefix, int]:

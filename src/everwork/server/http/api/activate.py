@@ -19,6 +19,7 @@ from everwork.exceptions import Unauthenticated
 from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.context import API, PRINCIPAL
 from everwork.server.http.framework.fields import NAME, Integer, ListOf, Number, Text
+from everwork.server.http.framework.in_flight import COUNTED_BYTES
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, Shape
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -39,7 +40,10 @@ async def activate(call: Call) -> Response:
         _require_live(call)
         reports = [leased_report(job, demand.worker, sent["fetch_variables"]) for job in jobs]
         blocked = {} if jobs else await _blocked_reason(call, demand.type)
-        return Delivery(call.context.service, jobs, orjson.dumps({"jobs": reports, **blocked}))
+        body = orjson.dumps({"jobs": reports, **blocked})
+        if len(body) > COUNTED_BYTES:
+            call.hold.require_room(len(body))
+        return Delivery(call.context.service, jobs, body)
     except BaseException:
         call.context.service.release_undelivered(jobs)
         raise

@@ -12,7 +12,7 @@ from everwork.codec.job_reports import explanation_report, job_report
 from everwork.codec.json import spliced
 from everwork.core import checks
 from everwork.core.job import StoredJob
-from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX
+from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PAGE_BYTES_MAX
 from everwork.core.queries import CURSOR_MAX, ORDERS, JobFilter, Order, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.create import NEW_JOB, created_jobs, created_key, read_jobs
@@ -165,6 +165,7 @@ OPERATIONS: Final = (
         _PAGE,
         Jobs.find,
         query=_LIST_QUERY,
+        response_bytes_max=PAGE_BYTES_MAX,
     ),
     Operation(
         "listJobsShort",
@@ -175,6 +176,7 @@ OPERATIONS: Final = (
         _PAGE,
         Jobs.find,
         query=_LIST_QUERY,
+        response_bytes_max=PAGE_BYTES_MAX,
     ),
     Operation(
         "createJobs",

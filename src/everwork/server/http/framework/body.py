@@ -10,15 +10,19 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message
 
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
+from everwork.server.http.framework.in_flight import COUNTED_BYTES, HOLD, Hold
 from everwork.server.http.framework.problems import Refusal
 
 BODY_BYTES_MAX: Final = 4 * 1_048_576
 BULK_BYTES_MAX: Final = 32 * 1_048_576
-CHUNK_SECONDS: Final = 30.0
+BODY_SECONDS: Final = 20.0
+BODY_BYTES_PER_SECOND: Final = 16_384
+"""A body has `BODY_SECONDS`, and the time that what has arrived takes at this rate."""
+PARSED_FACTOR: Final = 3
+"""The memory of a body while it is parsed and used, besides its own bytes."""
 JSON_TYPE: Final = "application/json"
 DIAGNOSE_BYTES_MAX: Final = 262_144
 """Bodies up to this size are parsed a second time, slowly, to find the duplicate name."""
@@ -32,6 +36,8 @@ async def read_json(request: Request, bytes_max: int, *, is_required: bool = Fal
     if not raw:
         return {}
     _require_json(request)
+    if len(raw) > COUNTED_BYTES and (hold := _hold(request)) is not None:
+        await hold.reserve(PARSED_FACTOR * len(raw))
     return await parse_json(raw)
 
 
@@ -40,29 +46,40 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > bytes_max:
         raise _too_large(bytes_max)
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await _next_chunk(request)
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > bytes_max:
-            raise _too_large(bytes_max)
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-async def _next_chunk(request: Request) -> Message:
-    """Receive the next message, with a timeout: a client that pauses for too long only occupies a connection."""
+    hold = _hold(request)
+    if hold is not None and declared.isdigit() and int(declared) > COUNTED_BYTES:
+        hold.require_room(int(declared))
     try:
-        async with asyncio.timeout(CHUNK_SECONDS):
-            return await request.receive()
+        return await _read(request, bytes_max, hold)
     except TimeoutError:
-        detail = f"the body must arrive without pauses longer than {CHUNK_SECONDS:g} s"
+        detail = f"the body must arrive within {BODY_SECONDS:g} s, or at {BODY_BYTES_PER_SECOND // 1024} KiB per second"
         raise Refusal(408, "body_timeout", detail, {"Connection": "close"}) from None
+
+
+async def _read(request: Request, bytes_max: int, hold: Hold | None) -> bytes:
+    chunks: list[bytes] = []
+    size, started = 0, asyncio.get_running_loop().time()
+    async with asyncio.timeout(BODY_SECONDS) as deadline:
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > bytes_max:
+                raise _too_large(bytes_max)
+            if size > COUNTED_BYTES and hold is not None:
+                hold.receive(size)
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            deadline.reschedule(started + BODY_SECONDS + size / BODY_BYTES_PER_SECOND)
+
+
+def _hold(request: Request) -> Hold | None:
+    """Where the bytes of this request are counted; requests outside our middleware are not."""
+    hold: Hold | None = request.scope.get(HOLD)
+    return hold
 
 
 async def parse_json(raw: bytes) -> Any:
@@ -96,7 +113,8 @@ def _require_json(request: Request) -> None:
 
 
 def _too_large(bytes_max: int) -> Refusal:
-    detail = f"the body must be at most {bytes_max // 1_048_576} MiB"
+    size = f"{bytes_max // 1_048_576} MiB" if bytes_max >= 1_048_576 else f"{bytes_max // 1_024} KiB"
+    detail = f"the body must be at most {size}"
     return Refusal(413, "body_too_large", detail)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from starlette.requests import Request
 
 from everwork.core import checks
+from everwork.server.http.framework.in_flight import InFlight
 from everwork.server.http.framework.peer import client_address
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
@@ -71,3 +72,4 @@ class AppContext:
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     is_mounted: bool = False
+    in_flight: InFlight = field(default_factory=InFlight)

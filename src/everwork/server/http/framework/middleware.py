@@ -9,12 +9,14 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from everwork.logs import get_logger
+from everwork.logs import Occasional, get_logger
 from everwork.server.http.framework.context import API, AppContext
-from everwork.server.http.framework.peer import is_own_host
+from everwork.server.http.framework.in_flight import HOLD, Hold
+from everwork.server.http.framework.peer import is_own_host, is_same_origin
 from everwork.server.http.framework.problems import problem
 
 log = get_logger("everwork")
+occasional = Occasional(log)
 
 HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -22,31 +24,51 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
 }
+HSTS: Final = {"Strict-Transport-Security": "max-age=31536000"}
+"""With TLS, browsers must not use plain HTTP again; not on a loopback address, whose host name other programs use."""
 GONE: Final = 499
 """The status that metrics record if the client disconnected before the response."""
 
 
-class _OwnHostOnly:
-    """Protects servers without authentication from DNS rebinding: another site's host name is refused."""
+SLICE_BYTES: Final = 65_536
+"""Larger responses are sent in slices, so that what the client has not read is not copied to its connection."""
+SEND_SECONDS: Final = 20.0
+SEND_BYTES_PER_SECOND: Final = 16_384
+"""A response has `SEND_SECONDS`, and the time that its size takes at this rate."""
+SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class _OwnSiteOnly:
+    """Protects servers without authentication from other sites that a browser on this host visits.
+
+    Another site's host name is refused (DNS rebinding), and so is a change that a page of another site requests.
+    """
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app = app
         self._host = host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_own_host(scope, self._host):
-            await self._app(scope, receive, send)
-        else:
+        if not is_own_host(scope, self._host):
             detail = "a server without authentication accepts only requests addressed to its own host"
-            await problem(403, "permission_denied", detail)(scope, receive, send)
+        elif scope["method"] not in SAFE_METHODS and not is_same_origin(scope):
+            detail = "a server without authentication accepts no changes from pages of other sites"
+        else:
+            await self._app(scope, receive, send)
+            return
+        await problem(403, "permission_denied", detail)(scope, receive, send)
 
 
 class ResponseMiddleware:
     """ASGI middleware: adds headers, counts the call, and turns unexpected errors into problem documents."""
 
     def __init__(self, app: ASGIApp, context: AppContext) -> None:
-        self._app = _OwnHostOnly(app, context.settings.host) if not context.settings.has_auth else app
+        settings = context.settings
+        self._app = _OwnSiteOnly(app, settings.host) if not settings.has_auth else app
         self._metrics = context.metrics
+        self._in_flight = context.in_flight
+        has_hsts = settings.tls_certificate is not None and not settings.is_loopback
+        self._headers = {**HEADERS, **HSTS} if has_hsts else HEADERS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -54,20 +76,26 @@ class ResponseMiddleware:
             await self._app(scope, receive, send)
             return
         status = GONE
+        hold = scope[HOLD] = Hold(self._in_flight)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in self._headers.items():
                     headers.setdefault(name, value)
+            elif len(message.get("body", b"")) > SLICE_BYTES:
+                await _send_slices(hold, send, message)
+                return
             await send(message)
 
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
             pass
+        except _TooSlow:
+            occasional.warning("response not completed: the client reads too slowly")
         except asyncio.CancelledError:
             # Requests are cancelled only when the server stops and its grace period has ended.
             if status == GONE:
@@ -80,4 +108,23 @@ class ResponseMiddleware:
                 scope, receive, send_with_headers
             )
         finally:
+            hold.release()
             self._metrics.called(API, scope.get("everwork.operation", "unknown"), str(status))
+
+
+class _TooSlow(Exception):
+    """The client reads slower than the minimum rate."""
+
+
+async def _send_slices(hold: Hold, send: Send, message: Message) -> None:
+    """Send a large body in slices, each after the client has read most of the one before."""
+    body = memoryview(message["body"])
+    hold.send(len(body))
+    try:
+        async with asyncio.timeout(SEND_SECONDS + len(body) / SEND_BYTES_PER_SECOND):
+            for start in range(0, len(body), SLICE_BYTES):
+                end = start + SLICE_BYTES
+                has_more = end < len(body) or message.get("more_body", False)
+                await send({"type": "http.response.body", "body": body[start:end], "more_body": has_more})
+    except TimeoutError:
+        raise _TooSlow from None

@@ -19,6 +19,7 @@ from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
 from everwork.server.http.framework.context import PRINCIPAL, AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
+from everwork.server.http.framework.in_flight import HOLD, Hold
 from everwork.server.http.framework.peer import api_key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
@@ -79,6 +80,8 @@ class Call(AuthorisedRequest):
     def __init__(self, context: AppContext, operation: Operation, request: Request, principal: Principal) -> None:
         super().__init__(context, request, principal)
         self.operation = operation
+        self.hold: Hold = request.scope[HOLD]
+        self.hold.owner = principal.id
 
     @cached_property
     def query(self) -> dict[str, Any]:
@@ -116,7 +119,7 @@ class Operation:
     """One method on one path.
 
     `verb`: the caller must be allowed to call it; None means that no key is needed.
-    `is_bulk`: the body may also be a list of the shape.
+    `is_bulk`: the body may also be a list of the shape. `response_bytes_max`: of an operation with large responses.
     """
 
     id: str
@@ -130,6 +133,7 @@ class Operation:
     body: Shape | None = None
     is_bulk: bool = False
     problems: tuple[int, ...] = ()
+    response_bytes_max: int = 0
 
     @property
     def rule(self) -> Rule | None:
@@ -155,6 +159,8 @@ class Operation:
             require_one_of(self.permissions, call.principal)
             self.rule.admit(call.principal)
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
+        if self.response_bytes_max:
+            await call.hold.reserve(self.response_bytes_max, is_response=True)
         return await self.handler(call)
 
 

@@ -74,6 +74,16 @@ def is_own_host(scope: Scope, host: str) -> bool:
     return name in ("localhost", host.lower()) or (_is_address(name) and ip_address(name).is_loopback)
 
 
+def is_same_origin(scope: Scope) -> bool:
+    """Whether a request comes from a page of this site, or from no page at all."""
+    headers = dict(scope["headers"])
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site in (b"same-origin", b"none")
+    origin = headers.get(b"origin")
+    return origin is None or origin.partition(b"://")[2].lower() == headers.get(b"host", b"").lower()
+
+
 def _bearer(value: str) -> str:
     scheme, _, key = value.partition(" ")
     if scheme.lower() != "bearer":

@@ -1,85 +1,208 @@
-"""Uvicorn's HTTP protocol with limits on the size of a request's head and the time to receive it."""
+"""Uvicorn's HTTP protocol with limits on the size, number and time of everything that a peer sends or does not read."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Final
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from everwork.server.http.framework.connections import HEADS_BYTES_MAX, Connections, log
+from everwork.server.http.framework.problems import problem
 
 HEAD_BYTES_MAX: Final = 131_072
-"""Enough for the longest query that is allowed."""
-HEAD_SECONDS: Final = 30.0
+"""Enough for the longest query that is allowed. Trailers and chunk extensions have the same limit."""
+HEADERS_MAX: Final = 100
+PIPELINE_PAUSE: Final = 8
+"""How many requests may wait for an earlier response before no more are read."""
+PIPELINE_MAX: Final = 64
+"""How many there may be, since many can arrive in one read."""
+
+
+class _Refused(Exception):
+    """Ends the parsing of a request."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Bounds the head of a request, so that slow or endless heads hold neither memory nor connections."""
+    """One connection.
 
-    head_seconds: float = HEAD_SECONDS
+    Deadlines are kept by `Connections` and not by timers: a request that is not slow costs two changes of a dictionary.
+    """
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._head_bytes = 0
+    def __init__(self, connections: Connections, config: uvicorn.Config, server_state: ServerState) -> None:
+        super().__init__(config=config, server_state=server_state, app_state={})
+        self._connections = connections
+        self._running: RequestResponseCycle | None = None
+        self._refusal = INVALID
+        self._is_parsing = False
         self._has_head = False
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._has_body_piece = False
+        self._head_bytes = 0
+        self._loose_bytes = 0
+        """The bytes of chunk extensions and trailers since the last piece of the body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the first head."""
+        """Wait for the first head."""
         super().connection_made(transport)
-        self._await_head()
+        self._connections.await_head(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
-        self._stop_timer()
+        """Tell the request in progress, which need not be the last one that was received."""
+        self._count_head(0)
+        self._connections.lost(self)
         super().connection_lost(exc)
+        if (running := self._running) is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+
+    # Receiving ------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse data; refuse a head that grows too large."""
-        had_head = self._has_head
+        """Parse data; bound what does not end."""
         super().data_received(data)
-        if not self._has_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-                self._refuse()
-        elif not had_head:
-            self._head_bytes = 0
+        if self._is_parsing:
+            self._bound(len(data))
+        if self.pipeline and self.flow.read_paused:
+            self._connections.block(self)
 
     def on_message_begin(self) -> None:
-        """A request starts: restart the timeout for its headers."""
+        """A request starts."""
         super().on_message_begin()
+        self._is_parsing = True
         self._has_head = False
-        self._head_bytes = 0
-        self._await_head()
 
     def on_headers_complete(self) -> None:
-        """The head is complete: stop its timer."""
+        """The head is complete: start the request, or let it wait for the response to the one before."""
+        if len(self.headers) > HEADERS_MAX:
+            self._refusal = TOO_MANY_HEADERS
+            raise _Refused
         self._has_head = True
-        self._stop_timer()
+        self._loose_bytes = 0
+        self._count_head(0)
+        self._connections.has_head(self)
         super().on_headers_complete()
+        if not self.pipeline:
+            self._running = self.cycle
+        elif len(self.pipeline) < PIPELINE_PAUSE:
+            self.flow.resume_reading()  # Otherwise, nobody would notice a disconnect.
+        elif len(self.pipeline) > PIPELINE_MAX:
+            raise _Refused
 
-    def _await_head(self) -> None:
-        self._stop_timer()
-        self._head_timer = self.loop.call_later(self.head_seconds, self._head_timeout)
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._has_body_piece = True
+        super().on_body(body)
 
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def on_message_complete(self) -> None:
+        """A request is complete, unless the next one follows in the same data."""
+        self._is_parsing = False
+        super().on_message_complete()
 
-    def _head_timeout(self) -> None:
-        if self._is_responding:
-            self._await_head()  # A pipelined request is parsed only after the response.
+    def _bound(self, size: int) -> None:
+        """Limit an incomplete head; limit chunk extensions and trailers, which no request has a use for."""
+        if self.transport.is_closing():
+            return
+        if not self._has_head:
+            self._count_head(self._head_bytes + size)
+            if not self._is_responding:
+                self._connections.await_head(self)
+        self._loose_bytes = 0 if self._has_body_piece or not self._has_head else self._loose_bytes + size
+        self._has_body_piece = False
+        if len(self.headers) > HEADERS_MAX:
+            self._refuse(TOO_MANY_HEADERS)
+        elif max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX:
+            self._refuse(TOO_LARGE)
+        elif self._head_bytes and self._connections.heads_bytes > HEADS_BYTES_MAX:
+            log.warning("too many unfinished requests: they are refused", unfinished_bytes_max=HEADS_BYTES_MAX)
+            self._refuse(BUSY)
+
+    def _count_head(self, size: int) -> None:
+        self._connections.heads_bytes += size - self._head_bytes
+        self._head_bytes = size
+
+    # Responding -----------------------------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        """Start the next request that waits, or wait for one."""
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]
+            super().on_response_complete()
+            return
+        # As in uvicorn, without its timer.
+        self._running = None
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+        if self._is_parsing and not self._has_head:
+            self._connections.await_head(self)
         else:
+            self._connections.await_request(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read."""
+        super().pause_writing()
+        self._connections.stall(self)
+
+    def resume_writing(self) -> None:
+        """The peer has read."""
+        super().resume_writing()
+        self._connections.resume(self)
+
+    # Ending ---------------------------------------------------------------------------------------
+
+    def end_slow_head(self) -> None:
+        """Respond with 408, or just close a connection that has sent nothing."""
+        if self._head_bytes:
+            self._refuse(SLOW_HEAD)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """Close the connection; drop what the peer has not read until now."""
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
+        else:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text says less
+        """Respond to a request that cannot be parsed."""
+        log.warning("invalid HTTP request")
+        self._refuse(self._refusal)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Not a warning: a client asks for WebSocket or HTTP/2, and gets the response as usual."""
 
     @property
     def _is_responding(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and not cycle.response_complete
+        return self._running is not None and not self._running.response_complete
 
-    def _refuse(self) -> None:
-        """Respond with 400, unless a response to an earlier request is in progress."""
+    def _refuse(self, refusal: bytes) -> None:
+        """Send a refusal, unless a response to an earlier request is in progress."""
         if self._is_responding:
             self.transport.abort()
-        else:
-            self.send_400_response("The head of the request is too large.")
+        elif not self.transport.is_closing():
+            self.transport.write(refusal)
+            self.transport.close()
+            self._connections.await_request(self)  # Until the peer has read it.
+
+
+def refusal(status: int, code: str, detail: str, **headers: str) -> bytes:
+    """A whole response, for requests that never reach the application."""
+    response = problem(status, code, detail, headers={"Connection": "close", **headers})
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
+    lines += [name + b": " + value for name, value in response.raw_headers]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])
+
+
+INVALID: Final = refusal(400, "invalid_request", "the request is not valid HTTP/1.1")
+TOO_LARGE: Final = refusal(431, "head_too_large", f"the head must be at most {HEAD_BYTES_MAX // 1024} KiB")
+TOO_MANY_HEADERS: Final = refusal(431, "head_too_large", f"a request may have at most {HEADERS_MAX} headers")
+SLOW_HEAD: Final = refusal(408, "head_timeout", "the head of the request did not arrive in time")
+BUSY: Final = refusal(503, "too_many_connections", "too many connections; retry later", **{"Retry-After": "1"})

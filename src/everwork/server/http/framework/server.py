@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import uvicorn
 
 from everwork.exceptions import BadConfiguration
+from everwork.server.descriptors import connections_allowed
 from everwork.server.http.app import make_app
+from everwork.server.http.framework.acceptor import Acceptor
+from everwork.server.http.framework.connections import Connections, Timeouts
 from everwork.server.http.framework.context import AppContext
+from everwork.server.http.framework.in_flight import InFlight
 from everwork.server.http.framework.protocol import BoundedProtocol
+from everwork.server.http.framework.tls import TlsContext
 from everwork.server.listening import open_listener
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
@@ -23,21 +29,50 @@ from everwork.service.access.keys import KeyRing
 from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 
-KEEP_ALIVE_SECONDS: Final = 30
 TICK_SECONDS: Final = 0.1
 """How often uvicorn checks whether to stop."""
 CANCEL_SECONDS: Final = 1.0
-CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""The ciphers for TLS 1.2; all ciphers of TLS 1.3 are fine."""
+SWEEP_TICKS: Final = 10
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that leaves signal handling to its program."""
+    """A uvicorn server that leaves signal handling to its program, and accepts connections itself."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, tls: TlsContext) -> None:
+        super().__init__(config)
+        self._connections = connections
+        self._tls = tls
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Install no signal handlers."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start accepting; the application has no lifespan."""
+        make = partial(BoundedProtocol, self._connections, self.config, self.server_state)
+        opened = [Acceptor(one, self._connections, make, self._tls.current) for one in sockets or ()]
+        self.servers = opened  # type: ignore[assignment]
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """End slow connections about once a second."""
+        if counter % SWEEP_TICKS == 0:
+            self._connections.sweep(self._connections.clock())
+        return await super().on_tick(counter)
+
+
+class _OwnRefusals(logging.Filter):
+    """Drops uvicorn's lines about bad or slow clients, one for each: the protocol logs them once a minute."""
+
+    DROPPED: Final = ("Invalid HTTP request received.", "ASGI callable returned without completing response.")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is kept."""
+        return record.msg not in self.DROPPED
+
+
+_OWN_REFUSALS: Final = _OwnRefusals()
 
 
 class HttpServer:
@@ -54,19 +89,27 @@ class HttpServer:
         *,
         metrics: Metrics | None = None,
         sampler: MetricsSampler | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         sampler = sampler or service.sampler()
-        self.context = AppContext(service, keys, settings, sampler, Readiness(service), metrics or Metrics())
+        in_flight = InFlight(settings.max_bytes_in_flight, settings.max_bytes_in_flight_per_key)
+        self.context = AppContext(
+            service, keys, settings, sampler, Readiness(service), metrics or Metrics(), in_flight=in_flight
+        )
         self.app = make_app(self.context)
+        self.connections: Connections | None = None
+        self._timeouts = timeouts
         self._settings = settings
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
         """Start listening and return the bound port."""
-        config = self._config()
+        config, tls = self._config(), TlsContext(self._settings)
         listener = _bind(self._settings)
-        self._server = _Server(config)
+        loop, allowed = asyncio.get_running_loop(), connections_allowed(self._settings.max_connections)
+        self.connections = Connections(allowed, loop.time, self._timeouts)
+        self._server = _Server(config, self.connections, tls)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="everwork-http")
         while not self._server.started:
             if self._task.done():
@@ -93,7 +136,6 @@ class HttpServer:
         self._server = self._task = None
 
     def _config(self) -> uvicorn.Config:
-        certificate, key, authority = self._tls
         config = uvicorn.Config(
             self.app,
             http=BoundedProtocol,
@@ -103,28 +145,10 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-            ssl_ca_certs=authority,
-            ssl_cert_reqs=ssl.CERT_NONE if authority is None else ssl.CERT_REQUIRED,
-            ssl_ciphers=CIPHERS,
         )
-        try:
-            config.load()
-        except OSError as error:  # ssl.SSLError is an OSError.
-            raise BadConfiguration(f"tls_certificate, tls_key: cannot be used: {error.strerror or error}") from None
+        config.load()
+        logging.getLogger("uvicorn.error").addFilter(_OWN_REFUSALS)
         return config
-
-    @property
-    def _tls(self) -> tuple[str | None, str | None, str | None]:
-        """Certificate, key, and the CA that must have issued client certificates."""
-        settings = self._settings
-        certificate, key, authority = (
-            None if path is None else str(path)
-            for path in (settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-        )
-        return certificate, key, authority
 
 
 async def _cancel_requests(server: uvicorn.Server) -> None:

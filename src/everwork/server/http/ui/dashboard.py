@@ -13,6 +13,7 @@ from everwork.codec.json import in_json_words
 from everwork.exceptions import EngineError, EverworkError, PermissionDenied
 from everwork.server.errors import public_text, wire
 from everwork.server.http.framework.context import AppContext
+from everwork.server.http.framework.in_flight import HOLD
 from everwork.server.http.framework.operations import SegmentRoute
 from everwork.server.http.framework.problems import Refusal
 from everwork.server.http.ui.address import HOME, SERVER, address, local_address, prefix_of, under
@@ -181,6 +182,7 @@ class _PageHandler:
                 raise Refusal(405, "method_not_allowed", f"allowed methods: {self._allowed}", {"Allow": self._allowed})
             visit = await self._dashboard.visitors.visit(request, is_open=target.is_open)
             if visit.session.token:
+                request.scope[HOLD].owner = visit.principal.id
                 self._dashboard.context.keys.spend(visit.principal)
             return await (self._show(visit, target) if isinstance(target, Page) else self._act(visit, target))
         except LoggedOut as error:

@@ -16,9 +16,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from everwork.aio.loops import first_of
-from everwork.core.limits import LIVE_PAGES_EACH_MAX, LIVE_PAGES_MAX
+from everwork.core.limits import LIVE_PAGES_EACH_MAX, LIVE_PAGES_KEY_MAX, LIVE_PAGES_MAX
 from everwork.exceptions import EverworkError
 from everwork.logs import get_logger
+from everwork.server.http.framework.in_flight import HOLD
 from everwork.server.http.framework.problems import problem
 from everwork.server.http.ui.address import HOME, inner_path
 from everwork.server.http.ui.dashboard import Dashboard, detail_of
@@ -51,6 +52,16 @@ class Lasting(NamedTuple):
     """Always false by default: only the stop of our own server counts."""
 
 
+class Viewer(NamedTuple):
+    """Whose open pages are counted together."""
+
+    session: str
+    key: str
+
+
+UNCHECKED: Final = Viewer("", "")
+
+
 class Live:
     """The ASGI application of `live?path=...`, which streams the page of that address.
 
@@ -60,7 +71,9 @@ class Live:
     def __init__(self, dashboard: Dashboard, lasting: Lasting | None = None) -> None:
         self._dashboard = dashboard
         self._lasting = lasting or Lasting()
-        self._open: Counter[str] = Counter()
+        self._open = 0
+        self._open_by_session: Counter[str] = Counter()
+        self._open_by_key: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream one page until the viewer disconnects or stops reading."""
@@ -70,19 +83,54 @@ class Live:
             async with asyncio.timeout(SEND_SECONDS):
                 await send(message)
 
-        response = self._respond(Request(scope, receive))
-        with suppress(TimeoutError):
-            await response(scope, receive, send_in_time)
+        response, viewer = await self._respond(Request(scope, receive))
+        self._count(viewer, 1)
+        try:
+            with suppress(TimeoutError):
+                await response(scope, receive, send_in_time)
+        finally:
+            self._count(viewer, -1)
 
-    def _respond(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> tuple[Response, Viewer | None]:
+        """The response, and who watches it if it lasts."""
         found = self._page(inner_path(request.query_params.get("path", "")) or HOME, request.scope)
         if request.method != "GET" or found is None:
-            return problem(404, "not_found", "page not found")
+            return problem(404, "not_found", "page not found"), None
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        viewer = self._dashboard.visitors.viewer(request)
-        if self._open[viewer] >= LIVE_PAGES_EACH_MAX or self._open.total() >= LIVE_PAGES_MAX:
-            return Response(_event("crowded", TOO_MANY_PAGES), media_type=EVENTS, headers=headers)
-        return StreamingResponse(self._events(viewer, *found), media_type=EVENTS, headers=headers)
+        try:
+            viewer = await self._viewer(found[1])
+        except LoggedOut as error:
+            return Response(_event("ended", str(error)), media_type=EVENTS, headers=headers), None
+        if self._is_crowded(viewer):
+            return Response(_event("crowded", TOO_MANY_PAGES), media_type=EVENTS, headers=headers), None
+        return StreamingResponse(self._events(*found), media_type=EVENTS, headers=headers), viewer
+
+    async def _viewer(self, page_request: Request) -> Viewer:
+        """Who watches; only checked visitors are counted by themselves."""
+        try:
+            visit: Visit = await self._dashboard.visitors.visit(page_request)
+        except LoggedOut:
+            raise
+        except EverworkError:
+            return UNCHECKED  # The store is unavailable, so the session cannot be read; the page says so.
+        page_request.scope[HOLD].owner = visit.principal.id
+        return Viewer(visit.session.token, visit.principal.id)
+
+    def _is_crowded(self, viewer: Viewer) -> bool:
+        return (
+            self._open >= LIVE_PAGES_MAX
+            or self._open_by_session[viewer.session] >= LIVE_PAGES_EACH_MAX
+            or self._open_by_key[viewer.key] >= LIVE_PAGES_KEY_MAX
+        )
+
+    def _count(self, viewer: Viewer | None, change: int) -> None:
+        if viewer is None:
+            return
+        self._open += change
+        for counter, one in ((self._open_by_session, viewer.session), (self._open_by_key, viewer.key)):
+            counter[one] += change
+            if not counter[one]:
+                del counter[one]
 
     def _page(self, path: str, scope: Scope) -> tuple[Page, Request] | None:
         """The page of a path, and a request for it."""
@@ -95,17 +143,13 @@ class Live:
                 return page, Request({**page_scope, **more})
         return None
 
-    async def _events(self, viewer: str, page: Page, page_request: Request) -> AsyncIterator[bytes]:
-        self._open[viewer] += 1
+    async def _events(self, page: Page, page_request: Request) -> AsyncIterator[bytes]:
         try:
             async for event in self._follow(page, page_request):
                 yield event
         except Exception:  # the last resort: aborting a started response would look like a lost server
             log.exception("internal error in a live page", page=page.path)
             yield _event("trouble", "Internal error; see the server log. This page is no longer updated.")
-        finally:
-            self._open[viewer] -= 1
-            self._open += Counter()  # Drops viewers without open pages.
 
     async def _follow(self, page: Page, page_request: Request) -> AsyncIterator[bytes]:
         loop, stopping = asyncio.get_running_loop(), self._dashboard.context.stopping

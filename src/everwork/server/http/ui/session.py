@@ -16,7 +16,7 @@ from everwork.core.limits import SESSION_MS
 from everwork.exceptions import PermissionDenied, Unauthenticated
 from everwork.server.http.framework.context import PRINCIPAL, AppContext
 from everwork.server.http.framework.operations import ANONYMOUS
-from everwork.server.http.framework.peer import host_port, is_tls
+from everwork.server.http.framework.peer import host_port, is_same_origin, is_tls
 from everwork.server.http.ui.address import prefix_of
 from everwork.server.http.ui.page import Done
 from everwork.server.http.ui.visit import Visit
@@ -122,17 +122,8 @@ def require_token(visit: Visit) -> None:
 
 def require_same_origin(request: Request) -> None:
     """Refuse a form that another site has sent."""
-    if not is_same_origin(request):
+    if not is_same_origin(request.scope):
         raise PermissionDenied("cross-origin requests are rejected; nothing was changed")
-
-
-def is_same_origin(request: Request) -> bool:
-    """Whether a request comes from a page of this site, or from no page at all."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site in ("same-origin", "none")
-    origin = request.headers.get("origin")
-    return origin is None or origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
 
 class CheckedVisitors(Visitors):

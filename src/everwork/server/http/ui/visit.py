@@ -17,6 +17,8 @@ from everwork.service.access.principal import ANYBODY, Permission, Principal
 from everwork.service.access.sessions import OPERATOR, Session
 
 FORM_BYTES_MAX: Final = 2 * 1_048_576
+LOGIN_BYTES_MAX: Final = 16_384
+"""For visitors who are not logged in: an API key, and the address of the page to go on to."""
 FIELDS_MAX: Final = 2_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 
@@ -91,7 +93,8 @@ class Visit(AuthorisedRequest):
         """Read the fields of the form."""
         if self.request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
             raise Refusal(415, "unsupported_media_type", f"a form must be sent as {FORM_TYPE}")
-        self.form = parse_pairs(await read_body(self.request, FORM_BYTES_MAX))
+        bytes_max = FORM_BYTES_MAX if self.session.token else LOGIN_BYTES_MAX
+        self.form = parse_pairs(await read_body(self.request, bytes_max))
 
     def required(self, name: str) -> str:
         """A form field that must not be empty."""

@@ -1,0 +1,56 @@
+"""Open files: how many connections the process's limit allows, with a reserve for the store, accepting and the log."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from typing import Final
+
+from everwork.core.limits import CONNECTIONS_MIN
+from everwork.logs import get_logger
+
+log = get_logger("everwork")
+
+PORTS: Final = 2
+RESERVE: Final = 64
+"""Open files that connections never use."""
+USED: Final = 64
+"""The assumed number of open files where the system does not list them."""
+
+
+def connections_allowed(wanted: int) -> int:
+    """How many connections each port may have open: as many as wanted, or as the limit of open files allows.
+
+    The soft limit is raised if needed, as far as the hard limit allows.
+    """
+    used = _used()
+    limit = _raised(PORTS * wanted + used + RESERVE)
+    allowed = max(CONNECTIONS_MIN, min(wanted, (limit - used - RESERVE) // PORTS))
+    if allowed < wanted:
+        log.warning(
+            "max_connections lowered, because the process may open too few files",
+            max_connections=wanted,
+            lowered_to=allowed,
+            open_files_max=limit,
+            remedy=f"raise the limit of open files (ulimit -n) to {PORTS * wanted + used + RESERVE}",
+        )
+    return allowed
+
+
+def _raised(needed: int) -> int:
+    """Raise the soft limit if it is too low, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed if soft == resource.RLIM_INFINITY else soft
+    raised = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _used() -> int:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return len(os.listdir(folder))
+    return USED

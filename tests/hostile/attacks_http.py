@@ -1,0 +1,95 @@
+"""Attacks on the HTTP port: each opens its connections, does its harm, and returns the sockets that are still open."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tests.hostile.served import MIB
+
+LOGIN_BYTES: Final = 2 * MIB
+"""The form that a login once accepted."""
+SECONDS_MAX: Final = 20.0
+"""After this time without progress, an attack goes on with its next connection."""
+RECEIVE_BUFFER_BYTES: Final = 4_096
+PAGE: Final = "/api/v1/jobs?limit=1000"
+_PIECE: Final = 65_536
+
+
+def dripping_logins(port: int, count: int, body_bytes: int = LOGIN_BYTES) -> list[socket.socket]:
+    """Login forms without a key, of which everything but the last byte is sent."""
+    head = (
+        "POST /ui/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        f"Content-Length: {body_bytes}\r\n\r\n"
+    )
+    body = memoryview(b"key=".ljust(body_bytes - 1, b"x"))
+    return _attackers(port, count, lambda peer: _send(peer, head.encode(), body))
+
+
+def slow_readers(port: int, key: str, count: int, path: str = PAGE) -> list[socket.socket]:
+    """Requests for a large page, whose responses are never read."""
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n\r\n".encode()
+    return _attackers(port, count, lambda peer: peer.sendall(request))
+
+
+def idle_connections(port: int, count: int) -> list[socket.socket]:
+    """Connections that send nothing."""
+    return _attackers(port, count, lambda _: None)
+
+
+def slow_heads(port: int, count: int) -> list[socket.socket]:
+    """Requests whose head does not end."""
+    return _attackers(port, count, lambda peer: peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "))
+
+
+def drip(peers: Iterable[socket.socket], piece: bytes = b"x") -> list[socket.socket]:
+    """Send a little on every connection, and return those that are still open."""
+    return [peer for peer in peers if _is_open(peer) and _has_sent(peer, piece)]
+
+
+def close_all(peers: Iterable[socket.socket]) -> None:
+    """End an attack."""
+    for peer in peers:
+        peer.close()
+
+
+def _attackers(port: int, count: int, attack: Callable[[socket.socket], object]) -> list[socket.socket]:
+    peers: list[socket.socket] = []
+    for _ in range(count):
+        peer = socket.socket()
+        try:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            peer.settimeout(SECONDS_MAX)
+            peer.connect(("127.0.0.1", port))
+            attack(peer)
+            peers.append(peer)
+        except OSError:
+            peer.close()  # The server has refused the attack.
+    return peers
+
+
+def _send(peer: socket.socket, head: bytes, body: memoryview) -> None:
+    peer.sendall(head)
+    for start in range(0, len(body), _PIECE):
+        peer.sendall(body[start : start + _PIECE])
+
+
+def _is_open(peer: socket.socket) -> bool:
+    """Whether the server has neither answered nor closed the connection."""
+    try:
+        return not peer.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) and False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _has_sent(peer: socket.socket, piece: bytes) -> bool:
+    try:
+        peer.send(piece, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
