@@ -168,7 +168,8 @@ class Admin(FleetAdmin):
         async def create() -> NewKey:
             new = await self._keys.create(name, permissions, tenants=tenants, creator=self.principal, **limits)
             detail = {"name": name, "permissions": list(permissions), "tenants": list(tenants)}
-            await self._record("keys.create", new.key.id, detail | limits)
+            given = {"expires_at_ms": new.key.expires_at_ms, "rate_per_second": new.key.rate_per_second}
+            await self._record("keys.create", new.key.id, detail | given)
             return new
 
         return await shielded(create())
@@ -181,7 +182,7 @@ class Admin(FleetAdmin):
     @verb(ADMIN, tenants=UNBOUND, audit="keys.revoke")
     async def revoke_key(self, id: str) -> ApiKey:
         """Revoke a key."""
-        return await self._keys.revoke(checks.name("id", id))
+        return await self._keys.revoke(checks.name("id", id), self.principal)
 
     @verb(ADMIN, tenants=UNBOUND)
     async def audit(self, limit: int, below: str | None = None) -> list[AuditEntry]:

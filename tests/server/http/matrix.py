@@ -144,7 +144,7 @@ CALLS: Final = {
     "listProcesses": Call(LOOKS, "/api/v1/processes"),
     "restartProcess": Call(ADMIN, "/api/v1/processes/{}/restart", prepare=process),
     "listRunning": Call(LOOKS, "/api/v1/running"),
-    "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["jobs"]}),
+    "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["admin"]}),
     "listKeys": Call(ADMIN, "/api/v1/keys"),
     "revokeKey": Call(ADMIN, "/api/v1/keys/{}", prepare=spare_key),
     "listAudit": Call(ADMIN, "/api/v1/audit"),

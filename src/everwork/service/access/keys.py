@@ -19,11 +19,11 @@ from everwork.exceptions import (
     BadConfiguration,
     EngineUnavailable,
     NotFound,
-    PermissionDenied,
     TooManyRequests,
     Unauthenticated,
 )
 from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
+from everwork.service.access.grants import granted, require_may_revoke
 from everwork.service.access.principal import ANYBODY, Permission, Principal
 
 REFRESH_SECONDS: Final = 0.8
@@ -141,6 +141,13 @@ class KeyRing:
         """Count one request of a key; its own rate overrides the server's."""
         self._limiter.spend(principal.id, principal.rate_per_second)
 
+    def _rate_of(self, principal: Principal) -> float | None:
+        """The rate that applies to a principal; None if it is not limited, for example because it has no key."""
+        if principal.rate_per_second is not None:
+            return principal.rate_per_second
+        has_key = principal is ENVIRONMENT or principal.id in self._known
+        return self._limiter.per_second or None if has_key else None
+
     # Administration -----------------------------------------------------------------------------
 
     async def create(
@@ -158,16 +165,16 @@ class KeyRing:
         text = f"ew_{id}_{secrets.token_urlsafe(SECRET_BYTES)}"
         given = {"name": name, "permissions": permissions, "tenants": tenants}
         limits = {"expires_at_ms": expires_at_ms, "rate_per_second": rate_per_second}
-        key = new_key(id, self._clock(), given | limits)
-        require_may_grant(creator, key)
+        key = granted(creator, new_key(id, self._clock(), given | limits), self._rate_of(creator))
         await self._write(StoredKey(key, _digest(text)))
         return NewKey(text, key)
 
-    async def revoke(self, id: str) -> ApiKey:
+    async def revoke(self, id: str, revoker: Principal = ANYBODY) -> ApiKey:
         """Revoke a key: on this server immediately, on others within a second. Its entry is kept for the audit log."""
         checks.name("id", id)
         for stored in await self._stored():
             if stored.key.id == id:
+                require_may_revoke(revoker, stored.key)
                 revoked = stored.revoked(self._clock())
                 await self._write(revoked)
                 return revoked.key
@@ -237,14 +244,6 @@ def require_environment_key(text: str) -> str:
     return text
 
 
-def require_may_grant(creator: Principal, key: ApiKey) -> None:
-    """Refuse to create a key with more permissions than its creator has: granting `*` needs `*`."""
-    creator.require(Permission.ADMIN)
-    creator.require_unbound()
-    if Permission.ALL in key.permissions and Permission.ALL not in creator.permissions:
-        raise PermissionDenied(f"key '{creator.name}' lacks the permission '*', and cannot grant it")
-
-
 def _digest(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
@@ -264,16 +263,16 @@ class RateLimiter:
     A bucket is stored as the time at which it will be full again; a full bucket needs no entry.
     """
 
-    __slots__ = ("_clock", "_full_at", "_per_second")
+    __slots__ = ("_clock", "_full_at", "per_second")
 
     def __init__(self, per_second: float = 0.0, clock: Seconds = time.monotonic) -> None:
-        self._per_second = per_second
+        self.per_second = per_second
         self._clock = clock
         self._full_at: dict[str, float] = {}
 
     def spend(self, id: str, per_second: float | None = None) -> None:
         """Take one token at the key's own rate or the default rate; 0 means unlimited."""
-        rate = self._per_second if per_second is None else per_second
+        rate = self.per_second if per_second is None else per_second
         if rate <= 0:
             return
         now = self._clock()

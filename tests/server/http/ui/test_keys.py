@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import httpx
 
+from everwork.service.access.principal import Permission, Principal
 from tests.server.http.serving import Rest
 from tests.server.http.ui.visiting import Visitor, visiting
 
@@ -69,10 +70,27 @@ async def test_what_cannot_be_made_is_told_at_its_field_and_what_was_typed_stays
 
 
 async def test_nobody_makes_a_key_that_may_do_more_than_they_themselves(local: Rest) -> None:
+    for own in (["admin"], ["admin", "jobs"], ["admin", "jobs:read"]):
+        async with visiting(local, *own, rate_per_second=50.0) as somebody:
+            page = await somebody.page("/ui/keys")
+            may = Principal("1", "ann", frozenset(map(Permission, own))).allows
+            for wished in Permission:
+                assert (f'name="permission" value="{wished.value}"' in page) == may(wished)
+                answer = await made(somebody, name="more", permission=wished.value)
+                assert answer.status_code == (200 if may(wished) else 403), (own, wished)
+            assert (await made(somebody, name="fast", permission="admin", rate="51")).status_code == 403
+    allowed = {one for key in await local.keys.list() if key.name == "more" for one in key.permissions}
+    assert (Permission.ALL in allowed, {key.rate_per_second for key in await local.keys.list()}) == (False, {50.0})
+
+
+async def test_nobody_revokes_a_key_that_may_do_more_than_they_themselves(local: Rest) -> None:
+    root, worker = await local.keys.create("root", ["*"]), await local.keys.create("worker", ["jobs"])
     async with visiting(local, "admin") as somebody:
-        assert 'value="*"' not in await somebody.page("/ui/keys")
-        assert (await made(somebody, name="more", permission="*")).status_code == 403
-        assert [key.name for key in await local.keys.list()] == ["somebody"]
+        page = await somebody.page("/ui/keys")
+        assert (f'value="{root.key.id}"' in page, f'value="{worker.key.id}"' in page) == (False, True)
+        answer = await somebody.post("/ui/keys/revoke", id=root.key.id, sure="yes")
+        assert (answer.status_code, "cannot revoke key &#39;root&#39;" in answer.text) == (403, True)
+    assert local.keys.authenticate(root.text).name == "root"
 
 
 async def test_whoever_revokes_their_own_key_is_logged_out(local: Rest) -> None:

@@ -134,11 +134,11 @@ _NEW_KEY: Final = Shape(
             "Bind the key to these tenants. Default: all tenants.",
             default=(),
         ),
-        Field("expires_at", INSTANT, "Expiry, in the future. Default: never."),
+        Field("expires_at", INSTANT, "Expiry, in the future. Default: that of your key, or never."),
         Field(
             "rate_per_second",
             Number(RATE_PER_SECOND_MIN, RATE_PER_SECOND_MAX),
-            "Rate limit, in requests per second. Default: the server's `rate_limit`.",
+            "Rate limit, in requests per second. Default: that of your key, or the server's `rate_limit`.",
         ),
     ),
     {"name": "ci", "permissions": ["jobs"], "tenants": ["acme"]},

@@ -9,6 +9,7 @@ from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.api_key import ApiKey, KeyState
+from everwork.service.access.grants import grantable, outranks
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
@@ -60,13 +61,19 @@ async def revoke(visit: Visit) -> Done:
 async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
     now_ms = host_clock()
     keys = sorted(await visit.admin.list_keys(), key=lambda key: _order(key, now_ms))
-    may_grant_all = Permission.ALL in visit.principal.permissions
+    own, may_grant = visit.principal, grantable(visit.principal)
     context: dict[str, Any] = {
-        "keys": [(key, key.state(now_ms).value) for key in keys[:ROWS_MAX]],
+        "keys": [
+            (key, key.state(now_ms).value, not outranks(key.permissions, key.tenants, own)) for key in keys[:ROWS_MAX]
+        ],
         "total": len(keys),
         "soon_ms": now_ms + SOON_MS,
         "problems": problems,
-        "meanings": MEANINGS if may_grant_all else MEANINGS[:-1],
+        "meanings": [one for one in MEANINGS if one[0] in may_grant],
+        "defaults": {
+            "days": "never" if own.expires_at_ms is None else "with your key",
+            "rate": "server default" if own.rate_per_second is None else f"{own.rate_per_second:g}, as your key",
+        },
         "typed": {name: visit.optional(name) or "" for name in ("name", "tenants", "days", "rate")},
         "picked": set(visit.values("permission")) if visit.form else {Permission.JOBS_READ.value},
     }
