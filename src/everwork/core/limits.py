@@ -106,6 +106,8 @@ AUDIT_DETAIL_BYTES_MAX: Final = 16_384
 
 SESSION_MS: Final = 12 * 3_600_000
 LOGIN_LINK_MS: Final = 3_600_000
+SESSIONS_PER_KEY_MAX: Final = 100
+"""How many dashboard sessions one API key can have, and login links together; a new one ends the oldest."""
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20

@@ -84,6 +84,12 @@ async def spare_key(rest: Rest) -> str:
     return (await rest.keys.create("spare", ["jobs"])).key.id
 
 
+async def session(rest: Rest) -> str:
+    """The id of a session that nobody needs."""
+    holder = rest.keys.authenticate((await rest.keys.create("spare", ["jobs"])).text)
+    return (await rest.service.sessions.begin(holder, rest.keys, "127.0.0.1")).id
+
+
 PUBLIC: Final = (Row(None, Scope.NOTHING),)
 LISTS: Final = (Row(Permission.JOBS_READ, Scope.OWN),)
 READS: Final = (Row(Permission.JOBS_READ, Scope.JOB),)
@@ -147,6 +153,9 @@ CALLS: Final = {
     "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["admin"]}),
     "listKeys": Call(ADMIN, "/api/v1/keys"),
     "revokeKey": Call(ADMIN, "/api/v1/keys/{}", prepare=spare_key),
+    "listSessions": Call(ADMIN, "/api/v1/sessions"),
+    "endSession": Call(ADMIN, "/api/v1/sessions/{}", prepare=session),
+    "endSessions": Call(ADMIN, "/api/v1/sessions"),
     "listAudit": Call(ADMIN, "/api/v1/audit"),
     "getMetrics": Call(LOOKS, "/metrics"),
     "healthz": Call(PUBLIC, "/healthz"),

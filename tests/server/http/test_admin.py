@@ -210,3 +210,22 @@ async def test_figures_for_prometheus_tell_jobs_calls_and_outcomes(rest: Rest) -
     assert 'everwork_calls_total{door="rest",method="unknown",status="404"} 1.0' in lines
     assert 'everwork_unfenced_outcomes_total{door="rest"} 1.0' in lines
     assert 'everwork_pollers{door="rest"} 0.0' in lines
+
+
+async def test_sessions_are_listed_and_ended_alone_and_together(local: Rest) -> None:
+    sessions, header = local.service.sessions, await local.key("*")
+    holder = local.keys.authenticate(header["X-API-Key"])
+    first, second = [await sessions.begin(holder, local.keys, f"203.0.113.{one}") for one in (1, 2)]
+    listed = (await local.ok("GET", "/api/v1/sessions"))["sessions"]
+    assert {(one["id"], one["opened_by"], one["key_id"], one["origin"]) for one in listed} == {
+        (first.id, "somebody", holder.id, "203.0.113.1"),
+        (second.id, "somebody", holder.id, "203.0.113.2"),
+    }
+    assert all(one["opened_at"] < one["expires_at"] for one in listed)
+    assert first.token not in str(listed)
+    assert (await local.ok("DELETE", f"/api/v1/sessions/{first.id}"))["id"] == first.id
+    assert (await local.refused(404, "DELETE", f"/api/v1/sessions/{first.id}"))["code"] == "not_found"
+    assert await local.ok("DELETE", "/api/v1/sessions") == {"ended": 1, "kept": 0}
+    assert (await local.ok("GET", "/api/v1/sessions")) == {"sessions": []}
+    noted = [one["action"] for one in (await local.ok("GET", "/api/v1/audit"))["entries"]]
+    assert noted == ["sessions.end-all", "sessions.end"]

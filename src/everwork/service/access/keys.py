@@ -122,20 +122,25 @@ class KeyRing:
         key = self._known.get(principal.id)
         return key is not None and key.state(self._clock()) is KeyState.LIVE
 
-    def badge(self, principal: Principal) -> str:
-        """What a session stores about the key that started it; the key in the environment can change."""
-        return f"{ENVIRONMENT_ID}-{self._environment_mark}" if principal is ENVIRONMENT else principal.id
+    def badge(self, principal: Principal, token: str) -> str:
+        """What a session stores about the key that started it; the key in the environment can change.
 
-    def holder(self, badge: str) -> Principal | None:
+        That key is often chosen by a person. Its mark is an HMAC with the session's random token, which the store does
+        not have, so that nobody who reads the store can check guesses of the key.
+        """
+        return self._environment_badge(token) if principal is ENVIRONMENT else principal.id
+
+    def holder(self, badge: str, token: str) -> Principal | None:
         """The holder of the key that started a session, if the key is still valid."""
         if badge.startswith(f"{ENVIRONMENT_ID}-"):
-            return ENVIRONMENT if self._environment and badge == self.badge(ENVIRONMENT) else None
+            is_same = hmac.compare_digest(badge.encode(), self._environment_badge(token).encode())
+            return ENVIRONMENT if self._environment is not None and is_same else None
         key = self._known.get(badge)
         return key.principal if key is not None and key.state(self._clock()) is KeyState.LIVE else None
 
-    @property
-    def _environment_mark(self) -> str:
-        return sha256(self._environment or b"").hexdigest()[:16]
+    def _environment_badge(self, token: str) -> str:
+        mark = hmac.new(token.encode("utf-8", "surrogatepass"), self._environment or b"", sha256)
+        return f"{ENVIRONMENT_ID}-{mark.hexdigest()}"
 
     def spend(self, principal: Principal) -> None:
         """Count one request of a key; its own rate overrides the server's."""
@@ -219,7 +224,7 @@ class NoAuthentication(KeyRing):
         """Always."""
         return True
 
-    def holder(self, badge: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
+    def holder(self, badge: str, token: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
         """Always the anonymous principal."""
         return ANYBODY
 

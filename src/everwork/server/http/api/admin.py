@@ -32,7 +32,7 @@ from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
-from everwork.service.reports import audit_report, group_report, key_report, stats_report, type_report
+from everwork.service.reports import audit_report, group_report, key_report, session_report, stats_report, type_report
 
 
 async def stats(call: Call) -> Response:
@@ -108,6 +108,21 @@ async def list_keys(call: Call) -> Response:
 async def revoke_key(call: Call) -> Response:
     """Revoke an API key."""
     return json_response(key_report(await call.admin.revoke_key(call.path_param("id")), host_clock()))
+
+
+async def list_sessions(call: Call) -> Response:
+    """List the open sessions of the dashboard."""
+    return json_response({"sessions": [session_report(one) for one in await call.admin.sessions()]})
+
+
+async def end_session(call: Call) -> Response:
+    """End a session of the dashboard."""
+    return json_response(session_report(await call.admin.end_session(call.path_param("id"))))
+
+
+async def end_sessions(call: Call) -> Response:
+    """End all sessions of the dashboard."""
+    return json_response(asdict(await call.admin.end_sessions()))
 
 
 async def list_audit(call: Call) -> Response:
@@ -251,6 +266,30 @@ OPERATIONS: Final = (
         Admin.revoke_key,
         summary="Revoke an API key",
         response=ok("Key"),
+    ),
+    operation(
+        "listSessions",
+        "GET /api/v1/sessions",
+        list_sessions,
+        Admin.sessions,
+        summary="List open dashboard sessions",
+        response=ok("Sessions"),
+    ),
+    operation(
+        "endSession",
+        "DELETE /api/v1/sessions/{id}",
+        end_session,
+        Admin.end_session,
+        summary="End a dashboard session",
+        response=ok("Session"),
+    ),
+    operation(
+        "endSessions",
+        "DELETE /api/v1/sessions",
+        end_sessions,
+        Admin.end_sessions,
+        summary="End all dashboard sessions and unused login links",
+        response=ok("EndedSessions"),
     ),
     operation(
         "listAudit",

@@ -1,4 +1,4 @@
-"""Page: list, create and revoke API keys."""
+"""Page: list, create and revoke API keys; list and end sessions."""
 
 from __future__ import annotations
 
@@ -58,15 +58,31 @@ async def revoke(visit: Visit) -> Done:
     return Done(f"Key {key.name} is revoked. Requests with it are rejected, and its sessions have ended.")
 
 
+async def end_session(visit: Visit) -> Done:
+    """End a session."""
+    session = await visit.admin.end_session(visit.required("id"))
+    return Done(f"The session of {session.who} has ended.")
+
+
+async def end_sessions(visit: Visit) -> Done:
+    """End all sessions that the visitor may end, including their own."""
+    ended = await visit.admin.end_sessions()
+    kept = f" {ended.kept:,} with more permissions than yours are still open." if ended.kept else ""
+    return Done(f"{ended.ended:,} session{' has' if ended.ended == 1 else 's have'} ended.{kept}")
+
+
 async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
     now_ms = host_clock()
     keys = sorted(await visit.admin.list_keys(), key=lambda key: _order(key, now_ms))
+    sessions = await visit.admin.sessions()
     own, may_grant = visit.principal, grantable(visit.principal)
     context: dict[str, Any] = {
         "keys": [
             (key, key.state(now_ms).value, not outranks(key.permissions, key.tenants, own)) for key in keys[:ROWS_MAX]
         ],
         "total": len(keys),
+        "sessions": [(one, not outranks(one.permissions, one.tenants, visit.principal)) for one in sessions[:ROWS_MAX]],
+        "sessions_total": len(sessions),
         "soon_ms": now_ms + SOON_MS,
         "problems": problems,
         "meanings": [one for one in MEANINGS if one[0] in may_grant],
@@ -106,4 +122,6 @@ PAGES = (Page("/keys", show),)
 ACTIONS = (
     Action("/keys/create", create, Admin.create_key),
     Action("/keys/revoke", revoke, Admin.revoke_key, confirms=True),
+    Action("/sessions/end", end_session, Admin.end_session, confirms=True),
+    Action("/sessions/end-all", end_sessions, Admin.end_sessions, confirms=True),
 )

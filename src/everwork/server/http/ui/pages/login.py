@@ -27,10 +27,10 @@ async def log_in(visit: Visit) -> Done | View:
     sessions, token = visit.context.service.sessions, visit.optional("token")
     try:
         if token is not None:
-            session, principal = await sessions.follow(token), OPERATOR
+            session, principal = await sessions.follow(token, visit.caller.origin), OPERATOR
         else:
             principal = visit.context.keys.admit((visit.optional("key") or "").strip())
-            session = await sessions.begin(visit.context.keys.badge(principal))
+            session = await sessions.begin(principal, visit.context.keys, visit.caller.origin)
     except Unauthenticated as error:
         if token is not None and visit.session.token:  # A used link was followed again within its session.
             return Done("", local_address(visit.optional("next") or ""))
