@@ -13,6 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
+from everwork.service.access.failures import AuthenticationFailures
 from everwork.service.access.principal import Permission
 from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenServer
@@ -99,6 +100,7 @@ def test_every_call_has_a_row() -> None:
 
 async def test_a_call_is_answered_for_those_keys_only_that_allow_it(open_server: OpenServer) -> None:
     server = await open_server(long_poll_seconds=0)
+    server.keys.failures = AuthenticationFailures(burst=100_000)
     texts = await texts_of_keys(server.keys)
     cells = [(path, holder) for path in CALLS for holder in Holder]
     foreign = texts[Holder.OTHER_TENANT]

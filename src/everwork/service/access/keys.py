@@ -23,6 +23,7 @@ from everwork.exceptions import (
     Unauthenticated,
 )
 from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
+from everwork.service.access.failures import AuthenticationFailures
 from everwork.service.access.grants import granted, require_may_revoke
 from everwork.service.access.principal import ANYBODY, Permission, Principal
 
@@ -63,6 +64,7 @@ class KeyRing:
         self._engine = engine
         self._clock = clock
         self._limiter = RateLimiter(rate_limit, rate_clock)
+        self.failures = AuthenticationFailures(clock=rate_clock)
         self._elapsed = rate_clock
         self._read_at = -math.inf
         """When the keys were last read."""
