@@ -108,7 +108,7 @@ SESSION_MS: Final = 12 * 3_600_000
 LOGIN_LINK_MS: Final = 3_600_000
 AUTH_FAILURES_BURST: Final = 100
 AUTH_FAILURES_PER_SECOND: Final = 10
-"""How often one address can fail to authenticate, all at once and in the long run, before it is answered with 429."""
+"""How often one address can fail to authenticate, in a burst and in the long run, before it is answered with 429."""
 AUTH_FAILURE_ADDRESSES_MAX: Final = 10_000
 """How many addresses are remembered."""
 AUTH_FAILURE_LINES_PER_MINUTE: Final = 60

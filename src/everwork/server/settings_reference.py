@@ -35,7 +35,7 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     ),
     "insecure": SettingText(
         "Whether a server without TLS accepts API keys that other hosts send unencrypted: "
-        "[TLS](../how-to/deployment.md#tls).",
+        "[TLS and encryption](#tls-and-encryption).",
         "`on`, `off`",
     ),
     "api_key": SettingText(

@@ -128,7 +128,7 @@ class KeyRing:
         """What a session stores about the key that started it; the key in the environment can change.
 
         That key is often chosen by a person. Its mark is an HMAC with the session's random token, which the store does
-        not have, so that nobody who reads the store can check guesses of the key.
+        not have, so that guesses of the key cannot be checked against the store.
         """
         return self._environment_badge(token) if principal is ENVIRONMENT else principal.id
 
