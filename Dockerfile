@@ -1,7 +1,10 @@
 # One image for the server, the workers and the command line. Builds with docker, podman and buildah.
 #
 #     docker build -t everwork .
-#     docker run -e EVERWORK_API_KEY=... -p 127.0.0.1:27500:27500 -p 127.0.0.1:27555:27555 -v jobs:/var/lib/everwork everwork
+#     docker run -e EVERWORK_API_KEY=... -e EVERWORK_INSECURE=on -p 127.0.0.1:27500:27500 -p 127.0.0.1:27555:27555 \
+#         -v jobs:/var/lib/everwork everwork
+#
+# EVERWORK_INSECURE accepts unencrypted API keys: only for ports that are published on this machine alone. Otherwise use TLS.
 #
 # BASE is any Debian or Ubuntu image with Python 3.11 or newer and its venv module.
 ARG BASE=docker.io/library/python:3.13-slim-trixie

@@ -36,6 +36,14 @@ def test_a_server_on_this_host_has_a_link_for_whoever_starts_it_and_login_makes_
         assert status_of(answer.out.strip()) == 303
         made = cli("login", "--url", site, "--json").json
         assert (set(made), made["url"].startswith(site)) == ({"url", "expires_at"}, True)
+        opened = cli("sessions", "list", "--json").json["sessions"]
+        assert [(one["key_id"], one["origin"]) for one in opened] == [("login-link", "127.0.0.1")] * 2
+        ended = cli("sessions", "end", opened[0]["id"])
+        assert ended.out == f"ended session {opened[0]['id']} ({opened[0]['opened_by']})\n"
+        assert opened[1]["id"] in cli("sessions", "list").out
+        assert cli("sessions", "end", "--all").out == "ended 1 session\n"
+        assert (cli("sessions", "list").out, status_of(made["url"])) == ("no open sessions\n", 401)
+        assert cli("sessions", "end").err == "everwork: id: is required, unless --all is given\n"
         noted = [(one["action"], one["origin"]) for one in cli("audit", "--json").json["entries"]]
     assert noted.count(("ui.link", "cli")) == 3
     assert ("ui.login", "127.0.0.1") in noted

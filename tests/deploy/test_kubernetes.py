@@ -82,7 +82,7 @@ def test_pods_run_without_root_privileges_or_a_token(name: str) -> None:
 @every_deployment
 def test_secrets_are_references_only(name: str) -> None:
     for variable in container(name)["env"]:
-        if variable["name"] != "EVERWORK_LOG_FORMAT":
+        if variable["name"] not in ("EVERWORK_LOG_FORMAT", "EVERWORK_INSECURE"):
             assert variable["valueFrom"]["secretKeyRef"]["name"] == "everwork"
     assert [one for one in OBJECTS if one["kind"] == "Secret"] == []
 

@@ -37,6 +37,7 @@ class Scope(Enum):
     NOTHING = "no job at all"
     OWN = "jobs of the caller's tenants only"
     JOB = "a job that the call names"
+    TENANT = "a tenant that the call names"
     STORE = "the whole store: not for keys that are bound to tenants"
 
 
@@ -53,6 +54,7 @@ class Expected(Enum):
     ANSWERED = "answered"
     UNAUTHENTICATED = "unauthenticated"
     DENIED = "denied"
+    MISSING = "not found: a job of another tenant is none"
 
 
 _GRANTED: Final = {
@@ -73,7 +75,9 @@ def expected(row: Row, holder: Holder) -> Expected:
         return Expected.UNAUTHENTICATED
     if row.permission not in _GRANTED[holder]:
         return Expected.DENIED
-    is_foreign = holder is Holder.OTHER_TENANT and row.scope is Scope.JOB
+    if holder is Holder.OTHER_TENANT and row.scope is Scope.JOB:
+        return Expected.MISSING
+    is_foreign = holder is Holder.OTHER_TENANT and row.scope is Scope.TENANT
     is_bound = holder in (Holder.OTHER_TENANT, Holder.OWN_TENANT) and row.scope is Scope.STORE
     return Expected.DENIED if is_foreign or is_bound else Expected.ANSWERED
 

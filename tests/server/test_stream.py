@@ -436,7 +436,7 @@ async def test_a_tenants_key_sees_and_ends_only_its_own(sqlite_whole: Whole) -> 
         await worker.until(lambda: worker.settled == 2)
         await worker.say(heartbeats=[pb.Lease(key=foreign, attempt=1)])
         await worker.until(lambda: worker.losses)
-        assert [pb.Reason.Name(one.reason) for one in worker.refusals] == ["PERMISSION_DENIED"] * 2
+        assert [pb.Reason.Name(one.reason) for one in worker.refusals] == ["NOT_FOUND", "PERMISSION_DENIED"]
     assert (await sqlite_whole.job(foreign)).state is State.PROCESSING
 
 

@@ -12,7 +12,7 @@ ALLOWED = {
     Permission.ALL: set(Permission),
     Permission.JOBS: {Permission.JOBS, Permission.JOBS_READ},
     Permission.JOBS_READ: {Permission.JOBS_READ},
-    Permission.ADMIN: {Permission.ADMIN},
+    Permission.ADMIN: {Permission.ADMIN, Permission.TICK},
     Permission.TICK: {Permission.TICK},
 }
 
@@ -29,7 +29,7 @@ def test_a_permission_grants_itself_and_what_it_contains(held: Permission, asked
 
 def test_two_permissions_grant_what_either_does() -> None:
     both = holder(Permission.JOBS_READ, Permission.ADMIN)
-    assert [both.allows(one) for one in Permission] == [False, False, True, True, False]
+    assert [both.allows(one) for one in Permission] == [False, False, True, True, True]
 
 
 def test_whoever_lacks_a_permission_is_told_which_would_do() -> None:

@@ -163,7 +163,7 @@ async def test_a_bound_key_sees_and_touches_its_own_dead_letters_only(engine: En
     ann = jobs_for(service, "acme")
     with pytest.raises(PermissionDenied):
         await ann.change_dead(DeadLetterAction.PURGE, dead_filter(tenants=("umbrella",)))
-    with pytest.raises(PermissionDenied):
+    with pytest.raises(JobNotFound):
         await ann.purge(other.key)
     with pytest.raises(PermissionDenied):
         await jobs_for(service, permission=Permission.JOBS_READ).change_dead(

@@ -77,6 +77,7 @@ def test_every_setting_can_be_set_by_file_environment_and_flag(folder: Path) -> 
         "grpc_port": 0,
         "http_port": 65_535,
         "auth": "off",
+        "insecure": "on",
         "tls_certificate": "server.pem",
         "tls_key": "server.key",
         "tls_client_ca": "ca.pem",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everwork.client.local import LocalJobs
-from everwork.core.leasing import Demand, Verdict
+from everwork.core.leasing import Demand, Judged, Verdict
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete
 from everwork.core.queries import JobFilter
@@ -204,12 +204,10 @@ REFUSED: dict[Tenants, Sequence[Act]] = {
         lambda jobs, key: jobs.cancel(key),
         lambda jobs, key: jobs.cancel(key=key, reason="given by name"),
         lambda jobs, key: jobs.set_priority(key, 3),
-        lambda jobs, key: jobs.history(key),
         lambda jobs, key: jobs.explain(key),
     ],
     ITEMS: [
         lambda jobs, _: jobs.create([a_new_job(tenant=MINE), a_new_job(tenant=OTHER)]),
-        lambda jobs, key: jobs.settle([Complete(key, 1)]),
         lambda jobs, key: jobs.extend(key, 1, 1_000),
         lambda jobs, key: jobs.get(key),
         lambda jobs, key: jobs.merged_variables(key, {}),
@@ -227,8 +225,10 @@ async def test_a_bound_key_is_refused_what_names_others(engine: Engine, service:
     other = await a_processing_job(engine, tenant=OTHER)
     jobs = Jobs(service, a_caller(Permission.JOBS, tenants=(MINE, DEFAULT_TENANT)))
     for act in REFUSED[rule]:
-        with pytest.raises(PermissionDenied, match=r"tenant"):
+        with pytest.raises((PermissionDenied, JobNotFound), match=rf"tenant|Job '{other.key}' not found"):
             await act(jobs, other.key)
+    assert await jobs.history(other.key) == []
+    assert await jobs.settle([Complete(other.key, 1)]) == [Judged(Verdict.NOT_FOUND)]
     assert await the_state(engine, other.key) is State.PROCESSING
     assert await recorded(service) == []
 

@@ -29,7 +29,7 @@ PANELS: Final = {
     "Start": ("init", "up", "serve", "worker", "tick"),
     "Jobs": ("jobs", "dead", "types", "groups", "stats"),
     "Workers": ("workers", "triggers", "spool"),
-    "Access": ("login", "keys", "audit"),
+    "Access": ("login", "sessions", "keys", "audit"),
     "Stores": ("doctor", "probe", "migrate", "copy", "bench"),
     "Installation": ("completion", "version"),
 }

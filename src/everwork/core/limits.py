@@ -106,6 +106,15 @@ AUDIT_DETAIL_BYTES_MAX: Final = 16_384
 
 SESSION_MS: Final = 12 * 3_600_000
 LOGIN_LINK_MS: Final = 3_600_000
+AUTH_FAILURES_BURST: Final = 100
+AUTH_FAILURES_PER_SECOND: Final = 10
+"""How often one address can fail to authenticate, in a burst and in the long run, before it is answered with 429."""
+AUTH_FAILURE_ADDRESSES_MAX: Final = 10_000
+"""How many addresses are remembered."""
+AUTH_FAILURE_LINES_PER_MINUTE: Final = 60
+"""How many log lines per minute report failures, of all addresses; each address gets one."""
+SESSIONS_PER_KEY_MAX: Final = 100
+"""How many dashboard sessions one API key can have, and login links together; a new one ends the oldest."""
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20

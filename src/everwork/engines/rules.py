@@ -136,11 +136,15 @@ def _stopped_by_breaker(facts: Facts, now_ms: int) -> Explanation | None:
             text = f"the circuit breaker of type '{facts.type}' is open until {utc_text(until_ms or 0)}"
             return Explanation(facts.key, facts.state, Reason.BREAKER, text, until_ms)
         case BreakerState.HALF_OPEN if facts.is_probe_live:
-            probe = facts.breaker.probe_key
-            text = f"the circuit breaker of type '{facts.type}' is half-open: waiting for its probe, job '{probe}'"
+            text = f"{half_open_text(facts.type)}, job '{facts.breaker.probe_key}'"
             return Explanation(facts.key, facts.state, Reason.BREAKER, text)
         case _:
             return None
+
+
+def half_open_text(type: str) -> str:
+    """Why a job of a type waits for the outcome of another."""
+    return f"the circuit breaker of type '{type}' is half-open: waiting for its probe"
 
 
 def _limited(facts: Facts, now_ms: int) -> Explanation | None:

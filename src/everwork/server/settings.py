@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from everwork.core.limits import (
     RATE_PER_SECOND_MAX,
 )
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.server.addresses import is_loopback
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.server.settings_tls import require_tls
 from everwork.service.access.keys import require_environment_key
@@ -69,6 +70,10 @@ MASKED: Final = (
     "cookie",
 )
 MASKED_MAX: Final = 1_000
+RATE_LIMIT: Final = 10_000
+"""More than one server process can answer, so that it stops no worker, only a caller that floods a server with requests
+that cost nothing; and low enough that several keys share a server.
+"""
 SIMILARITY_MIN: Final = 0.8
 """The minimum similarity at which an unknown name is considered a typo."""
 RESEMBLANCE_MIN: Final = 0.58
@@ -88,16 +93,17 @@ class Settings:
     grpc_port: int = 27500
     http_port: int = 27555
     auth: str = "on"
+    insecure: str = "off"
     api_key: str | None = None
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     long_poll_seconds: float = 30
     pollers_per_type: int = POLLERS_MAX
-    rate_limit: float = 0
     max_connections: int = CONNECTIONS_DEFAULT
     max_bytes_in_flight: int = IN_FLIGHT_BYTES_DEFAULT
     max_bytes_in_flight_per_key: int = IN_FLIGHT_BYTES_EACH_DEFAULT
+    rate_limit: float = RATE_LIMIT
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10
@@ -133,7 +139,7 @@ class Settings:
     @property
     def is_loopback(self) -> bool:
         """Whether only programs on this host can call."""
-        return _is_loopback(self.host)
+        return is_loopback(self.host)
 
     def shown(self) -> dict[str, Any]:
         """The settings as JSON values, without secrets."""
@@ -358,6 +364,7 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "grpc_port": _whole(0, 65_535),
     "http_port": _whole(0, 65_535),
     "auth": _one_of(SWITCH),
+    "insecure": _one_of(SWITCH),
     "api_key": _api_key,
     "tls_certificate": _path,
     "tls_key": _path,
@@ -385,13 +392,6 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
 
 
 # Combinations -----------------------------------------------------------------------------------------
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _require_auth_or_loopback(settings: Settings, origins: Mapping[str, str]) -> None:

@@ -33,6 +33,11 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "auth": SettingText(
         "Whether callers need an [API key](../how-to/keys.md).", "`on`, `off`; `off` only on a loopback address"
     ),
+    "insecure": SettingText(
+        "Whether a server without TLS accepts API keys that other hosts send unencrypted: "
+        "[TLS and encryption](#tls-and-encryption).",
+        "`on`, `off`",
+    ),
     "api_key": SettingText(
         "An API key with the permission `*`, kept in memory and never stored.",
         "12 to 512 printable ASCII characters without spaces; environment variable only",
@@ -51,7 +56,8 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "1 to 100000",
     ),
     "rate_limit": SettingText(
-        "Requests per second for each API key that has no rate limit of its own.", "0 to 1000000; 0 means no limit"
+        "Requests per second for each API key that has no rate limit of its own.",
+        "0 to 1000000; 0 means no limit",
     ),
     "max_connections": SettingText(
         "Maximum open connections to each port. Above it, the connection that has been idle for longest is closed; "
@@ -68,7 +74,8 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "1048576 to 1099511627776",
     ),
     "trusted_proxies": SettingText(
-        "Proxies whose forwarded headers name the caller's address in the audit log.",
+        "Proxies whose headers are trusted: `X-Forwarded-For` for the caller's address, and `X-Forwarded-Proto` for "
+        "whether it uses TLS.",
         "a list of addresses and networks",
     ),
     "masked_variables": SettingText(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from everwork.aio.loops import shielded
@@ -19,6 +20,7 @@ from everwork.service.access.api_key import ApiKey, NewKey
 from everwork.service.access.audit import AuditEntry
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission
+from everwork.service.access.sessions import EndedSessions, OpenSession
 from everwork.service.fleet.admin import ADMIN, LOOK, FleetAdmin
 from everwork.service.policies import merged_fields, put_policy, stored_fields
 from everwork.service.service import JobService
@@ -57,12 +59,13 @@ class GroupView(NamedTuple):
 class Admin(FleetAdmin):
     """Operations on the store that a caller may use."""
 
-    __slots__ = ("_holder", "_keys")
+    __slots__ = ("_holder", "_keys", "_sessions")
 
     def __init__(self, service: JobService, keys: KeyRing, caller: Caller) -> None:
         super().__init__(service._engine, service.audit, caller)  # noqa: SLF001 - of this package
         self._keys = keys
         self._holder = service.holder
+        self._sessions = service.sessions
 
     # Maintenance -------------------------------------------------------------------------------------
 
@@ -168,7 +171,8 @@ class Admin(FleetAdmin):
         async def create() -> NewKey:
             new = await self._keys.create(name, permissions, tenants=tenants, creator=self.principal, **limits)
             detail = {"name": name, "permissions": list(permissions), "tenants": list(tenants)}
-            await self._record("keys.create", new.key.id, detail | limits)
+            given = {"expires_at_ms": new.key.expires_at_ms, "rate_per_second": new.key.rate_per_second}
+            await self._record("keys.create", new.key.id, detail | given)
             return new
 
         return await shielded(create())
@@ -181,7 +185,28 @@ class Admin(FleetAdmin):
     @verb(ADMIN, tenants=UNBOUND, audit="keys.revoke")
     async def revoke_key(self, id: str) -> ApiKey:
         """Revoke a key."""
-        return await self._keys.revoke(checks.name("id", id))
+        return await self._keys.revoke(checks.name("id", id), self.principal)
+
+    @verb(ADMIN, tenants=UNBOUND)
+    async def sessions(self) -> Sequence[OpenSession]:
+        """The open sessions of the dashboard, newest first."""
+        return await self._sessions.opened(await self._keys.list())
+
+    @verb(ADMIN, tenants=UNBOUND, audit="sessions.end")
+    async def end_session(self, id: str) -> OpenSession:
+        """End a session of the dashboard."""
+        return await self._sessions.end_by_id(id, await self._keys.list(), self.principal)
+
+    @verb(ADMIN, tenants=UNBOUND, audit="sessions.end-all", audited=ITSELF)
+    async def end_sessions(self) -> EndedSessions:
+        """End all sessions of the dashboard that have no more permissions than the caller, and unused login links."""
+
+        async def end() -> EndedSessions:
+            ended = await self._sessions.end_all(await self._keys.list(), self.principal)
+            await self._record("sessions.end-all", "*", asdict(ended))
+            return ended
+
+        return await shielded(end())
 
     @verb(ADMIN, tenants=UNBOUND)
     async def audit(self, limit: int, below: str | None = None) -> list[AuditEntry]:

@@ -14,7 +14,7 @@ from everwork.core.instants import utc_text
 from everwork.core.queries import Explanation, Reason, TypeInfo
 from everwork.core.states import State
 from everwork.engines.contract import Engine
-from everwork.engines.rules import with_automatic_requeue
+from everwork.engines.rules import half_open_text, with_automatic_requeue
 from everwork.exceptions import JobNotFound
 from everwork.service.fleet.entries import ProcessEntry, WorkerEntry, WorkerView
 from everwork.service.fleet.fleet import Fleet
@@ -27,10 +27,10 @@ BROKEN_CHARS_MAX: Final = 300
 TAKERS_SHOWN: Final = 3
 
 
-async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_workers: bool) -> Explanation:
+async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_all: bool) -> Explanation:
     """Why a job is not running: the engine's answer, completed from the fleet and the policy.
 
-    `sees_workers`: the caller may see which workers are running and how busy they are.
+    `sees_all`: the caller may see other tenants' jobs, and which workers are running and how busy they are.
     """
     explanation = await engine.explain(key)
     [job] = await engine.get([key])
@@ -40,8 +40,10 @@ async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_workers: bool)
         policy = next((info.policy for info in await engine.types() if info.type == job.type), None)
         return with_automatic_requeue(explanation, job, await engine.history(key), decode_policy(policy))
     if explanation.reason is Reason.NOT_ASKED and (takers := await fleet.takers(job.type, job.group)):
-        return with_takers(explanation, takers, sees_workers=sees_workers)
-    if sees_workers and explanation.reason in (Reason.QUEUED, Reason.NOT_ASKED):
+        return with_takers(explanation, takers, sees_workers=sees_all)
+    if not sees_all and explanation.reason is Reason.BREAKER and explanation.until_ms is None:
+        return replace(explanation, text=half_open_text(job.type))  # The probe may be another tenant's job.
+    if sees_all and explanation.reason in (Reason.QUEUED, Reason.NOT_ASKED):
         return with_workers(explanation, await fleet.workers_for(job.type, job.group))
     return explanation
 
@@ -111,7 +113,7 @@ class BlockedTypes:
         self._types: Mapping[str, TypeInfo] = {}
         self._read_at = float("-inf")
 
-    async def reason(self, type: str) -> str | None:
+    async def reason(self, type: str, *, names_probe: bool) -> str | None:
         """Why no job of a type is leased, and until when; None if nothing prevents it."""
         async with self._reading:
             now = asyncio.get_running_loop().time()
@@ -119,16 +121,16 @@ class BlockedTypes:
                 self._types = {info.type: info for info in await self._engine.types()}
                 self._read_at = now
         info = self._types.get(type)
-        return None if info is None else _block_text(info)
+        return None if info is None else _block_text(info, names_probe=names_probe)
 
 
-def _block_text(info: TypeInfo) -> str | None:
+def _block_text(info: TypeInfo, *, names_probe: bool) -> str | None:
     if info.paused:
         return f"type '{info.type}' is paused until it is resumed"
     if info.breaker_open_until_ms is not None:
         until = utc_text(info.breaker_open_until_ms)
         return f"type '{info.type}' is stopped by its circuit breaker until {until}"
     if info.breaker_probe_key is not None:
-        probe = f"its probe, job '{info.breaker_probe_key}', to succeed"
+        probe = f"its probe, job '{info.breaker_probe_key}', to succeed" if names_probe else "its probe to succeed"
         return f"type '{info.type}' is stopped by its circuit breaker, which waits for {probe}"
     return None

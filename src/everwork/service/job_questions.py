@@ -12,7 +12,7 @@ from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.leasing import Spooled
 from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Page, Stats
-from everwork.exceptions import EverworkError, JobNotFound, NotFound, PermissionDenied
+from everwork.exceptions import EverworkError, JobNotFound, NotFound
 from everwork.service.access.principal import Permission
 from everwork.service.explain import explain
 from everwork.service.service import JobService
@@ -70,10 +70,8 @@ class JobQuestions(ForCaller):
     @verb(READ, tenants=ITEMS)
     async def history(self, key: int) -> list[HistoryEntry]:
         """The history of a job's attempts; empty for an unknown key."""
-        error = (await self._refused([checks.job_key(key)])).get(key)
-        if isinstance(error, PermissionDenied):
-            raise error
-        return [] if error else await self._engine.history(key)
+        refused = await self._refused([checks.job_key(key)])
+        return [] if refused else await self._engine.history(key)
 
     @verb(READ, tenants=ITEMS)
     async def spooled(self, spool_id: str) -> Spooled:
@@ -93,8 +91,13 @@ class JobQuestions(ForCaller):
     @verb(READ, tenants=OWNER)
     async def explain(self, key: int) -> Explanation:
         """Why a job is not running. A key restricted to tenants learns only the number of workers."""
-        sees_workers = not self.principal.tenants
-        return await explain(self._engine, self._service.fleet, checks.job_key(key), sees_workers=sees_workers)
+        sees_all = not self.principal.tenants
+        return await explain(self._engine, self._service.fleet, checks.job_key(key), sees_all=sees_all)
+
+    @verb(READ, tenants=ANY)
+    async def blocked_reason(self, type: str) -> str | None:
+        """Why no job of a type is leased. A key restricted to tenants does not learn which job is the probe."""
+        return await self._service.blocked_reason(type, names_probe=not self.principal.tenants)
 
     @verb(READ, tenants=CUT)
     async def stats(self, hours: int) -> Stats:
@@ -133,22 +136,21 @@ class JobQuestions(ForCaller):
     # Internals -------------------------------------------------------------------------------------
 
     async def _own_job(self, key: int) -> StoredJob:
-        """A job, after checking its owner, in one engine call."""
-        job = await self._service.get(key)
-        if self.principal.tenants and job.tenant not in self.principal.tenants:
-            raise _refusal(key, job.tenant)
-        return job
+        """A job, after checking its owner, so that a foreign job takes no longer to refuse than a missing one."""
+        if self.principal.tenants:
+            await self._require_own([checks.job_key(key)])
+        return await self._service.get(key)
 
     async def _require_own(self, keys: Sequence[int]) -> None:
         for _, error in sorted((await self._refused(keys)).items()):
             raise error
 
     async def _refused(self, keys: Sequence[int]) -> dict[int, EverworkError]:
-        """The jobs refused to a restricted key, including nonexistent ones: another tenant may be creating them."""
+        """The jobs refused to a restricted key: it cannot tell another tenant's job from one that does not exist."""
         if not self.principal.tenants:
             return {}
         owners = zip(keys, await self._service.owners(keys), strict=True)
-        return {key: _refusal(key, owner) for key, owner in owners if owner not in self.principal.tenants}
+        return {key: JobNotFound(key) for key, owner in owners if owner not in self.principal.tenants}
 
     def _confined(self, filter_: JobFilter) -> JobFilter:
         """The filter restricted to the caller's tenants."""
@@ -159,9 +161,3 @@ class JobQuestions(ForCaller):
 
     async def _newest(self) -> StoredJob | None:
         return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)
-
-
-def _refusal(key: int, owner: str | None) -> EverworkError:
-    if owner is None:
-        return JobNotFound(key)
-    return PermissionDenied(f"Job '{key}' belongs to a tenant that this key has no access to")

@@ -14,6 +14,7 @@ from everwork.core.queries import Stats
 from everwork.core.states import State
 from everwork.service.access.api_key import ApiKey
 from everwork.service.access.audit import AuditEntry
+from everwork.service.access.sessions import OpenSession
 from everwork.service.admin import GroupView, PolicyView, TypeView
 from everwork.service.dead_letters import DeadLetterGroup, Grouped
 from everwork.service.fleet.admin import TriggerSwitch, WorkerSwitch
@@ -102,6 +103,18 @@ def key_report(key: ApiKey, now_ms: int) -> dict[str, Any]:
         "expires_at": utc_text_or_none(key.expires_at_ms),
         "revoked_at": utc_text_or_none(key.revoked_at_ms),
         "rate_per_second": key.rate_per_second,
+    }
+
+
+def session_report(session: OpenSession) -> dict[str, Any]:
+    """A session of the dashboard."""
+    return {
+        "id": session.id,
+        "opened_by": session.who,
+        "key_id": session.key_id,
+        "opened_at": utc_text(session.opened_at_ms),
+        "origin": session.origin,
+        "expires_at": utc_text(session.expires_at_ms),
     }
 
 

@@ -157,9 +157,9 @@ class JobService(StoreAccess):
         """How many long polls are waiting for jobs of a type."""
         return self._dispatcher.waiting(type)
 
-    async def blocked_reason(self, type: str) -> str | None:
+    async def blocked_reason(self, type: str, *, names_probe: bool = True) -> str | None:
         """Why no job of a type is leased: the type is paused or its breaker is open; None if neither applies."""
-        return await self._blocked_types.reason(type)
+        return await self._blocked_types.reason(type, names_probe=names_probe)
 
     async def breaker(self, type: str) -> BreakerStatus:
         """The circuit breaker of a type; closed if the type is unknown."""

@@ -84,11 +84,17 @@ async def spare_key(rest: Rest) -> str:
     return (await rest.keys.create("spare", ["jobs"])).key.id
 
 
+async def session(rest: Rest) -> str:
+    """The id of a session that nobody needs."""
+    holder = rest.keys.authenticate((await rest.keys.create("spare", ["jobs"])).text)
+    return (await rest.service.sessions.begin(holder, rest.keys, "127.0.0.1")).id
+
+
 PUBLIC: Final = (Row(None, Scope.NOTHING),)
 LISTS: Final = (Row(Permission.JOBS_READ, Scope.OWN),)
 READS: Final = (Row(Permission.JOBS_READ, Scope.JOB),)
 CHANGES: Final = (Row(Permission.JOBS, Scope.JOB),)
-"""Also where a call names a tenant instead of a job."""
+FOR_TENANT: Final = (Row(Permission.JOBS, Scope.TENANT),)
 ADMIN: Final = (Row(Permission.ADMIN, Scope.STORE),)
 LOOKS: Final = (Row(Permission.JOBS_READ, Scope.STORE), *ADMIN)
 """Either permission will do."""
@@ -100,10 +106,10 @@ ON_TRIGGER: Final = "/api/v1/triggers/{}"
 CALLS: Final = {
     "listJobs": Call(LISTS, JOBS),
     "listJobsShort": Call(LISTS, "/jobs"),
-    "createJobs": Call(CHANGES, JOBS, 201, {"type": TYPE, "tenant": TENANT}),
+    "createJobs": Call(FOR_TENANT, JOBS, 201, {"type": TYPE, "tenant": TENANT}),
     "getJob": Call(READS, KEY, prepare=waiting),
     "getSpooledJob": Call(LISTS, "/api/v1/spool/0123-1", 404),
-    "activateJobs": Call(CHANGES, f"{JOBS}/activate", body={"type": TYPE, "worker": "w", "tenants": [TENANT]}),
+    "activateJobs": Call(FOR_TENANT, f"{JOBS}/activate", body={"type": TYPE, "worker": "w", "tenants": [TENANT]}),
     "completeJob": Call(CHANGES, f"{KEY}/complete", prepare=running),
     "failJob": Call(CHANGES, f"{KEY}/fail", prepare=running),
     "throwError": Call(CHANGES, f"{KEY}/throw-error", body={"error_code": "E"}, prepare=running),
@@ -115,10 +121,10 @@ CALLS: Final = {
     "rescheduleJob": Call(CHANGES, f"{KEY}/reschedule", body={"delay_ms": 3_600_000}, prepare=waiting),
     "setPriority": Call(CHANGES, f"{KEY}/priority", body={"priority": 5}, prepare=waiting),
     "deleteJob": Call(CHANGES, KEY, 204, prepare=dead),
-    "requeueJobs": Call(CHANGES, f"{JOBS}/requeue", body={"tenant": [TENANT]}),
+    "requeueJobs": Call(FOR_TENANT, f"{JOBS}/requeue", body={"tenant": [TENANT]}),
     "listDead": Call(LISTS, "/api/v1/dead"),
-    "requeueDead": Call(CHANGES, "/api/v1/dead/requeue", body={"tenant": [TENANT]}, prepare=dead),
-    "purgeDead": Call(CHANGES, "/api/v1/dead/purge", body={"tenant": [TENANT]}, prepare=dead),
+    "requeueDead": Call(FOR_TENANT, "/api/v1/dead/requeue", body={"tenant": [TENANT]}, prepare=dead),
+    "purgeDead": Call(FOR_TENANT, "/api/v1/dead/purge", body={"tenant": [TENANT]}, prepare=dead),
     "getStats": Call(LISTS, "/api/v1/stats"),
     "tick": Call((Row(Permission.TICK, Scope.STORE), *ADMIN), "/api/v1/tick"),
     "listTypes": Call(LOOKS, "/api/v1/types"),
@@ -144,9 +150,12 @@ CALLS: Final = {
     "listProcesses": Call(LOOKS, "/api/v1/processes"),
     "restartProcess": Call(ADMIN, "/api/v1/processes/{}/restart", prepare=process),
     "listRunning": Call(LOOKS, "/api/v1/running"),
-    "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["jobs"]}),
+    "createKey": Call(ADMIN, "/api/v1/keys", 201, {"name": "ci", "permissions": ["admin"]}),
     "listKeys": Call(ADMIN, "/api/v1/keys"),
     "revokeKey": Call(ADMIN, "/api/v1/keys/{}", prepare=spare_key),
+    "listSessions": Call(ADMIN, "/api/v1/sessions"),
+    "endSession": Call(ADMIN, "/api/v1/sessions/{}", prepare=session),
+    "endSessions": Call(ADMIN, "/api/v1/sessions"),
     "listAudit": Call(ADMIN, "/api/v1/audit"),
     "getMetrics": Call(LOOKS, "/metrics"),
     "healthz": Call(PUBLIC, "/healthz"),
@@ -162,4 +171,6 @@ def status_of(call: Call, holder: Holder) -> int:
     ends = {expected(row, holder) for row in call.rows}
     if Expected.ANSWERED in ends:
         return call.answer
+    if Expected.MISSING in ends:
+        return 404
     return 401 if Expected.UNAUTHENTICATED in ends else 403

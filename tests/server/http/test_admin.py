@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from everwork.service.access.principal import Permission, Principal
 from tests.server.http.serving import JOBS, Rest, serving
 from tests.stores import url_of
 
@@ -106,10 +107,33 @@ async def test_a_new_key_is_shown_once_works_at_once_and_ends_at_once(rest: Rest
     assert (await rest("GET", "/jobs", headers=header)).status_code == 401
 
 
-async def test_an_administrator_cannot_make_a_key_that_may_do_everything(local: Rest) -> None:
-    header = await local.key("admin")
-    wish = {"name": "more", "permissions": ["*"]}
-    assert (await local.refused(403, "POST", "/api/v1/keys", wish, headers=header))["code"] == "permission_denied"
+def a_key(**limits: Any) -> dict[str, Any]:
+    """A wish for a key."""
+    return {"name": "new", "permissions": ["admin"], **limits}
+
+
+@pytest.mark.parametrize("own", [["admin"], ["admin", "jobs"], ["admin", "jobs:read"], ["admin", "tick"], ["*"]])
+async def test_a_key_makes_and_revokes_no_key_that_may_do_more(local: Rest, own: list[str]) -> None:
+    header, may = await local.key(*own), Principal("1", "ann", frozenset(map(Permission, own))).allows
+    for wished in Permission:
+        made = await local("POST", "/api/v1/keys", a_key(permissions=[wished.value]), headers=header)
+        assert made.status_code == (201 if may(wished) else 403), wished
+        theirs = await local.keys.create("theirs", [wished.value])
+        revoked = await local("DELETE", f"/api/v1/keys/{theirs.key.id}", headers=header)
+        is_stronger = wished is Permission.ALL and "*" not in own
+        assert revoked.status_code == (403 if is_stronger else 200), wished
+
+
+async def test_a_key_makes_no_key_that_lives_longer_or_calls_more_often(local: Rest) -> None:
+    ends_ms = 4_000_000_000_000
+    header = await local.key("admin", expires_at_ms=ends_ms, rate_per_second=50)
+    for more in ({"expires_at": "2096-10-02T07:06:41Z"}, {"rate_per_second": 50.001}):
+        refusal = await local.refused(403, "POST", "/api/v1/keys", a_key(**more), headers=header)
+        assert refusal["code"] == "permission_denied"
+    made = await local.ok("POST", "/api/v1/keys", a_key(), headers=header)
+    assert (made["expires_at"], made["rate_per_second"]) == ("2096-10-02T07:06:40.000Z", 50)
+    less = {"expires_at": "2096-10-02T07:06:39Z", "rate_per_second": 49}
+    assert (await local.ok("POST", "/api/v1/keys", a_key(**less), headers=header))["rate_per_second"] == 49
 
 
 async def test_wrong_wishes_for_keys_name_the_field(local: Rest) -> None:
@@ -186,3 +210,22 @@ async def test_figures_for_prometheus_tell_jobs_calls_and_outcomes(rest: Rest) -
     assert 'everwork_calls_total{door="rest",method="unknown",status="404"} 1.0' in lines
     assert 'everwork_unfenced_outcomes_total{door="rest"} 1.0' in lines
     assert 'everwork_pollers{door="rest"} 0.0' in lines
+
+
+async def test_sessions_are_listed_and_ended_alone_and_together(local: Rest) -> None:
+    sessions, header = local.service.sessions, await local.key("*")
+    holder = local.keys.authenticate(header["X-API-Key"])
+    first, second = [await sessions.begin(holder, local.keys, f"203.0.113.{one}") for one in (1, 2)]
+    listed = (await local.ok("GET", "/api/v1/sessions"))["sessions"]
+    assert {(one["id"], one["opened_by"], one["key_id"], one["origin"]) for one in listed} == {
+        (first.id, "somebody", holder.id, "203.0.113.1"),
+        (second.id, "somebody", holder.id, "203.0.113.2"),
+    }
+    assert all(one["opened_at"] < one["expires_at"] for one in listed)
+    assert first.token not in str(listed)
+    assert (await local.ok("DELETE", f"/api/v1/sessions/{first.id}"))["id"] == first.id
+    assert (await local.refused(404, "DELETE", f"/api/v1/sessions/{first.id}"))["code"] == "not_found"
+    assert await local.ok("DELETE", "/api/v1/sessions") == {"ended": 1, "kept": 0}
+    assert (await local.ok("GET", "/api/v1/sessions")) == {"sessions": []}
+    noted = [one["action"] for one in (await local.ok("GET", "/api/v1/audit"))["entries"]]
+    assert noted == ["sessions.end-all", "sessions.end"]

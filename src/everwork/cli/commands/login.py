@@ -69,8 +69,9 @@ def dashboard_url(site: str, token: str | None) -> str:
 
 async def new_link(service: JobService) -> str:
     """The token of a link that can be used once; the audit log records its creation."""
-    token = await service.sessions.new_link()
-    await service.audit.record(local_principal(), "ui.link", "dashboard", ORIGIN)
+    who = local_principal()
+    token = await service.sessions.new_link(who.name)
+    await service.audit.record(who, "ui.link", "dashboard", ORIGIN)
     return token
 
 

@@ -15,6 +15,7 @@ from everwork.aio.loops import new_loop
 from everwork.cli.options import AsJson, ConfigFile
 from everwork.cli.output import write_stderr
 from everwork.server.settings import Settings, load, suspicious_variables
+from everwork.server.settings_warnings import clear_text_warning, file_warnings
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
@@ -74,6 +75,13 @@ NoAuth = Annotated[
     bool, typer.Option("--no-auth", help="Accept requests without an API key; only on a loopback address.")
 ]
 
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", rich_help_panel="TLS", help="Accept API keys from other hosts over unencrypted connections."
+    ),
+]
+
 
 @app.command()
 def serve(  # noqa: PLR0913 - one per flag
@@ -87,6 +95,7 @@ def serve(  # noqa: PLR0913 - one per flag
     tls_client_ca: ClientCa = None,
     offline: OfflinePath = None,
     no_auth: NoAuth = False,
+    insecure: Insecure = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -111,14 +120,16 @@ def serve(  # noqa: PLR0913 - one per flag
         "tls_client_ca": tls_client_ca,
         "offline": offline,
         "auth": "off" if no_auth else None,
+        "insecure": "on" if insecure else None,
     }
     run_server(load_settings(config, flags), as_json=as_json)
 
 
 def load_settings(config: str | None, flags: Mapping[str, object]) -> Settings:
-    """The settings of a server; reports environment variables that look like settings but are ignored."""
+    """The settings of a server; reports what is dangerous, and environment variables that are ignored."""
     settings = load(config, os.environ, flags)
-    for warning in suspicious_variables(os.environ):
+    exposed = clear_text_warning(settings)
+    for warning in [*suspicious_variables(os.environ), *file_warnings(config), *([exposed] if exposed else [])]:
         write_stderr(f"warning: {warning}")
     return settings
 

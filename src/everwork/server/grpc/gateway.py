@@ -19,8 +19,10 @@ from google.protobuf.message import DecodeError, Message
 
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.logs import get_logger
+from everwork.server.addresses import is_https, is_trusted, plain, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
 from everwork.server.metrics import Metrics
+from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -65,7 +67,8 @@ class Rpc:
 class Gateway:
     """Shared by all gRPC calls."""
 
-    def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics) -> None:
+    def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings()
         self.service = service
         self.keys = keys
         self.metrics = metrics
@@ -116,9 +119,16 @@ class Gateway:
 
     def admit(self, rpc: Rpc, context: Context) -> Jobs:
         """Return the service for the caller if its key is valid, is within its rate limit, and allows the call."""
-        principal = self.keys.admit(key_in(context.invocation_metadata() or ()))
         # Read the peer now: gRPC forgets it once the call's deadline has passed.
-        caller = Caller(principal, partial(origin_of, context.peer()))
+        metadata, peer = context.invocation_metadata() or (), context.peer()
+        try:
+            key = key_in(metadata)
+            if key and refuses_clear_keys(self._settings):
+                _require_private_key(metadata, peer, self._settings)
+            principal = self.keys.admit(key)
+        except Unauthenticated as error:
+            raise self.keys.failures.refusal(error, origin_of(peer), "grpc") from None
+        caller = Caller(principal, partial(origin_of, peer))
         rpc.rule.admit(principal)
         return Jobs(self.service, caller)
 
@@ -193,6 +203,14 @@ def origin_of(peer: str) -> str:
     """The address of a caller, from gRPC's name for the connection: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
     scheme, _, address = unquote(peer).partition(":")
     return address.rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else address or scheme
+
+
+def _require_private_key(metadata: Any, peer: str, settings: Settings) -> None:
+    """Refuse a key that was sent unencrypted from another host."""
+    address = plain(origin_of(peer)) if peer.startswith("ipv") else None
+    forwarded = [value for name, value in metadata if name == "x-forwarded-proto"]
+    is_tls = address is not None and is_trusted(address, settings.trusted_proxies) and is_https(forwarded)
+    require_private(address, is_tls=is_tls)
 
 
 def key_in(metadata: Any) -> str | None:

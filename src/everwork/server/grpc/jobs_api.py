@@ -103,7 +103,7 @@ class JobsApi:
             messages = self._gateway.while_live(jobs, _messages(leased, demand, fetched))
             await deliver(self._gateway.service, context, leased, messages)
             return
-        if not self._gateway.stopping.is_set() and (reason := await self._gateway.service.blocked_reason(demand.type)):
+        if not self._gateway.stopping.is_set() and (reason := await jobs.blocked_reason(demand.type)):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=reason).SerializeToString())
         time.require_in_time(self._gateway)
 

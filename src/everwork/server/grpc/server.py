@@ -54,7 +54,7 @@ class GrpcServer:
     ) -> None:
         self._settings = settings
         self._extras = extras
-        self.gateway = Gateway(service, keys, metrics)
+        self.gateway = Gateway(service, keys, metrics, settings)
         self._health = Health(Readiness(service))
         self._zeebe = ZeebeGateway(self.gateway, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None

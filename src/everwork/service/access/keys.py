@@ -19,11 +19,12 @@ from everwork.exceptions import (
     BadConfiguration,
     EngineUnavailable,
     NotFound,
-    PermissionDenied,
     TooManyRequests,
     Unauthenticated,
 )
 from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
+from everwork.service.access.failures import AuthenticationFailures
+from everwork.service.access.grants import granted, require_may_revoke
 from everwork.service.access.principal import ANYBODY, Permission, Principal
 
 REFRESH_SECONDS: Final = 0.8
@@ -63,6 +64,7 @@ class KeyRing:
         self._engine = engine
         self._clock = clock
         self._limiter = RateLimiter(rate_limit, rate_clock)
+        self.failures = AuthenticationFailures(clock=rate_clock)
         self._elapsed = rate_clock
         self._read_at = -math.inf
         """When the keys were last read."""
@@ -122,24 +124,36 @@ class KeyRing:
         key = self._known.get(principal.id)
         return key is not None and key.state(self._clock()) is KeyState.LIVE
 
-    def badge(self, principal: Principal) -> str:
-        """What a session stores about the key that started it; the key in the environment can change."""
-        return f"{ENVIRONMENT_ID}-{self._environment_mark}" if principal is ENVIRONMENT else principal.id
+    def badge(self, principal: Principal, token: str) -> str:
+        """What a session stores about the key that started it; the key in the environment can change.
 
-    def holder(self, badge: str) -> Principal | None:
+        That key is often chosen by a person. Its mark is an HMAC with the session's random token, which the store does
+        not have, so that guesses of the key cannot be checked against the store.
+        """
+        return self._environment_badge(token) if principal is ENVIRONMENT else principal.id
+
+    def holder(self, badge: str, token: str) -> Principal | None:
         """The holder of the key that started a session, if the key is still valid."""
         if badge.startswith(f"{ENVIRONMENT_ID}-"):
-            return ENVIRONMENT if self._environment and badge == self.badge(ENVIRONMENT) else None
+            is_same = hmac.compare_digest(badge.encode(), self._environment_badge(token).encode())
+            return ENVIRONMENT if self._environment is not None and is_same else None
         key = self._known.get(badge)
         return key.principal if key is not None and key.state(self._clock()) is KeyState.LIVE else None
 
-    @property
-    def _environment_mark(self) -> str:
-        return sha256(self._environment or b"").hexdigest()[:16]
+    def _environment_badge(self, token: str) -> str:
+        mark = hmac.new(token.encode("utf-8", "surrogatepass"), self._environment or b"", sha256)
+        return f"{ENVIRONMENT_ID}-{mark.hexdigest()}"
 
     def spend(self, principal: Principal) -> None:
         """Count one request of a key; its own rate overrides the server's."""
         self._limiter.spend(principal.id, principal.rate_per_second)
+
+    def _rate_of(self, principal: Principal) -> float | None:
+        """The rate that applies to a principal; None if it is not limited, for example because it has no key."""
+        if principal.rate_per_second is not None:
+            return principal.rate_per_second
+        has_key = principal is ENVIRONMENT or principal.id in self._known
+        return self._limiter.per_second or None if has_key else None
 
     # Administration -----------------------------------------------------------------------------
 
@@ -158,16 +172,16 @@ class KeyRing:
         text = f"ew_{id}_{secrets.token_urlsafe(SECRET_BYTES)}"
         given = {"name": name, "permissions": permissions, "tenants": tenants}
         limits = {"expires_at_ms": expires_at_ms, "rate_per_second": rate_per_second}
-        key = new_key(id, self._clock(), given | limits)
-        require_may_grant(creator, key)
+        key = granted(creator, new_key(id, self._clock(), given | limits), self._rate_of(creator))
         await self._write(StoredKey(key, _digest(text)))
         return NewKey(text, key)
 
-    async def revoke(self, id: str) -> ApiKey:
+    async def revoke(self, id: str, revoker: Principal = ANYBODY) -> ApiKey:
         """Revoke a key: on this server immediately, on others within a second. Its entry is kept for the audit log."""
         checks.name("id", id)
         for stored in await self._stored():
             if stored.key.id == id:
+                require_may_revoke(revoker, stored.key)
                 revoked = stored.revoked(self._clock())
                 await self._write(revoked)
                 return revoked.key
@@ -212,7 +226,7 @@ class NoAuthentication(KeyRing):
         """Always."""
         return True
 
-    def holder(self, badge: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
+    def holder(self, badge: str, token: str) -> Principal | None:  # noqa: ARG002 - the signature is the key ring's
         """Always the anonymous principal."""
         return ANYBODY
 
@@ -237,14 +251,6 @@ def require_environment_key(text: str) -> str:
     return text
 
 
-def require_may_grant(creator: Principal, key: ApiKey) -> None:
-    """Refuse to create a key with more permissions than its creator has: granting `*` needs `*`."""
-    creator.require(Permission.ADMIN)
-    creator.require_unbound()
-    if Permission.ALL in key.permissions and Permission.ALL not in creator.permissions:
-        raise PermissionDenied(f"key '{creator.name}' lacks the permission '*', and cannot grant it")
-
-
 def _digest(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
@@ -264,16 +270,16 @@ class RateLimiter:
     A bucket is stored as the time at which it will be full again; a full bucket needs no entry.
     """
 
-    __slots__ = ("_clock", "_full_at", "_per_second")
+    __slots__ = ("_clock", "_full_at", "per_second")
 
     def __init__(self, per_second: float = 0.0, clock: Seconds = time.monotonic) -> None:
-        self._per_second = per_second
+        self.per_second = per_second
         self._clock = clock
         self._full_at: dict[str, float] = {}
 
     def spend(self, id: str, per_second: float | None = None) -> None:
         """Take one token at the key's own rate or the default rate; 0 means unlimited."""
-        rate = self._per_second if per_second is None else per_second
+        rate = self.per_second if per_second is None else per_second
         if rate <= 0:
             return
         now = self._clock()

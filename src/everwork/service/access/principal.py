@@ -27,7 +27,7 @@ _GRANTED_BY: Final = {
     Permission.JOBS: frozenset([Permission.ALL, Permission.JOBS]),
     Permission.JOBS_READ: frozenset([Permission.ALL, Permission.JOBS, Permission.JOBS_READ]),
     Permission.ADMIN: frozenset([Permission.ALL, Permission.ADMIN]),
-    Permission.TICK: frozenset([Permission.ALL, Permission.TICK]),
+    Permission.TICK: frozenset([Permission.ALL, Permission.ADMIN, Permission.TICK]),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import httpx
 
+from everwork.service.access.principal import Permission, Principal
 from tests.server.http.serving import Rest
 from tests.server.http.ui.visiting import Visitor, visiting
 
@@ -69,16 +70,77 @@ async def test_what_cannot_be_made_is_told_at_its_field_and_what_was_typed_stays
 
 
 async def test_nobody_makes_a_key_that_may_do_more_than_they_themselves(local: Rest) -> None:
+    for own in (["admin"], ["admin", "jobs"], ["admin", "jobs:read"]):
+        async with visiting(local, *own, rate_per_second=50.0) as somebody:
+            page = await somebody.page("/ui/keys")
+            may = Principal("1", "ann", frozenset(map(Permission, own))).allows
+            for wished in Permission:
+                assert (f'name="permission" value="{wished.value}"' in page) == may(wished)
+                answer = await made(somebody, name="more", permission=wished.value)
+                assert answer.status_code == (200 if may(wished) else 403), (own, wished)
+            assert (await made(somebody, name="fast", permission="admin", rate="51")).status_code == 403
+    allowed = {one for key in await local.keys.list() if key.name == "more" for one in key.permissions}
+    assert (Permission.ALL in allowed, {key.rate_per_second for key in await local.keys.list()}) == (False, {50.0})
+
+
+async def test_nobody_revokes_a_key_that_may_do_more_than_they_themselves(local: Rest) -> None:
+    root, worker = await local.keys.create("root", ["*"]), await local.keys.create("worker", ["jobs"])
     async with visiting(local, "admin") as somebody:
-        assert 'value="*"' not in await somebody.page("/ui/keys")
-        assert (await made(somebody, name="more", permission="*")).status_code == 403
-        assert [key.name for key in await local.keys.list()] == ["somebody"]
+        page = await somebody.page("/ui/keys")
+        assert (f'value="{root.key.id}"' in page, f'value="{worker.key.id}"' in page) == (False, True)
+        answer = await somebody.post("/ui/keys/revoke", id=root.key.id, sure="yes")
+        assert (answer.status_code, "cannot revoke key &#39;root&#39;" in answer.text) == (403, True)
+    assert local.keys.authenticate(root.text).name == "root"
 
 
 async def test_whoever_revokes_their_own_key_is_logged_out(local: Rest) -> None:
     async with visiting(local, "admin") as somebody:
         page = await somebody.page("/ui/keys")
         assert "This is the key of your own session." in page
-        [id] = re.findall(r'name="id" value="(\w+)"', page)
+        [id, _] = re.findall(r'name="id" value="(\w+)"', page)
         assert (await somebody.done("/ui/keys/revoke", "/ui/keys", id=id))["is_good"] is True
         assert (await somebody.get("/ui/keys")).headers["location"] == "/ui/login?next=%2Fui%2Fkeys"
+
+
+# Sessions -----------------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_shown_with_its_place_and_ended_alone(visitor: Visitor) -> None:
+    async with visiting(visitor.rest, "jobs") as other:
+        page = await visitor.page("/ui/keys")
+        sessions = page.partition('id="sessions"')[2]
+        for told in ("EVERWORK_API_KEY", "somebody", "127.0.0.1", "yours"):
+            assert told in sessions, told
+        [theirs] = [
+            one.id
+            for one in await visitor.rest.service.sessions.opened(await visitor.rest.keys.list())
+            if one.who == "somebody"
+        ]
+        said = await visitor.done("/ui/sessions/end", "/ui/keys", id=theirs)
+        assert said["text"] == "The session of somebody has ended."
+        assert (await other.get("/ui")).headers["location"].startswith("/ui/login")
+    assert [(action, target) for action, target, _ in await visitor.audit()] == [("sessions.end", theirs)]
+    assert (await visitor.done("/ui/sessions/end", id=theirs))["text"] == f"session '{theirs}' not found"
+
+
+async def test_all_sessions_end_at_once_also_the_own_one(visitor: Visitor) -> None:
+    link = await visitor.rest.service.sessions.new_link("ann")
+    async with visiting(visitor.rest, "*") as other:
+        assert (await visitor.done("/ui/sessions/end-all", "/ui/keys"))["text"] == "2 sessions have ended."
+        for one in (visitor, other):
+            assert (await one.get("/ui")).headers["location"].startswith("/ui/login")
+        late = await other.client.post("/ui/login", data={"token": link})
+        assert late.status_code == 401
+    [(action, target, detail)] = await visitor.audit()
+    assert (action, target, detail) == ("sessions.end-all", "*", {"ended": 2, "kept": 0})
+
+
+async def test_an_administrator_is_offered_no_end_of_a_session_that_may_do_more(visitor: Visitor) -> None:
+    async with visiting(visitor.rest, "admin") as admin:
+        page = (await admin.page("/ui/keys")).partition('id="sessions"')[2]
+        [root] = [one.id for one in await visitor.rest.service.sessions.opened([]) if one.key_id == "environment"]
+        assert (root in page, f'value="{root}"' in page) == (True, False)
+        assert (await admin.post("/ui/sessions/end", id=root, sure="yes")).status_code == 403
+        said = await admin.done("/ui/sessions/end-all")
+        assert said["text"] == "1 session has ended. 1 with more permissions than yours are still open."
+    assert (await visitor.get("/ui")).status_code == 200

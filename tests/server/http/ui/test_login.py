@@ -10,6 +10,8 @@ import pytest
 from everwork.core.limits import LOGIN_LINK_MS, SESSION_MS
 from everwork.engines.contract import Engine
 from everwork.exceptions import Unauthenticated
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import ANYBODY
 from everwork.service.access.sessions import Sessions
 from tests.server.http.serving import DEADLINE_S, ROOT_KEY, Rest
 from tests.server.http.ui.visiting import Visitor, visiting
@@ -80,17 +82,17 @@ async def test_a_link_lets_in_once_and_whoever_is_in_already_goes_on(local: Rest
 
 async def test_a_session_and_a_link_run_out_and_a_link_is_used_up(engine: Engine, clock: VirtualClock) -> None:
     sessions = Sessions(engine)
-    link, session = await sessions.new_link(), await sessions.begin("badge")
+    link, session = await sessions.new_link(), await sessions.begin(ANYBODY, KeyRing(engine), "127.0.0.1")
     assert await sessions.find(session.token) == session
     assert await sessions.find(session.token[:-1]) is None
     clock.advance(ms=max(LOGIN_LINK_MS, SESSION_MS))
     assert await sessions.find(session.token) is None
     with pytest.raises(Unauthenticated):
-        await sessions.follow(link)
+        await sessions.follow(link, "127.0.0.1")
     again = await sessions.new_link()
-    await sessions.follow(again)
+    await sessions.follow(again, "127.0.0.1")
     with pytest.raises(Unauthenticated):
-        await sessions.follow(again)
+        await sessions.follow(again, "127.0.0.1")
 
 
 async def test_a_session_ends_with_its_key_and_a_form_that_comes_too_late_does_nothing(local: Rest) -> None:

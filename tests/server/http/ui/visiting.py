@@ -58,9 +58,11 @@ class Visitor:
 
 
 @asynccontextmanager
-async def visiting(rest: Rest, *permissions: str, tenants: tuple[str, ...] = ()) -> AsyncIterator[Visitor]:
+async def visiting(
+    rest: Rest, *permissions: str, tenants: tuple[str, ...] = (), **limits: Any
+) -> AsyncIterator[Visitor]:
     """Somebody with a key that allows this; without any, with the root key."""
-    key = (await rest.key(*permissions, tenants=tenants))["X-API-Key"] if permissions else ROOT_KEY
+    key = (await rest.key(*permissions, tenants=tenants, **limits))["X-API-Key"] if permissions else ROOT_KEY
     async with httpx.AsyncClient(base_url=rest.url, timeout=DEADLINE_S) as client:
         answer = await client.post("/ui/login", data={"key": key})
         assert answer.status_code == 303, answer.text

@@ -99,7 +99,7 @@ def _require_live(call: Call) -> None:
 
 async def _blocked_reason(call: Call, type: str) -> dict[str, str]:
     """Why no job of the type can start, if the whole type is stopped."""
-    reason = None if call.context.stopping.is_set() else await call.context.service.blocked_reason(type)
+    reason = None if call.context.stopping.is_set() else await call.jobs.blocked_reason(type)
     return {} if reason is None else {"reason": reason}
 
 

@@ -32,7 +32,7 @@ from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
-from everwork.service.reports import audit_report, group_report, key_report, stats_report, type_report
+from everwork.service.reports import audit_report, group_report, key_report, session_report, stats_report, type_report
 
 
 async def stats(call: Call) -> Response:
@@ -110,6 +110,21 @@ async def revoke_key(call: Call) -> Response:
     return json_response(key_report(await call.admin.revoke_key(call.path_param("id")), host_clock()))
 
 
+async def list_sessions(call: Call) -> Response:
+    """List the open sessions of the dashboard."""
+    return json_response({"sessions": [session_report(one) for one in await call.admin.sessions()]})
+
+
+async def end_session(call: Call) -> Response:
+    """End a session of the dashboard."""
+    return json_response(session_report(await call.admin.end_session(call.path_param("id"))))
+
+
+async def end_sessions(call: Call) -> Response:
+    """End all sessions of the dashboard."""
+    return json_response(asdict(await call.admin.end_sessions()))
+
+
 async def list_audit(call: Call) -> Response:
     """List the audit log, newest first."""
     limit = call.query["limit"]
@@ -134,11 +149,11 @@ _NEW_KEY: Final = Shape(
             "Bind the key to these tenants. Default: all tenants.",
             default=(),
         ),
-        Field("expires_at", INSTANT, "Expiry, in the future. Default: never."),
+        Field("expires_at", INSTANT, "Expiry, in the future. Default: that of your key, or never."),
         Field(
             "rate_per_second",
             Number(RATE_PER_SECOND_MIN, RATE_PER_SECOND_MAX),
-            "Rate limit, in requests per second. Default: the server's `rate_limit`.",
+            "Rate limit, in requests per second. Default: that of your key, or the server's `rate_limit`.",
         ),
     ),
     {"name": "ci", "permissions": ["jobs"], "tenants": ["acme"]},
@@ -251,6 +266,30 @@ OPERATIONS: Final = (
         Admin.revoke_key,
         summary="Revoke an API key",
         response=ok("Key"),
+    ),
+    operation(
+        "listSessions",
+        "GET /api/v1/sessions",
+        list_sessions,
+        Admin.sessions,
+        summary="List open dashboard sessions",
+        response=ok("Sessions"),
+    ),
+    operation(
+        "endSession",
+        "DELETE /api/v1/sessions/{id}",
+        end_session,
+        Admin.end_session,
+        summary="End a dashboard session",
+        response=ok("Session"),
+    ),
+    operation(
+        "endSessions",
+        "DELETE /api/v1/sessions",
+        end_sessions,
+        Admin.end_sessions,
+        summary="End all dashboard sessions and unused login links",
+        response=ok("EndedSessions"),
     ),
     operation(
         "listAudit",

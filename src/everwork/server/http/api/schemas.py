@@ -356,6 +356,19 @@ SCHEMAS: Final[dict[str, Schema]] = {
         **{**_API_KEY, "key": {"type": "string", "description": "The key itself. It cannot be retrieved later."}}
     ),
     "Keys": exactly(keys=list_of(ref("Key"))),
+    "Session": exactly(
+        id=_TEXT,
+        opened_by={"type": "string", "description": "The name of the key, or the user who created the login link."},
+        key_id={"type": "string", "description": "The id of the key, `environment` or `login-link`."},
+        opened_at=_TIME,
+        origin={"type": "string", "description": "The address of the browser that logged in."},
+        expires_at=_TIME,
+    ),
+    "Sessions": exactly(sessions=list_of(ref("Session"))),
+    "EndedSessions": exactly(
+        ended=_COUNT,
+        kept={"type": "integer", "description": "Sessions that have more permissions than your key, and stay."},
+    ),
     "AuditEntry": exactly(
         name=_TEXT, at=_TIME, key_id=_TEXT, who=_TEXT, action=_TEXT, target=_TEXT, origin=_TEXT, detail=_OBJECT
     ),

@@ -15,12 +15,12 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everwork.core import checks
-from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
+from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied, Unauthenticated
 from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
-from everwork.server.http.framework.context import PRINCIPAL, AppContext, AuthorisedRequest
+from everwork.server.http.framework.context import API, PRINCIPAL, AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.in_flight import HOLD, Hold
-from everwork.server.http.framework.peer import api_key_of
+from everwork.server.http.framework.peer import api_key_of, client_address, require_private_key
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.verb import UNBOUND, Rule, Verb, rule_of
@@ -167,9 +167,21 @@ class Operation:
 def caller_of(context: AppContext, scope: Scope) -> Principal:
     """The caller checked by the surrounding application or, if it does not check callers, the holder of the API key."""
     if PRINCIPAL not in scope:
-        return context.keys.admit(api_key_of(scope))
+        return admitted(context, scope)
     checked: Principal | None = scope[PRINCIPAL]
     return ANONYMOUS if checked is None else checked
+
+
+def admitted(context: AppContext, scope: Scope) -> Principal:
+    """The holder of the API key; failures are logged and throttled, and keys in clear text refused."""
+    try:
+        key = api_key_of(scope)
+        if key:
+            require_private_key(scope, context.settings)
+        return context.keys.admit(key)
+    except Unauthenticated as error:
+        origin = client_address(scope, context.settings.trusted_proxies)
+        raise context.keys.failures.refusal(error, origin, API) from None
 
 
 def require_one_of(permissions: tuple[Permission, ...], principal: Principal) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from starlette.types import Scope
 
 from everwork.exceptions import Unauthenticated
+from everwork.server.addresses import (
+    is_address,
+    is_https,
+    is_loopback,
+    is_trusted,
+    plain,
+    refuses_clear_keys,
+    require_private,
+)
+from everwork.server.settings import Settings
 
-Network = IPv4Network | IPv6Network
 UNKNOWN: Final = "unknown"
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]@/]+)(?::\d+)?")
 
@@ -33,14 +40,14 @@ def api_key_of(scope: Scope) -> str | None:
 def client_address(scope: Scope, trusted: Sequence[str]) -> str:
     """The address of the peer or, behind trusted proxies, of the last hop that is not a trusted proxy."""
     client = scope.get("client")
-    peer = _plain(str(client[0])) if client else UNKNOWN
-    if not trusted or not _is_trusted(peer, tuple(trusted)):
+    peer = plain(str(client[0])) if client else UNKNOWN
+    if not is_trusted(peer, trusted):
         return peer
-    hops = [_plain(hop.strip()) for hop in _forwarded(scope).split(",") if hop.strip()]
+    hops = [plain(hop.strip()) for hop in _forwarded(scope).split(",") if hop.strip()]
     for hop in reversed(hops):
-        if not _is_address(hop):
+        if not is_address(hop):
             return peer
-        if not _is_trusted(hop, tuple(trusted)):
+        if not is_trusted(hop, trusted):
             return hop
         peer = hop
     return peer
@@ -51,10 +58,16 @@ def is_tls(scope: Scope, trusted: Sequence[str]) -> bool:
     if scope["scheme"] == "https":
         return True
     client = scope.get("client")
-    if not trusted or client is None or not _is_trusted(_plain(str(client[0])), tuple(trusted)):
+    if client is None or not is_trusted(plain(str(client[0])), trusted):
         return False
-    protocols = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"]
-    return bool(protocols) and protocols[-1].rpartition(",")[2].strip().lower() == "https"
+    return is_https([value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"])
+
+
+def require_private_key(scope: Scope, settings: Settings) -> None:
+    """Refuse a key that was sent unencrypted from another host, unless the settings allow it."""
+    if refuses_clear_keys(settings):
+        address = client_address(scope, settings.trusted_proxies) if scope.get("client") else None
+        require_private(address, is_tls=is_tls(scope, settings.trusted_proxies))
 
 
 def host_port(scope: Scope) -> str:
@@ -71,7 +84,7 @@ def is_own_host(scope: Scope, host: str) -> bool:
     if found is None:
         return False
     name = found[1].strip("[]")
-    return name in ("localhost", host.lower()) or (_is_address(name) and ip_address(name).is_loopback)
+    return name in ("localhost", host.lower()) or (is_address(name) and is_loopback(name))
 
 
 def is_same_origin(scope: Scope) -> bool:
@@ -93,30 +106,3 @@ def _bearer(value: str) -> str:
 
 def _forwarded(scope: Scope) -> str:
     return ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
-
-
-def _is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
-    if not _is_address(address):
-        return False
-    return any(ip_address(address) in network for network in _networks(trusted))
-
-
-def _plain(address: str) -> str:
-    """Extract an IPv4 address from its IPv6-mapped form, which dual-stack servers see."""
-    if not address.lower().startswith("::ffff:") or not _is_address(address):
-        return address
-    wrapped = IPv6Address(address).ipv4_mapped
-    return address if wrapped is None else str(wrapped)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=8)
-def _networks(trusted: tuple[str, ...]) -> tuple[Network, ...]:
-    return tuple(ip_network(_plain(one), strict=False) for one in trusted)

@@ -1,4 +1,4 @@
-"""Page: list, create and revoke API keys."""
+"""Page: list, create and revoke API keys; list and end sessions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.api_key import ApiKey, KeyState
+from everwork.service.access.grants import grantable, outranks
 from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
@@ -57,16 +58,38 @@ async def revoke(visit: Visit) -> Done:
     return Done(f"Key {key.name} is revoked. Requests with it are rejected, and its sessions have ended.")
 
 
+async def end_session(visit: Visit) -> Done:
+    """End a session."""
+    session = await visit.admin.end_session(visit.required("id"))
+    return Done(f"The session of {session.who} has ended.")
+
+
+async def end_sessions(visit: Visit) -> Done:
+    """End all sessions that the visitor may end, including their own."""
+    ended = await visit.admin.end_sessions()
+    kept = f" {ended.kept:,} with more permissions than yours are still open." if ended.kept else ""
+    return Done(f"{ended.ended:,} session{' has' if ended.ended == 1 else 's have'} ended.{kept}")
+
+
 async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
     now_ms = host_clock()
     keys = sorted(await visit.admin.list_keys(), key=lambda key: _order(key, now_ms))
-    may_grant_all = Permission.ALL in visit.principal.permissions
+    sessions = await visit.admin.sessions()
+    own, may_grant = visit.principal, grantable(visit.principal)
     context: dict[str, Any] = {
-        "keys": [(key, key.state(now_ms).value) for key in keys[:ROWS_MAX]],
+        "keys": [
+            (key, key.state(now_ms).value, not outranks(key.permissions, key.tenants, own)) for key in keys[:ROWS_MAX]
+        ],
         "total": len(keys),
+        "sessions": [(one, not outranks(one.permissions, one.tenants, visit.principal)) for one in sessions[:ROWS_MAX]],
+        "sessions_total": len(sessions),
         "soon_ms": now_ms + SOON_MS,
         "problems": problems,
-        "meanings": MEANINGS if may_grant_all else MEANINGS[:-1],
+        "meanings": [one for one in MEANINGS if one[0] in may_grant],
+        "defaults": {
+            "days": "never" if own.expires_at_ms is None else "with your key",
+            "rate": "server default" if own.rate_per_second is None else f"{own.rate_per_second:g}, as your key",
+        },
         "typed": {name: visit.optional(name) or "" for name in ("name", "tenants", "days", "rate")},
         "picked": set(visit.values("permission")) if visit.form else {Permission.JOBS_READ.value},
     }
@@ -99,4 +122,6 @@ PAGES = (Page("/keys", show),)
 ACTIONS = (
     Action("/keys/create", create, Admin.create_key),
     Action("/keys/revoke", revoke, Admin.revoke_key, confirms=True),
+    Action("/sessions/end", end_session, Admin.end_session, confirms=True),
+    Action("/sessions/end-all", end_sessions, Admin.end_sessions, confirms=True),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from everwork.exceptions import Unauthenticated
-from everwork.logs import get_logger
+from everwork.exceptions import PermissionDenied, Unauthenticated
+from everwork.server.errors import wire
+from everwork.server.http.framework.peer import require_private_key
 from everwork.server.http.ui.address import address, local_address
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
@@ -14,28 +15,31 @@ from everwork.service.access.sessions import OPERATOR, Session
 
 FOREIGN: Final = ("cross-site", "same-site")
 
-log = get_logger("everwork")
-
 
 async def show(visit: Visit) -> View:
     """Show the login form; if the URL has a link's token, show only a button."""
+    try:
+        require_private_key(visit.request.scope, visit.context.settings)
+    except PermissionDenied as error:  # Nobody should type a key here.
+        return _form(visit, None, str(error), 403, is_refused=True)
     return _form(visit, visit.param("token"), None)
 
 
 async def log_in(visit: Visit) -> Done | View:
     """Start a session."""
     sessions, token = visit.context.service.sessions, visit.optional("token")
+    require_private_key(visit.request.scope, visit.context.settings)
     try:
         if token is not None:
-            session, principal = await sessions.follow(token), OPERATOR
+            session, principal = await sessions.follow(token, visit.caller.origin), OPERATOR
         else:
             principal = visit.context.keys.admit((visit.optional("key") or "").strip())
-            session = await sessions.begin(visit.context.keys.badge(principal))
+            session = await sessions.begin(principal, visit.context.keys, visit.caller.origin)
     except Unauthenticated as error:
         if token is not None and visit.session.token:  # A used link was followed again within its session.
             return Done("", local_address(visit.optional("next") or ""))
-        log.warning("login failed", origin=visit.caller.origin, error=str(error))
-        return _form(visit, None, str(error), 401)
+        refusal = visit.context.keys.failures.refusal(error, visit.caller.origin, "ui", "login failed")
+        return _form(visit, None, str(refusal), wire(refusal).http)
     await _record(visit, principal, "ui.login")
     return Done("", local_address(visit.optional("next") or ""), session=session)
 
@@ -51,7 +55,7 @@ async def _record(visit: Visit, principal: Principal, action: str) -> None:
     await visit.context.service.audit.record(principal, action, principal.name, visit.caller.origin)
 
 
-def _form(visit: Visit, token: str | None, error: str | None, status: int = 200) -> View:
+def _form(visit: Visit, token: str | None, error: str | None, status: int = 200, *, is_refused: bool = False) -> View:
     next_ = visit.param("next") or visit.optional("next") or ""
     # A planted link must not silently log the visitor in as another user.
     is_automatic = not visit.session.token and visit.request.headers.get("sec-fetch-site") not in FOREIGN
@@ -61,6 +65,7 @@ def _form(visit: Visit, token: str | None, error: str | None, status: int = 200)
         "has_auth": visit.context.settings.has_auth,
         "is_mounted": visit.context.is_mounted,
         "is_automatic": is_automatic,
+        "is_refused": is_refused,
     }
     return View("login.html", {**shown, "error": error}, status)
 

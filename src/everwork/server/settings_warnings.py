@@ -1,0 +1,46 @@
+"""Warnings about settings that are allowed but dangerous."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from everwork.codec.urls import shown_url
+from everwork.server.addresses import refuses_clear_keys
+from everwork.server.settings import Settings
+from everwork.server.settings_file import read_file
+
+
+def clear_text_warning(settings: Settings) -> str | None:
+    """A warning about a server that other hosts can reach without TLS."""
+    if settings.is_loopback or settings.tls_certificate is not None:
+        return None
+    if refuses_clear_keys(settings):
+        return (
+            f"TLS is off and host is {settings.host}: API keys are accepted only from this host, and through proxies "
+            "in trusted_proxies that send X-Forwarded-Proto: https; set tls_certificate and tls_key, or accept "
+            "unencrypted API keys with --insecure"
+        )
+    return f"TLS is off, host is {settings.host} and insecure is on: API keys and jobs can be read on the network"
+
+
+def file_warnings(config_path: str | Path | None) -> Iterator[str]:
+    """A warning for each permission of the settings file that other users of this host should not have."""
+    found = read_file(config_path)
+    if found is None or os.name != "posix":
+        return
+    file, values = found
+    mode = file.stat().st_mode
+    if not stat.S_ISREG(mode):
+        return
+    if mode & stat.S_IWOTH:
+        yield f"{file} can be changed by every user of this host; run: chmod o-w {file}"
+    if mode & stat.S_IROTH and _has_password(values.get("engine")):
+        yield f"{file} contains a password, and can be read by every user of this host; run: chmod o-r {file}"
+
+
+def _has_password(engine: Any) -> bool:
+    return isinstance(engine, str) and shown_url(engine) != engine

@@ -1,0 +1,99 @@
+"""Failed authentication: logged without flooding the log, throttled by address, remembered within bounds."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from everwork.core.limits import (
+    AUTH_FAILURE_ADDRESSES_MAX,
+    AUTH_FAILURE_LINES_PER_MINUTE,
+    AUTH_FAILURES_BURST,
+    AUTH_FAILURES_PER_SECOND,
+)
+from everwork.exceptions import TooManyRequests, Unauthenticated
+from everwork.service.access.failures import AuthenticationFailures
+
+UNKNOWN = Unauthenticated("unknown API key")
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def failures(clock: Clock) -> AuthenticationFailures:
+    return AuthenticationFailures(clock=clock)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings so far."""
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_an_address_that_fails_too_often_is_told_when_to_come_again(
+    failures: AuthenticationFailures, clock: Clock
+) -> None:
+    for _ in range(AUTH_FAILURES_BURST):
+        assert failures.refusal(UNKNOWN, "203.0.113.9", "rest") is UNKNOWN
+    refused = failures.refusal(UNKNOWN, "203.0.113.9", "rest")
+    assert isinstance(refused, TooManyRequests)
+    assert str(refused).startswith("unknown API key; too many failures from this address, retry in ")
+    assert 0 < refused.retry_after_ms <= 1_000 / AUTH_FAILURES_PER_SECOND + 1
+    assert failures.refusal(UNKNOWN, "203.0.113.10", "rest") is UNKNOWN
+    clock.seconds += 1.01 / AUTH_FAILURES_PER_SECOND
+    assert failures.refusal(UNKNOWN, "203.0.113.9", "rest") is UNKNOWN
+    assert isinstance(failures.refusal(UNKNOWN, "203.0.113.9", "rest"), TooManyRequests)
+
+
+def test_the_addresses_of_one_ipv6_network_are_one(failures: AuthenticationFailures) -> None:
+    for number in range(AUTH_FAILURES_BURST + 2):
+        last = failures.refusal(UNKNOWN, f"2001:db8::{number:x}", "grpc")
+    assert isinstance(last, TooManyRequests)
+    assert failures.refusal(UNKNOWN, "2001:db8:0:1::1", "grpc") is UNKNOWN
+    assert failures.refusal(UNKNOWN, "fe80::1%eth0", "grpc") is UNKNOWN
+    assert failures.refusal(UNKNOWN, "unknown", "grpc") is UNKNOWN
+
+
+def test_an_address_gets_a_line_at_first_when_it_is_throttled_and_then_each_minute(
+    failures: AuthenticationFailures, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(1_000):
+        failures.refusal(UNKNOWN, "203.0.113.9", "rest")
+    first, throttled = lines(caplog)
+    for told in ("authentication failed", "203.0.113.9", "rest", "unknown API key"):
+        assert told in first
+    assert ("throttled" in throttled, str(AUTH_FAILURES_BURST) in throttled) == (True, True)
+    clock.seconds += 60
+    failures.refusal(UNKNOWN, "203.0.113.9", "rest")
+    assert len(lines(caplog)) == 3
+
+
+def test_a_thousand_addresses_do_not_flood_the_log(
+    failures: AuthenticationFailures, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1_000):
+        failures.refusal(UNKNOWN, f"10.0.{number // 256}.{number % 256}", "rest")
+    assert len(lines(caplog)) == AUTH_FAILURE_LINES_PER_MINUTE
+    clock.seconds += 60
+    failures.refusal(UNKNOWN, "192.0.2.1", "rest")
+    assert f"failures_elsewhere={1_000 - AUTH_FAILURE_LINES_PER_MINUTE}" in lines(caplog)[-1].replace("'", "")
+
+
+def test_only_so_many_addresses_are_remembered_the_last_ones(failures: AuthenticationFailures) -> None:
+    for number in range(AUTH_FAILURE_ADDRESSES_MAX + 10):
+        failures.refusal(UNKNOWN, f"10.{number // 65_536}.{number // 256 % 256}.{number % 256}", "rest")
+    known = failures._addresses
+    assert (len(known), "10.0.0.9" in known, "10.0.0.10" in known) == (AUTH_FAILURE_ADDRESSES_MAX, False, True)
