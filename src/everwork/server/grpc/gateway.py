@@ -1,7 +1,8 @@
 """The entry point of every gRPC call: authenticates, authorizes and parses it, and maps errors to statuses.
 
 Requests arrive as bytes and are parsed here, so that malformed ones get INVALID_ARGUMENT and never UNKNOWN.
-There are no interceptors: they would double the cost per call.
+There are no interceptors: they would double the cost per call. For gRPC, every call streams its requests, even if it
+has only one: such a handler is called before a request arrives, so that a refused caller cannot send any.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from everwork.core.limits import CALLS_TOTAL_FACTOR, CONNECTIONS_MAX
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.logs import get_logger
 from everwork.server.errors import wire
+from everwork.server.grpc.intake import OpenCalls, Receiving
 from everwork.server.metrics import Metrics
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
@@ -31,6 +34,7 @@ DETAILS_BYTES_MAX: Final = 4_096
 """Details are sent in a header, percent-encoded, and clients refuse headers of more than 8 KiB in total."""
 CODE: Final = "everwork-code"
 """The trailing metadata key for the error's stable code, because several errors share one status."""
+CALLS_MAX: Final = CALLS_TOTAL_FACTOR * CONNECTIONS_MAX
 INTERNAL_ERROR: Final = "internal error; see the server log"
 
 log = get_logger("everwork")
@@ -65,20 +69,25 @@ class Rpc:
 class Gateway:
     """Shared by all gRPC calls."""
 
-    def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics) -> None:
+    def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics, calls_max: int = CALLS_MAX) -> None:
         self.service = service
         self.keys = keys
         self.metrics = metrics
         self.stopping = asyncio.Event()
+        self.calls = OpenCalls(calls_max)
+        self.receiving = Receiving()
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
         """A call with one request and one response."""
 
-        async def call(raw: bytes, context: Context) -> bytes:
+        async def call(_requests: object, context: Context) -> bytes:
+            caller = None
             try:
                 jobs = self.admit(rpc, context)
+                caller = self.calls.enter(jobs.principal.id)
+                raw = await self.receiving.message(caller, context)
                 response = await handle(jobs, parsed(request_type, raw))
                 self.metrics.called(rpc.api, rpc.name, "OK")
                 return response.SerializeToString()
@@ -87,21 +96,25 @@ class Gateway:
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort
                 await self.refuse(rpc, context, error)
+            finally:
+                if caller is not None:
+                    self.calls.leave(caller)
 
-        return grpc.unary_unary_rpc_method_handler(call)
+        return grpc.stream_unary_rpc_method_handler(call)
 
     def server_stream(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request, Context], Awaitable[None]]
     ) -> Handler:
         """A call with one request, to which `handle` writes any number of responses, as bytes."""
 
-        async def call(raw: bytes, context: Context) -> None:
+        async def call(_requests: object, context: Context) -> None:
             async def respond(jobs: Jobs) -> None:
+                raw = await self.receiving.message(jobs.principal.id, context)
                 await handle(jobs, parsed(request_type, raw), context)
 
             await self._serve(rpc, context, respond)
 
-        return grpc.unary_stream_rpc_method_handler(call)
+        return grpc.stream_stream_rpc_method_handler(call)
 
     def bidirectional(self, rpc: Rpc, handle: Callable[[Jobs, Context], Awaitable[None]]) -> Handler:
         """A call in which both sides send messages: `handle` reads and writes bytes; see `parsed`."""
@@ -148,14 +161,20 @@ class Gateway:
         await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
+        caller = None
         try:
-            await serve(self.admit(rpc, context))
+            jobs = self.admit(rpc, context)
+            caller = self.calls.enter(jobs.principal.id)
+            await serve(jobs)
             self.metrics.called(rpc.api, rpc.name, "OK")
         except (grpc.aio.BaseError, asyncio.CancelledError):
             self.metrics.called(rpc.api, rpc.name, "CANCELLED")
             raise
         except Exception as error:  # noqa: BLE001 - the last resort
             await self.refuse(rpc, context, error)
+        finally:
+            if caller is not None:
+                self.calls.leave(caller)
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.

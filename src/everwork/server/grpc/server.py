@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from everwork.core.limits import CALLS_PER_CONNECTION, CALLS_TOTAL_FACTOR, MESSAGE_BYTES_MAX
 from everwork.exceptions import BadConfiguration
 from everwork.server.grpc.gateway import Gateway, Methods, Router
 from everwork.server.grpc.health import Health, reflection_methods
@@ -21,9 +22,19 @@ from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
 from everwork.service.service import JobService
 
-RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
+HANDSHAKE_SECONDS_MAX: Final = 10
+IDLE_SECONDS_MAX: Final = 300
+WINDOW_BYTES: Final = 65_536
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
-    ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # What a caller may send on a call before the server reads it. gRPC's own estimate grows to 4 MiB and far beyond.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+    ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION),
+    # A connection that says nothing, or never finishes its handshake, gives its place to others.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS_MAX * 1_000),
+    # Clients reconnect with their next call. There is no maximum age: it would end long polls and worker streams.
+    ("grpc.max_connection_idle_ms", IDLE_SECONDS_MAX * 1_000),
     # Queued calls: above the first number, gRPC drops some at random, as CANCELLED. Workers connect in
     # bursts, after a restart of the server for example.
     ("grpc.server.max_pending_requests", 50_000),
@@ -54,14 +65,15 @@ class GrpcServer:
     ) -> None:
         self._settings = settings
         self._extras = extras
-        self.gateway = Gateway(service, keys, metrics)
+        self.gateway = Gateway(service, keys, metrics, CALLS_TOTAL_FACTOR * settings.max_connections)
         self._health = Health(Readiness(service))
         self._zeebe = ZeebeGateway(self.gateway, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
         """Start listening; returns the bound port."""
-        server = grpc.aio.server(options=OPTIONS)
+        limit = ("grpc.max_allowed_incoming_connections", self._settings.max_connections)
+        server = grpc.aio.server(options=[*OPTIONS, limit])
         server.add_generic_rpc_handlers([Router(self._methods())])
         port = self._bind(server)
         self._zeebe.address = Address(self._settings.host, port)
