@@ -24,6 +24,7 @@ from everwork.logs import get_logger
 from everwork.server.errors import wire
 from everwork.server.grpc.intake import OpenCalls, Receiving
 from everwork.server.metrics import Metrics
+from everwork.server.notices import Notices
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -74,8 +75,9 @@ class Gateway:
         self.keys = keys
         self.metrics = metrics
         self.stopping = asyncio.Event()
-        self.calls = OpenCalls(calls_max)
-        self.receiving = Receiving()
+        self.notices = Notices()
+        self.calls = OpenCalls(calls_max, self.notices)
+        self.receiving = Receiving(self.notices)
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
@@ -189,10 +191,10 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
 
 
 def parsed(request_type: type[Request], raw: bytes) -> Request:
-    """Parse a message."""
+    """Parse a message; a call without one has no bytes."""
     try:
         return request_type.FromString(raw)
-    except DecodeError:
+    except (DecodeError, TypeError):
         name = request_type.DESCRIPTOR.full_name
         raise InvalidInput("request", f"must be a protobuf message of type {name}") from None
 

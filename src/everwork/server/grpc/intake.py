@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import grpc.aio
 
 from everwork.core.limits import RECEIVE_SECONDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX
-from everwork.exceptions import CallTimeout, InvalidInput, TooManyRequests
+from everwork.exceptions import CallTimeout, TooManyRequests
+from everwork.server.notices import Notices
 
 if TYPE_CHECKING:
     from everwork.server.grpc.gateway import Context
@@ -23,8 +24,9 @@ EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in it
 class OpenCalls:
     """Counts the open calls of each API key. Once the server is full, each key keeps an equal share."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, notices: Notices) -> None:
         self._total = total
+        self._notices = notices
         self._open = 0
         self._of: dict[str, int] = {}
 
@@ -32,6 +34,7 @@ class OpenCalls:
         """Count one call until `leave`; returns the caller."""
         own = self._of.get(caller, 0)
         if own and self._open >= self._total and own >= self._total // len(self._of):
+            self._notices.warn("gRPC call refused: too many calls are open", limit=self._total, key=caller, of_key=own)
             raise TooManyRequests(
                 f"the server has reached its limit of open calls, {own:,} of them from this API key; retry later",
                 RETRY_MS,
@@ -60,10 +63,12 @@ class Receiving:
 
     def __init__(
         self,
+        notices: Notices,
         total: int = RECEIVING_MAX,
         each: int = RECEIVING_EACH_MAX,
         seconds: float = RECEIVE_SECONDS_MAX,
     ) -> None:
+        self._notices = notices
         self._half = total // 2
         self._total = total
         self._each = each
@@ -77,7 +82,7 @@ class Receiving:
         self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, caller: str, context: Context) -> bytes:
-        """The request of a call, which must arrive in time."""
+        """The next request of a call, which must arrive in time; EOF if there is none."""
         if self.has_room(caller) and caller not in self._queues:
             self._take(caller)
         else:
@@ -85,19 +90,17 @@ class Receiving:
         task = _current_task()
         self._started[task] = task.get_loop().time()
         try:
-            raw: bytes = await context.read()
+            return await context.read()  # type: ignore[no-any-return]
         except asyncio.CancelledError:
             if task not in self._late:
                 raise
             task.uncancel()
+            self._notices.warn("gRPC call ended: its request did not arrive in time", key=caller)
             raise CallTimeout(f"the request did not arrive within {self._seconds:g} s") from None
         finally:
             self._late.discard(task)
             del self._started[task]
             self._release(caller)
-        if raw is EOF:
-            raise InvalidInput("request", "is missing: the call must send one message")
-        return raw
 
     def has_room(self, caller: str) -> bool:
         """Whether a request of this caller would be received without waiting."""
@@ -157,11 +160,12 @@ class Receiving:
             if task not in self._late:
                 self._late.add(task)
                 task.cancel()
-        for queue in self._queues.values():
+        for caller, queue in self._queues.items():
             for turn in queue:
                 if turn.since > oldest:
                     break
                 if not turn.granted.done():
+                    self._notices.warn("gRPC call refused: too many requests are being received", key=caller)
                     turn.granted.set_exception(TooManyRequests(WAITED, RETRY_MS))
         self._admit()
         self._timer = loop.call_later(CHECK_SECONDS, self._check) if self._count or self._queues else None

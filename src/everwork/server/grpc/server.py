@@ -12,6 +12,7 @@ import grpc.aio
 from everwork.core.limits import CALLS_PER_CONNECTION, CALLS_TOTAL_FACTOR, MESSAGE_BYTES_MAX
 from everwork.exceptions import BadConfiguration
 from everwork.server.grpc.gateway import Gateway, Methods, Router
+from everwork.server.grpc.guests import Guests
 from everwork.server.grpc.health import Health, reflection_methods
 from everwork.server.grpc.jobs_api import JobsApi
 from everwork.server.grpc.zeebe import Address, ZeebeGateway
@@ -66,7 +67,8 @@ class GrpcServer:
         self._settings = settings
         self._extras = extras
         self.gateway = Gateway(service, keys, metrics, CALLS_TOTAL_FACTOR * settings.max_connections)
-        self._health = Health(Readiness(service))
+        self._guests = Guests(self.gateway.receiving, self.gateway.notices)
+        self._health = Health(Readiness(service), self._guests)
         self._zeebe = ZeebeGateway(self.gateway, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None
 
@@ -78,6 +80,7 @@ class GrpcServer:
         port = self._bind(server)
         self._zeebe.address = Address(self._settings.host, port)
         await server.start()
+        self._health.start()
         self._server = server
         return port
 
@@ -86,14 +89,19 @@ class GrpcServer:
         if (server := self._server) is None:
             return
         self.gateway.stopping.set()
-        self._health.stop()
+        await self._health.stop()
         self.gateway.service.end_polls()
         await server.stop(grace_seconds)  # `stop` can be called again in the meantime, with a shorter grace period.
         self._server = None
 
     def _methods(self) -> Methods:
         jobs = JobsApi(self.gateway, self._settings.long_poll_seconds)
-        methods = {**jobs.methods(), **self._zeebe.methods(), **self._health.methods(), **reflection_methods()}
+        methods = {
+            **jobs.methods(),
+            **self._zeebe.methods(),
+            **self._health.methods(),
+            **reflection_methods(self._guests),
+        }
         for extra in self._extras:
             methods.update(extra(self.gateway))
         return methods

@@ -56,6 +56,9 @@ class Streams(Protocol):
     def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Settle outcomes that arrived before the stream ended."""
 
+    def pace(self, jobs: Jobs) -> float:
+        """Count one message of the worker; returns the seconds after which the rate limit of its key allows it."""
+
 
 class WorkStream:
     """The state of one stream, served by `run`; `WorkStreams` ends it if its key is invalid or its worker silent."""
@@ -152,6 +155,8 @@ class WorkStream:
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         async for raw in messages:
             self.heard_at = math.inf
+            if wait := self._streams.pace(self.jobs):
+                await asyncio.sleep(wait)
             message = _parsed(raw)
             if message.HasField("hello"):
                 await self._welcome(message.hello)
