@@ -11,6 +11,7 @@ import select
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -92,6 +93,27 @@ class Outage:
         if self.errors:
             self._log.warning(self._recovery_event, errors=self.errors)
             self.errors = 0
+
+
+class Occasional:
+    """Logs each event at most once a minute, with the number of times that it was left out."""
+
+    def __init__(self, log: Any, every_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._every = every_seconds
+        self._clock = clock
+        self._next_at: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def warning(self, event: str, **facts: Any) -> None:
+        """Log an event, unless it was logged less than a minute ago; events are constants, so there are few."""
+        now = self._clock()
+        if now < self._next_at.get(event, now):
+            self._left_out[event] += 1
+            return
+        self._next_at[event] = now + self._every
+        times = {"times": 1 + left_out} if (left_out := self._left_out.pop(event, 0)) else {}
+        self._log.warning(event, **facts, **times)
 
 
 _BOUND: Final[Mapping[str, Any]] = {"wrapper_class": structlog.stdlib.BoundLogger}

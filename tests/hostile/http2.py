@@ -99,7 +99,9 @@ class Http2:
     def _is_readable(self, seconds: float) -> bool:
         if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
             return True
-        return bool(select.select([self.socket], [], [], seconds)[0])
+        poll = select.poll()  # `select` refuses descriptors above 1,023.
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1_000))
 
     def _handle_frames(self) -> None:
         while len(self._received) >= 9:

@@ -96,8 +96,6 @@ CATCHUP_POINTS_MAX: Final = 10_000
 """How many missed scheduled times a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
 
-CONNECTIONS_MAX: Final = 1_000
-"""How many connections each port accepts, unless a setting changes it."""
 CALLS_PER_CONNECTION: Final = 1_000
 """How many gRPC calls one connection may have open."""
 CALLS_TOTAL_FACTOR: Final = 10
@@ -129,3 +127,8 @@ LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20
 """How many of those one visitor may have open."""
+
+CONNECTIONS_DEFAULT: Final = 1_000
+"""How many connections each port of a server may have open."""
+CONNECTIONS_MIN: Final = 10
+CONNECTIONS_MAX: Final = 100_000

@@ -13,7 +13,13 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.json import in_json_words
 from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
-from everwork.core.limits import CONNECTIONS_MAX, POLLERS_MAX, RATE_PER_SECOND_MAX
+from everwork.core.limits import (
+    CONNECTIONS_DEFAULT,
+    CONNECTIONS_MAX,
+    CONNECTIONS_MIN,
+    POLLERS_MAX,
+    RATE_PER_SECOND_MAX,
+)
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.server.settings_tls import require_tls
@@ -84,8 +90,8 @@ class Settings:
     tls_client_ca: Path | None = None
     long_poll_seconds: float = 30
     pollers_per_type: int = POLLERS_MAX
-    max_connections: int = CONNECTIONS_MAX
     rate_limit: float = 0
+    max_connections: int = CONNECTIONS_DEFAULT
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10
@@ -352,8 +358,8 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "tls_client_ca": _path,
     "long_poll_seconds": _real(0, 300),
     "pollers_per_type": _whole(1, 100_000),
-    "max_connections": _whole(10, 100_000),
     "rate_limit": _real(0, RATE_PER_SECOND_MAX),
+    "max_connections": _whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
     "trusted_proxies": _networks,
     "masked_variables": _masked,
     "shutdown_seconds": _real(0, 600),

@@ -50,11 +50,13 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "A server holds at most 100,000 waiting polls; when that limit is reached, each key gets an equal share.",
         "1 to 100000",
     ),
-    "max_connections": SettingText(
-        "Maximum number of open connections to each port; further ones are refused.", "10 to 100000"
-    ),
     "rate_limit": SettingText(
         "Requests per second for each API key that has no rate limit of its own.", "0 to 1000000; 0 means no limit"
+    ),
+    "max_connections": SettingText(
+        "Maximum open connections to each port. Above it, the connection that has been idle for longest is closed; "
+        "if none is idle, the new one is refused. Lowered if the process may not open enough files.",
+        "10 to 100000",
     ),
     "trusted_proxies": SettingText(
         "Proxies whose forwarded headers name the caller's address in the audit log.",

@@ -18,13 +18,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from everwork.core.limits import CALLS_TOTAL_FACTOR, CONNECTIONS_MAX
+from everwork.core.limits import CALLS_TOTAL_FACTOR, CONNECTIONS_DEFAULT
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
-from everwork.logs import get_logger
+from everwork.logs import Occasional, get_logger
 from everwork.server.errors import wire
 from everwork.server.grpc.intake import OpenCalls, Receiving
 from everwork.server.metrics import Metrics
-from everwork.server.notices import Notices
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -35,7 +34,7 @@ DETAILS_BYTES_MAX: Final = 4_096
 """Details are sent in a header, percent-encoded, and clients refuse headers of more than 8 KiB in total."""
 CODE: Final = "everwork-code"
 """The trailing metadata key for the error's stable code, because several errors share one status."""
-CALLS_MAX: Final = CALLS_TOTAL_FACTOR * CONNECTIONS_MAX
+CALLS_MAX: Final = CALLS_TOTAL_FACTOR * CONNECTIONS_DEFAULT
 INTERNAL_ERROR: Final = "internal error; see the server log"
 
 log = get_logger("everwork")
@@ -75,7 +74,7 @@ class Gateway:
         self.keys = keys
         self.metrics = metrics
         self.stopping = asyncio.Event()
-        self.notices = Notices()
+        self.notices = Occasional(log)
         self.calls = OpenCalls(calls_max, self.notices)
         self.receiving = Receiving(self.notices)
 

@@ -11,10 +11,10 @@ import grpc
 
 from everwork.core.limits import WATCHES_EACH_MAX, WATCHES_MAX
 from everwork.exceptions import EverworkError
+from everwork.logs import Occasional
 from everwork.server.errors import wire
 from everwork.server.grpc.gateway import Context, origin_of, parsed
 from everwork.server.grpc.intake import EOF, Receiving
-from everwork.server.notices import Notices
 
 GUEST: Final = ""
 """The caller of all requests without a key; the ids of keys are never empty."""
@@ -23,7 +23,7 @@ GUEST: Final = ""
 class Guests:
     """Counts the calls that stay open, in all and from one address, and receives requests like those of one key."""
 
-    def __init__(self, receiving: Receiving, notices: Notices) -> None:
+    def __init__(self, receiving: Receiving, notices: Occasional) -> None:
         self._receiving = receiving
         self._notices = notices
         self._of: Counter[str] = Counter()
@@ -60,5 +60,5 @@ class Guests:
                 del self._of[address]
 
     async def _refuse(self, context: Context, reason: str) -> None:
-        self._notices.warn("gRPC call refused: " + reason, peer=origin_of(context.peer()))
+        self._notices.warning("gRPC call refused: " + reason, peer=origin_of(context.peer()))
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; retry later")

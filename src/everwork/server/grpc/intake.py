@@ -10,7 +10,7 @@ import grpc.aio
 
 from everwork.core.limits import RECEIVE_SECONDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX
 from everwork.exceptions import CallTimeout, TooManyRequests
-from everwork.server.notices import Notices
+from everwork.logs import Occasional
 
 if TYPE_CHECKING:
     from everwork.server.grpc.gateway import Context
@@ -24,7 +24,7 @@ EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in it
 class OpenCalls:
     """Counts the open calls of each API key. Once the server is full, each key keeps an equal share."""
 
-    def __init__(self, total: int, notices: Notices) -> None:
+    def __init__(self, total: int, notices: Occasional) -> None:
         self._total = total
         self._notices = notices
         self._open = 0
@@ -34,7 +34,9 @@ class OpenCalls:
         """Count one call until `leave`; returns the caller."""
         own = self._of.get(caller, 0)
         if own and self._open >= self._total and own >= self._total // len(self._of):
-            self._notices.warn("gRPC call refused: too many calls are open", limit=self._total, key=caller, of_key=own)
+            self._notices.warning(
+                "gRPC call refused: too many calls are open", limit=self._total, key=caller, of_key=own
+            )
             raise TooManyRequests(
                 f"the server has reached its limit of open calls, {own:,} of them from this API key; retry later",
                 RETRY_MS,
@@ -63,7 +65,7 @@ class Receiving:
 
     def __init__(
         self,
-        notices: Notices,
+        notices: Occasional,
         total: int = RECEIVING_MAX,
         each: int = RECEIVING_EACH_MAX,
         seconds: float = RECEIVE_SECONDS_MAX,
@@ -95,7 +97,7 @@ class Receiving:
             if task not in self._late:
                 raise
             task.uncancel()
-            self._notices.warn("gRPC call ended: its request did not arrive in time", key=caller)
+            self._notices.warning("gRPC call ended: its request did not arrive in time", key=caller)
             raise CallTimeout(f"the request did not arrive within {self._seconds:g} s") from None
         finally:
             self._late.discard(task)
@@ -165,7 +167,7 @@ class Receiving:
                 if turn.since > oldest:
                     break
                 if not turn.granted.done():
-                    self._notices.warn("gRPC call refused: too many requests are being received", key=caller)
+                    self._notices.warning("gRPC call refused: too many requests are being received", key=caller)
                     turn.granted.set_exception(TooManyRequests(WAITED, RETRY_MS))
         self._admit()
         self._timer = loop.call_later(CHECK_SECONDS, self._check) if self._count or self._queues else None

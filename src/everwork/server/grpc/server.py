@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from everwork.aio.loops import BackgroundLoop
 from everwork.core.limits import CALLS_PER_CONNECTION, CALLS_TOTAL_FACTOR, MESSAGE_BYTES_MAX
 from everwork.exceptions import BadConfiguration
+from everwork.server.certificates import CertificateFiles, Certificates
 from everwork.server.grpc.gateway import Gateway, Methods, Router
 from everwork.server.grpc.guests import Guests
 from everwork.server.grpc.health import Health, reflection_methods
 from everwork.server.grpc.jobs_api import JobsApi
+from everwork.server.grpc.port_check import EVERY_SECONDS, PortCheck
 from everwork.server.grpc.zeebe import Address, ZeebeGateway
 from everwork.server.listening import cannot_listen, open_listener
 from everwork.server.metrics import Metrics
@@ -71,6 +73,7 @@ class GrpcServer:
         self._health = Health(Readiness(service), self._guests)
         self._zeebe = ZeebeGateway(self.gateway, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None
+        self._checking: BackgroundLoop | None = None
 
     async def start(self) -> int:
         """Start listening; returns the bound port."""
@@ -81,6 +84,9 @@ class GrpcServer:
         self._zeebe.address = Address(self._settings.host, port)
         await server.start()
         self._health.start()
+        check = PortCheck(self._settings.host, port, self.gateway.notices, has_tls=self._settings.tls_key is not None)
+        self._checking = BackgroundLoop("everwork-grpc-port", check.tick, EVERY_SECONDS)
+        self._checking.start()
         self._server = server
         return port
 
@@ -90,6 +96,8 @@ class GrpcServer:
             return
         self.gateway.stopping.set()
         await self._health.stop()
+        if self._checking is not None:
+            await self._checking.abort()
         self.gateway.service.end_polls()
         await server.stop(grace_seconds)  # `stop` can be called again in the meantime, with a shorter grace period.
         self._server = None
@@ -128,12 +136,19 @@ class GrpcServer:
 
 
 def _credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    """The credentials of the TLS files; gRPC asks for renewed ones at each handshake."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
-    pair = (_read(settings.tls_key), _read(settings.tls_certificate))
-    authority = None if settings.tls_client_ca is None else _read(settings.tls_client_ca)
-    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+    files = CertificateFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+
+    def renewed() -> Any:
+        found = files.changed(port="grpc")
+        return None if found is None else _configuration(found)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(files.current), renewed, require_client_authentication=settings.tls_client_ca is not None
+    )
 
 
-def _read(path: Path) -> bytes:
-    return path.read_bytes()
+def _configuration(found: Certificates) -> Any:
+    return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authority)

@@ -14,7 +14,7 @@ from everwork.aio.retrying import retry_while_unavailable
 from everwork.codec.proto_replies import created_message
 from everwork.codec.proto_requests import new_jobs_of, stamp_of
 from everwork.core.leasing import Lease, LeaseStatus
-from everwork.core.limits import CONNECTIONS_MAX, SETTLE_BATCH_MAX
+from everwork.core.limits import CONNECTIONS_DEFAULT, SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, TooManyRequests, Unauthenticated
 from everwork.proto import work_pb2
@@ -40,7 +40,7 @@ READ_MAX: Final = 200
 class WorkStreams:
     """All streams of this server, in the event loop of the service."""
 
-    def __init__(self, service: JobService, keys: KeyRing, streams_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(self, service: JobService, keys: KeyRing, streams_max: int = CONNECTIONS_DEFAULT) -> None:
         self._service = service
         self._keys = keys
         self._streams_max = streams_max
@@ -93,7 +93,7 @@ class WorkStreams:
         keys = Counter(stream.jobs.principal.id for stream in self._streams)
         own = keys[jobs.principal.id]
         if own and own >= self._streams_max // len(keys):
-            gateway.notices.warn(
+            gateway.notices.warning(
                 "worker stream refused: too many are open", limit=self._streams_max, key=jobs.principal.id, of_key=own
             )
             raise TooManyRequests(
