@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from everwork.logs import Occasional, get_logger
 
-CHECK_SECONDS: Final = 5.0
+CHECK_SECONDS: Final = 1.0
 
 log = get_logger("everwork")
 
@@ -25,7 +25,7 @@ class Certificates(NamedTuple):
 
 
 class CertificateFiles:
-    """Reads the files again when they have changed, at most every few seconds, from any thread.
+    """Reads the files again when they have changed, at most once a second, from any thread.
 
     Files that do not belong together change nothing: they may be in the middle of being replaced.
     """

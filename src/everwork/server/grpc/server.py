@@ -27,7 +27,7 @@ from everwork.service.service import JobService
 
 HANDSHAKE_SECONDS_MAX: Final = 10
 IDLE_SECONDS_MAX: Final = 300
-WINDOW_BYTES: Final = 65_536
+WINDOW_BYTES: Final = 16_384
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     # What a caller may send on a call before the server reads it. gRPC's own estimate grows to 4 MiB and far beyond.
@@ -40,8 +40,8 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_connection_idle_ms", IDLE_SECONDS_MAX * 1_000),
     # Queued calls: above the first number, gRPC drops some at random, as CANCELLED. Workers connect in
     # bursts, after a restart of the server for example.
-    ("grpc.server.max_pending_requests", 50_000),
-    ("grpc.server.max_pending_requests_hard_limit", 100_000),
+    ("grpc.server.max_pending_requests", 5_000),
+    ("grpc.server.max_pending_requests_hard_limit", 10_000),
     # A second server on the same port would silently get a share of the calls.
     ("grpc.so_reuseport", 0),
     # A half-open connection is noticed within 15 s, even during a long poll.
