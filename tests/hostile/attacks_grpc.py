@@ -57,16 +57,7 @@ def unfinished_messages(
     with _connected(port, connections) as attack:
         message = memoryview(b"\0" + bytes.to_bytes(4, "big") + b"\0" * (bytes - 1))
         left = {(one, one.open(path, with_key(key))): message for one in attack.connections for _ in range(streams)}
-        moved_at = time.monotonic()
-        while left and time.monotonic() - moved_at < STALLED_SECONDS:
-            attack.look(0.01)
-            for (one, stream), rest in list(left.items()):
-                if sent := one.push(stream, rest):
-                    moved_at = time.monotonic()
-                    attack.sent_bytes += sent
-                left[one, stream] = rest[sent:]
-                if len(rest) == sent or stream not in one.windows or one.is_closed:
-                    del left[one, stream]
+        _push(attack, left)
         yield attack
 
 
@@ -191,3 +182,21 @@ def _settled(attack: Attack) -> None:
     """Wait until the server has seen everything that was sent before."""
     for one in attack.alive:
         one.ping()
+
+
+def _push(attack: Attack, left: dict[tuple[Http2, int], memoryview]) -> None:
+    """Send as much as the server takes."""
+    moved_at = time.monotonic()
+    while left and time.monotonic() - moved_at < STALLED_SECONDS:
+        attack.look()
+        sent_before = attack.sent_bytes
+        for (one, stream), rest in list(left.items()):
+            sent = one.push(stream, rest)
+            attack.sent_bytes += sent
+            left[one, stream] = rest[sent:]
+            if len(rest) == sent or stream not in one.windows or one.is_closed:
+                del left[one, stream]
+        if attack.sent_bytes > sent_before:
+            moved_at = time.monotonic()
+        else:
+            time.sleep(0.002)

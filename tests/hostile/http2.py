@@ -12,6 +12,7 @@ from typing import Final
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
+MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
 WINDOW_DEFAULT: Final = 65_535
 FRAME_BYTES_MAX: Final = 16_384
@@ -30,6 +31,8 @@ class Http2:
         self.initial_window = WINDOW_DEFAULT
         self.windows: dict[int, int] = {}
         """What each open stream may still send."""
+        self.settings: dict[int, int] = {}
+        """What the server has announced."""
         self.acks = 0
         """How many pings the server has answered."""
         self.is_closed = False
@@ -132,6 +135,7 @@ class Http2:
 
     def _settle(self, body: bytes) -> None:
         for name, value in struct.iter_unpack(">HI", body):
+            self.settings[name] = value
             if name == INITIAL_WINDOW_SIZE:
                 for stream in self.windows:
                     self.windows[stream] += value - self.initial_window

@@ -27,13 +27,14 @@ class OpenCalls:
     def __init__(self, total: int, notices: Occasional) -> None:
         self._total = total
         self._notices = notices
-        self._open = 0
+        self.count = 0
+        """How many calls are open."""
         self._of: dict[str, int] = {}
 
     def enter(self, caller: str) -> str:
         """Count one call until `leave`; returns the caller."""
         own = self._of.get(caller, 0)
-        if own and self._open >= self._total and own >= self._total // len(self._of):
+        if own and self.count >= self._total and own >= self._total // len(self._of):
             self._notices.warning(
                 "gRPC call refused: too many calls are open", limit=self._total, key=caller, of_key=own
             )
@@ -42,12 +43,12 @@ class OpenCalls:
                 RETRY_MS,
             )
         self._of[caller] = own + 1
-        self._open += 1
+        self.count += 1
         return caller
 
     def leave(self, caller: str) -> None:
         """Stop counting a call."""
-        self._open -= 1
+        self.count -= 1
         own = self._of[caller] - 1
         if own:
             self._of[caller] = own
@@ -74,8 +75,9 @@ class Receiving:
         self._half = total // 2
         self._total = total
         self._each = each
-        self._seconds = seconds
-        self._count = 0
+        self.seconds = seconds
+        self.count = 0
+        """How many requests are being received."""
         self._of: dict[str, int] = {}
         self._started: dict[asyncio.Task[Any], float] = {}
         """The calls whose requests are being received, oldest first."""
@@ -98,27 +100,32 @@ class Receiving:
                 raise
             task.uncancel()
             self._notices.warning("gRPC call ended: its request did not arrive in time", key=caller)
-            raise CallTimeout(f"the request did not arrive within {self._seconds:g} s") from None
+            raise CallTimeout(f"the request did not arrive within {self.seconds:g} s") from None
         finally:
             self._late.discard(task)
             del self._started[task]
             self._release(caller)
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait until they are received."""
+        return sum(len(queue) for queue in self._queues.values())
+
     def has_room(self, caller: str) -> bool:
         """Whether a request of this caller would be received without waiting."""
         own = self._of.get(caller)
         if own is None:
-            return self._count < self._total
-        return self._count < self._half and own < self._each
+            return self.count < self._total
+        return self.count < self._half and own < self._each
 
     def _take(self, caller: str) -> None:
         self._of[caller] = self._of.get(caller, 0) + 1
-        self._count += 1
+        self.count += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
 
     def _release(self, caller: str) -> None:
-        self._count -= 1
+        self.count -= 1
         own = self._of[caller] - 1
         if own:
             self._of[caller] = own
@@ -155,7 +162,7 @@ class Receiving:
     def _check(self) -> None:
         """End what takes too long: requests that do not arrive, and those that got no place."""
         loop = asyncio.get_running_loop()
-        oldest = loop.time() - self._seconds
+        oldest = loop.time() - self.seconds
         for task, started in self._started.items():
             if started > oldest:
                 break
@@ -170,7 +177,7 @@ class Receiving:
                     self._notices.warning("gRPC call refused: too many requests are being received", key=caller)
                     turn.granted.set_exception(TooManyRequests(WAITED, RETRY_MS))
         self._admit()
-        self._timer = loop.call_later(CHECK_SECONDS, self._check) if self._count or self._queues else None
+        self._timer = loop.call_later(CHECK_SECONDS, self._check) if self.count or self._queues else None
 
 
 class _Turn(NamedTuple):

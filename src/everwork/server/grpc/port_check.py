@@ -29,11 +29,12 @@ class PortCheck:
         """Check the port once; the first time it has only just been opened."""
         if self._is_first:
             self._is_first = False
-        elif (problem := await self._problem()) is not None:
+        elif (problem := await self.problem()) is not None:
             self._notices.warning("gRPC connections are refused", problem=problem, port=self._port)
         return False
 
-    async def _problem(self) -> str | None:
+    async def problem(self) -> str | None:
+        """Why the port takes no connection, or None."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return None if await self._answers() else "max_connections are open"

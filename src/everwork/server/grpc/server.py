@@ -27,7 +27,7 @@ from everwork.service.service import JobService
 
 HANDSHAKE_SECONDS_MAX: Final = 10
 IDLE_SECONDS_MAX: Final = 300
-WINDOW_BYTES: Final = 16_384
+WINDOW_BYTES: Final = 65_535
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     # What a caller may send on a call before the server reads it. gRPC's own estimate grows to 4 MiB and far beyond.
