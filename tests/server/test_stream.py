@@ -14,6 +14,8 @@ from everwork.core.leasing import Demand, Lease
 from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
+from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX
+from everwork.server.grpc.work_stream import FEED_FIRST
 from everwork.service.jobs import in_process
 from tests.app.waiting import until
 from tests.outages import Outage, a_later_engine
@@ -273,12 +275,24 @@ async def test_draining_voids_the_credit_and_a_new_grant_begins_anew(whole: Whol
         assert [job.key for job in await worker.got(1)] == [key]
 
 
+async def test_a_worker_that_does_not_read_gets_few_large_jobs(sqlite_whole: Whole) -> None:
+    jobs = await sqlite_whole.create(2 * FEED_FIRST, variables='{"x":"' + "x" * 1_000_000 + '"}')
+    async with sqlite_whole.worker() as worker:
+        [stream] = sqlite_whole.server._streams._streams
+        stream._writer._send = _never
+        await worker.grant(len(jobs))
+        await until(lambda: stream._writer._jobs_bytes > UNWRITTEN_BYTES_MAX)
+        others = await sqlite_whole.service.activate(Demand(TYPE, "w2", len(jobs), 30_000))
+        assert len(others) == len(jobs) - FEED_FIRST
+        worker.call.cancel()
+
+
 async def test_jobs_that_are_not_on_their_way_go_back_uncounted_when_the_worker_wants_no_more(
     sqlite_whole: Whole,
 ) -> None:
-    keys = await sqlite_whole.create(60, variables='{"x":"' + "x" * 300_000 + '"}')
+    keys = await sqlite_whole.create(FEED_FIRST, variables='{"x":"' + "x" * 1_000_000 + '"}')
     async with sqlite_whole.worker() as worker:
-        await worker.grant(60)
+        await worker.grant(FEED_FIRST)
         await until(lambda: not sqlite_whole.service.waiting(TYPE))
         await until(lambda: _has_state(sqlite_whole, keys[-1], State.PROCESSING))
         await worker.say(draining=True)
@@ -287,7 +301,7 @@ async def test_jobs_that_are_not_on_their_way_go_back_uncounted_when_the_worker_
         await worker.got(1)
         await worker.call.done_writing()
         await worker.status()
-    assert len(worker.jobs) < 60
+    assert len(worker.jobs) < FEED_FIRST
 
 
 @pytest.mark.parametrize("tenants", [(), ("<default>",)])

@@ -107,3 +107,14 @@ async def test_a_ring_counts_the_requests_of_each_key(engine: Engine, seconds: S
         with pytest.raises(TooManyRequests):
             ring.admit(text)
         ring.authenticate(text)  # Which counts nothing: a stream asks again and again whether its key is good.
+
+
+def test_a_message_of_a_stream_waits_for_its_turn_and_delays_the_calls_of_its_key(seconds: Seconds) -> None:
+    limiter = RateLimiter(10, seconds)
+    assert [limiter.pace("a") for _ in range(10)] == [0.0] * 10
+    assert [limiter.pace("a") for _ in range(2)] == pytest.approx([0.1, 0.2])
+    assert spent(limiter, "a", 1) == 0
+    assert limiter.pace("b") == 0.0
+    seconds.now += 0.3
+    assert spent(limiter, "a", 2) == 1
+    assert RateLimiter(0, seconds).pace("a") == 0.0

@@ -96,6 +96,23 @@ CATCHUP_POINTS_MAX: Final = 10_000
 """How many missed scheduled times a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
 
+CALLS_PER_CONNECTION: Final = 1_000
+"""How many gRPC calls one connection may have open."""
+CALLS_TOTAL_FACTOR: Final = 10
+"""A gRPC port has at most this many open calls for each connection that it accepts, on average."""
+MESSAGE_BYTES_MAX: Final = 4 * 1_048_576
+"""The largest gRPC message that the server accepts."""
+RECEIVING_MAX: Final = 64
+"""How many gRPC requests are received at the same time; each may be unfinished, and as large as allowed."""
+RECEIVING_EACH_MAX: Final = 16
+"""How many of those one API key may have; one, if half of them are taken."""
+RECEIVE_SECONDS_MAX: Final = 20.0
+"""How long a gRPC request may take to arrive."""
+WATCHES_MAX: Final = 1_000
+"""How many health watches and reflection streams, which need no key, one server holds."""
+WATCHES_EACH_MAX: Final = 100
+"""How many of those one address may have."""
+
 API_KEY_CHARS_MAX: Final = 512
 API_KEY_CHARS_MIN: Final = 12
 API_KEYS_TENANTS_MAX: Final = 1_000

@@ -73,6 +73,11 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "The same for each API key. Further large requests of this key are refused with status 429.",
         "1048576 to 1099511627776",
     ),
+    "max_connections": SettingText(
+        "Maximum open connections to each port. Above it, the connection that has been idle for longest is closed; "
+        "if none is idle, the new one is refused. Lowered if the process may not open enough files.",
+        "10 to 100000",
+    ),
     "trusted_proxies": SettingText(
         "Proxies whose headers are trusted: `X-Forwarded-For` for the caller's address, and `X-Forwarded-Proto` for "
         "whether it uses TLS.",

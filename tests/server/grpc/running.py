@@ -84,7 +84,7 @@ async def running_server(url: str, **settings: Any) -> AsyncIterator[RunningServ
     service = JobService(open_engine(url), "tests", pollers_max=chosen.pollers_per_type)
     keys = KeyRing(service._engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
-    streams = WorkStreams(service, keys)
+    streams = WorkStreams(service, keys, chosen.max_connections)
     extras = [streams.methods, lambda gateway: verb_methods(gateway, chosen.long_poll_seconds)]
     grpc_server = GrpcServer(service, keys, chosen, metrics, extras)
     await service.open()

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 from grpc import StatusCode
 
+from everwork.core.limits import MESSAGE_BYTES_MAX
 from everwork.proto import gateway_pb2, jobs_pb2
-from everwork.server.grpc.server import RECEIVE_BYTES_MAX
 from tests.server.grpc.running import SECONDS, TYPE, RunningServer, refused
 
 Mistake = tuple[str, Mapping[str, Any], str]
@@ -174,7 +174,7 @@ async def test_unknown_fields_are_no_mistake(sqlite_server: RunningServer) -> No
 
 
 async def test_a_message_over_4_mib_is_refused_and_the_connection_goes_on(sqlite_server: RunningServer) -> None:
-    large = {"a": "x" * (RECEIVE_BYTES_MAX + 1_048_576)}
+    large = {"a": "x" * (MESSAGE_BYTES_MAX + 1_048_576)}
     code, _ = await refused(sqlite_server.call("CreateJob", job_type=TYPE, variables=large))
     assert code is StatusCode.RESOURCE_EXHAUSTED
     assert (await sqlite_server.call("ListJobs")).success

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from everwork.exceptions import BadConfiguration
 from tests.server.grpc.conftest import OpenServer
-from tests.server.grpc.running import SECONDS, RunningServer, refused, running_server
+from tests.server.grpc.running import SECONDS, RunningServer, _channel, refused, running_server
 from tests.stores import url_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -152,6 +152,22 @@ async def test_a_server_may_want_certificates_of_its_clients(tmp_path: Path, as_
         else:
             code, _ = await refused(server.call("ListJobs"))
             assert code is StatusCode.UNAVAILABLE
+
+
+async def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
+    papers = Papers(tmp_path)
+    key, certificate = papers.server
+    settings: dict[str, Any] = {"tls_key": key, "tls_certificate": certificate}
+    async with running_server(url_of("sqlite", tmp_path), **settings, credentials=papers.credentials()) as server:
+        assert (await server.call("ListJobs")).success
+        (tmp_path / "renewed").mkdir()
+        renewed = Papers(tmp_path / "renewed")
+        for old, new in zip(papers.server, renewed.server, strict=True):
+            new.replace(old)
+        async with _channel(server.port, renewed.credentials()) as channel:
+            call: Any = channel.unary_unary("/atom.jobs.v1.JobsService/ListJobs")
+            await call(b"", metadata=server.metadata, timeout=SECONDS, wait_for_ready=True)
+        assert (await server.call("ListJobs")).success  # The old connection stays open.
 
 
 async def test_a_port_that_is_taken_is_told_in_one_line(sqlite_server: RunningServer, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The entry point of every gRPC call: authenticates, authorizes and parses it, and maps errors to statuses.
 
 Requests arrive as bytes and are parsed here, so that malformed ones get INVALID_ARGUMENT and never UNKNOWN.
-There are no interceptors: they would double the cost per call.
+There are no interceptors: they would double the cost per call. For gRPC, every call streams its requests, even if it
+has only one: such a handler is called before a request arrives, so that a refused caller cannot send any.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from everwork.core.limits import CALLS_TOTAL_FACTOR
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
-from everwork.logs import get_logger
+from everwork.logs import Occasional, get_logger
 from everwork.server.addresses import is_https, is_trusted, plain, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
+from everwork.server.grpc.intake import OpenCalls, Receiving
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
@@ -73,15 +76,21 @@ class Gateway:
         self.keys = keys
         self.metrics = metrics
         self.stopping = asyncio.Event()
+        self.notices = Occasional(log)
+        self.calls = OpenCalls(CALLS_TOTAL_FACTOR * self._settings.max_connections, self.notices)
+        self.receiving = Receiving(self.notices)
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
         """A call with one request and one response."""
 
-        async def call(raw: bytes, context: Context) -> bytes:
+        async def call(_requests: object, context: Context) -> bytes:
+            caller = None
             try:
                 jobs = self.admit(rpc, context)
+                caller = self.calls.enter(jobs.principal.id)
+                raw = await self.receiving.message(caller, context)
                 response = await handle(jobs, parsed(request_type, raw))
                 self.metrics.called(rpc.api, rpc.name, "OK")
                 return response.SerializeToString()
@@ -90,21 +99,25 @@ class Gateway:
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort
                 await self.refuse(rpc, context, error)
+            finally:
+                if caller is not None:
+                    self.calls.leave(caller)
 
-        return grpc.unary_unary_rpc_method_handler(call)
+        return grpc.stream_unary_rpc_method_handler(call)
 
     def server_stream(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request, Context], Awaitable[None]]
     ) -> Handler:
         """A call with one request, to which `handle` writes any number of responses, as bytes."""
 
-        async def call(raw: bytes, context: Context) -> None:
+        async def call(_requests: object, context: Context) -> None:
             async def respond(jobs: Jobs) -> None:
+                raw = await self.receiving.message(jobs.principal.id, context)
                 await handle(jobs, parsed(request_type, raw), context)
 
             await self._serve(rpc, context, respond)
 
-        return grpc.unary_stream_rpc_method_handler(call)
+        return grpc.stream_stream_rpc_method_handler(call)
 
     def bidirectional(self, rpc: Rpc, handle: Callable[[Jobs, Context], Awaitable[None]]) -> Handler:
         """A call in which both sides send messages: `handle` reads and writes bytes; see `parsed`."""
@@ -158,14 +171,20 @@ class Gateway:
         await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
+        caller = None
         try:
-            await serve(self.admit(rpc, context))
+            jobs = self.admit(rpc, context)
+            caller = self.calls.enter(jobs.principal.id)
+            await serve(jobs)
             self.metrics.called(rpc.api, rpc.name, "OK")
         except (grpc.aio.BaseError, asyncio.CancelledError):
             self.metrics.called(rpc.api, rpc.name, "CANCELLED")
             raise
         except Exception as error:  # noqa: BLE001 - the last resort
             await self.refuse(rpc, context, error)
+        finally:
+            if caller is not None:
+                self.calls.leave(caller)
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
@@ -180,10 +199,10 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
 
 
 def parsed(request_type: type[Request], raw: bytes) -> Request:
-    """Parse a message."""
+    """Parse a message; a call without one has no bytes."""
     try:
         return request_type.FromString(raw)
-    except DecodeError:
+    except (DecodeError, TypeError):
         name = request_type.DESCRIPTOR.full_name
         raise InvalidInput("request", f"must be a protobuf message of type {name}") from None
 

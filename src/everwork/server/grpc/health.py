@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -14,9 +13,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from everwork.exceptions import InvalidInput
+from everwork.aio.loops import BackgroundLoop
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
-from everwork.server.grpc.gateway import Context, Handler, Methods, parsed
+from everwork.server.grpc.gateway import Context, Handler, Methods
+from everwork.server.grpc.guests import Guests
 from everwork.server.readiness import Readiness
 
 HEALTH: Final = "grpc.health.v1.Health"
@@ -29,72 +29,100 @@ OWN_SERVICES: Final = tuple(
     for file in (jobs_pb2, gateway_pb2, work_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 )
+_UNKNOWN: Final[bytes] = health_pb2.HealthCheckResponse(
+    status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+).SerializeToString()
 
 
 class Health:
     """`grpc.health.v1.Health`: SERVING while the server is ready, like `/readyz`."""
 
-    def __init__(self, readiness: Readiness) -> None:
+    def __init__(self, readiness: Readiness, guests: Guests) -> None:
         self._readiness = readiness
-        self._stopping = asyncio.Event()
+        self._guests = guests
         self._known = {"", HEALTH, *OWN_SERVICES}
+        self._is_stopping = False
+        self._is_serving = False
+        self._changed = asyncio.Event()
+        """Set once, when what the watching clients were told is no longer true; then replaced."""
+        self._watching: BackgroundLoop | None = None
 
-    def stop(self) -> None:
+    def start(self) -> None:
+        """Start checking the readiness for all watching clients."""
+        self._watching = BackgroundLoop("everwork-health", self._look, WATCH_SECONDS)
+        self._watching.start()
+
+    async def stop(self) -> None:
         """Report NOT_SERVING from now on."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._tell(is_serving=False)
+        if self._watching is not None:
+            await self._watching.abort()
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
         return {
-            f"/{HEALTH}/Check": grpc.unary_unary_rpc_method_handler(self._check),
-            f"/{HEALTH}/Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+            f"/{HEALTH}/Check": grpc.stream_unary_rpc_method_handler(self._check),
+            f"/{HEALTH}/Watch": grpc.stream_stream_rpc_method_handler(self._watch),
         }
 
-    async def _check(self, raw: bytes, context: Context) -> bytes:
-        service = (await _parsed_or_abort(health_pb2.HealthCheckRequest, raw, context)).service
+    async def _check(self, _requests: object, context: Context) -> bytes:
+        """Answer one question; if too many others never finish theirs, the answer is about the server as a whole."""
+        service = ""
+        if self._guests.can_send():
+            service = (await self._guests.request(health_pb2.HealthCheckRequest, context)).service
         if service not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {service[:100]!r}")
-        return await self._response(service)
+        return _response(is_serving=await self._check_serving())
 
-    async def _watch(self, raw: bytes, context: Context) -> None:
-        service = (await _parsed_or_abort(health_pb2.HealthCheckRequest, raw, context)).service
-        previous = b""
-        while True:
-            is_last = self._stopping.is_set()
-            if (response := await self._response(service)) != previous:
-                await context.write(response)
-            if is_last:
-                return
-            previous = response
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), WATCH_SECONDS)
+    async def _watch(self, _requests: object, context: Context) -> None:
+        async with self._guests.staying(context):
+            service = (await self._guests.request(health_pb2.HealthCheckRequest, context)).service
+            if service not in self._known:
+                await context.write(_UNKNOWN)
+            elif not self._is_stopping:
+                self._tell(is_serving=await self._check_serving())
+            told = None
+            while True:
+                changed = self._changed
+                if service in self._known and told is not self._is_serving:
+                    told = self._is_serving
+                    await context.write(_response(is_serving=told))
+                if self._is_stopping:
+                    return
+                await changed.wait()
 
-    async def _response(self, service: str) -> bytes:
-        response_type = health_pb2.HealthCheckResponse
-        status = response_type.SERVICE_UNKNOWN
-        if service in self._known:
-            is_serving = not self._stopping.is_set() and await self._readiness.check() is None
-            status = response_type.SERVING if is_serving else response_type.NOT_SERVING
-        response: bytes = response_type(status=status).SerializeToString()
-        return response
+    async def _look(self) -> bool:
+        self._tell(is_serving=await self._check_serving() if self._guests.count else self._is_serving)
+        return False
+
+    def _tell(self, *, is_serving: bool) -> None:
+        if is_serving is not self._is_serving or self._is_stopping:
+            self._is_serving = is_serving
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def _check_serving(self) -> bool:
+        return not self._is_stopping and await self._readiness.check() is None
 
 
-def reflection_methods() -> Methods:
+def reflection_methods(guests: Guests) -> Methods:
     """The handlers of reflection, with a descriptor pool of our own files and the health and reflection files."""
     names = (*OWN_SERVICES, HEALTH, *REFLECTIONS)
     servicer = reflection.aio.ReflectionServicer(names, pool=_pool())  # type: ignore[attr-defined]  # Missing in its stubs.
-    handler = _reflection(servicer)
+    handler = _reflection(servicer, guests)
     return {f"/{name}/ServerReflectionInfo": handler for name in REFLECTIONS}
 
 
-def _reflection(servicer: Any) -> Handler:
-    async def call(requests: AsyncIterator[bytes], context: Context) -> None:
-        async def parsed_requests() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
-            async for raw in requests:
-                yield await _parsed_or_abort(reflection_pb2.ServerReflectionRequest, raw, context)
+def _reflection(servicer: Any, guests: Guests) -> Handler:
+    async def call(_requests: object, context: Context) -> None:
+        async def requests() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+            while (request := await guests.request(reflection_pb2.ServerReflectionRequest, context)) is not None:
+                yield request
 
-        async for response in servicer.ServerReflectionInfo(parsed_requests(), context):
-            await context.write(response.SerializeToString())
+        async with guests.staying(context):
+            async for response in servicer.ServerReflectionInfo(requests(), context):
+                await context.write(response.SerializeToString())
 
     return grpc.stream_stream_rpc_method_handler(call)
 
@@ -122,8 +150,7 @@ def _serialized(files: Iterable[Any]) -> list[bytes]:
     return copies
 
 
-async def _parsed_or_abort(request_type: Any, raw: bytes, context: Context) -> Any:
-    try:
-        return parsed(request_type, raw)
-    except InvalidInput as error:
-        return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+def _response(*, is_serving: bool) -> bytes:
+    response = health_pb2.HealthCheckResponse
+    serialized: bytes = response(status=response.SERVING if is_serving else response.NOT_SERVING).SerializeToString()
+    return serialized

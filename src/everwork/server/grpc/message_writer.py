@@ -23,6 +23,8 @@ WRITE_SECONDS_MAX: Final = 1.0
 """How long the end of a stream waits for a worker that is not reading."""
 UNWRITTEN_JOBS_MAX: Final = 1_000
 """If this many jobs are unwritten, no more are leased: the connection is slow, and leases would expire."""
+UNWRITTEN_BYTES_MAX: Final = 8 * 1_048_576
+"""The same for the size of their variables: a worker that does not read must not fill the memory."""
 
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]
@@ -35,6 +37,7 @@ class MessageWriter:
         self._send = send
         self._on_send = on_send
         self._jobs: list[LeasedJob] = []
+        self._jobs_bytes = 0
         self._in_flight: list[LeasedJob] = []
         self._next = work_pb2.ToWorker()
         self._settled = 0
@@ -48,6 +51,7 @@ class MessageWriter:
     def jobs(self, jobs: Sequence[LeasedJob]) -> None:
         """Add jobs for the worker."""
         self._jobs += jobs
+        self._jobs_bytes += sum([len(job.variables) for job in jobs])
         self._wakeup.set()
 
     def welcome(self, server: str, heartbeat_ms: int, lost: Sequence[tuple[Lease, LeaseStatus]]) -> None:
@@ -89,8 +93,14 @@ class MessageWriter:
 
     async def has_capacity(self) -> None:
         """Wait until the worker has read most of what was sent."""
-        while len(self._jobs) >= UNWRITTEN_JOBS_MAX or len(self._refusals) + len(self._losses) >= REPORTS_MAX:
+        while self._is_full:
             await self.next_write()
+
+    @property
+    def _is_full(self) -> bool:
+        if len(self._jobs) >= UNWRITTEN_JOBS_MAX or self._jobs_bytes >= UNWRITTEN_BYTES_MAX:
+            return True
+        return len(self._refusals) + len(self._losses) >= REPORTS_MAX
 
     async def next_write(self) -> None:
         """Wait until the next message has been written."""
@@ -112,7 +122,7 @@ class MessageWriter:
 
     def take_waiting(self) -> list[LeasedJob]:
         """Remove and return the jobs that are not being written yet."""
-        jobs, self._jobs = self._jobs, []
+        jobs, self._jobs, self._jobs_bytes = self._jobs, [], 0
         return jobs
 
     def unwritten(self) -> list[LeasedJob]:
@@ -141,6 +151,7 @@ class MessageWriter:
         for job in self._jobs:
             message = leased_job_message(job)
             jobs.append(message)
+            self._jobs_bytes -= len(job.variables)
             size += len(message.variables) + len(message.headers) + len(message.extra) + ENVELOPE_BYTES
             if size > MESSAGE_BYTES_MAX:
                 break

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from everwork.aio.loops import BackgroundLoop
+from everwork.core.limits import CALLS_PER_CONNECTION, MESSAGE_BYTES_MAX
 from everwork.exceptions import BadConfiguration
+from everwork.server.certificates import CertificateFiles, Certificates
 from everwork.server.grpc.gateway import Gateway, Methods, Router
+from everwork.server.grpc.guests import Guests
 from everwork.server.grpc.health import Health, reflection_methods
 from everwork.server.grpc.jobs_api import JobsApi
+from everwork.server.grpc.port_check import EVERY_SECONDS, PortCheck
 from everwork.server.grpc.zeebe import Address, ZeebeGateway
 from everwork.server.listening import cannot_listen, open_listener
 from everwork.server.metrics import Metrics
@@ -21,13 +25,23 @@ from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
 from everwork.service.service import JobService
 
-RECEIVE_BYTES_MAX: Final = 4 * 1024 * 1024
+HANDSHAKE_SECONDS_MAX: Final = 10
+IDLE_SECONDS_MAX: Final = 300
+WINDOW_BYTES: Final = 65_535
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
-    ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # What a caller may send on a call before the server reads it. gRPC's own estimate grows to 4 MiB and far beyond.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+    ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION),
+    # A connection that says nothing, or never finishes its handshake, gives its place to others.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS_MAX * 1_000),
+    # Clients reconnect with their next call. There is no maximum age: it would end long polls and worker streams.
+    ("grpc.max_connection_idle_ms", IDLE_SECONDS_MAX * 1_000),
     # Queued calls: above the first number, gRPC drops some at random, as CANCELLED. Workers connect in
     # bursts, after a restart of the server for example.
-    ("grpc.server.max_pending_requests", 50_000),
-    ("grpc.server.max_pending_requests_hard_limit", 100_000),
+    ("grpc.server.max_pending_requests", 5_000),
+    ("grpc.server.max_pending_requests_hard_limit", 10_000),
     # A second server on the same port would silently get a share of the calls.
     ("grpc.so_reuseport", 0),
     # A half-open connection is noticed within 15 s, even during a long poll.
@@ -55,17 +69,24 @@ class GrpcServer:
         self._settings = settings
         self._extras = extras
         self.gateway = Gateway(service, keys, metrics, settings)
-        self._health = Health(Readiness(service))
+        self._guests = Guests(self.gateway.receiving, self.gateway.notices)
+        self._health = Health(Readiness(service), self._guests)
         self._zeebe = ZeebeGateway(self.gateway, settings.long_poll_seconds)
         self._server: grpc.aio.Server | None = None
+        self._checking: BackgroundLoop | None = None
 
     async def start(self) -> int:
         """Start listening; returns the bound port."""
-        server = grpc.aio.server(options=OPTIONS)
+        limit = ("grpc.max_allowed_incoming_connections", self._settings.max_connections)
+        server = grpc.aio.server(options=[*OPTIONS, limit])
         server.add_generic_rpc_handlers([Router(self._methods())])
         port = self._bind(server)
         self._zeebe.address = Address(self._settings.host, port)
         await server.start()
+        self._health.start()
+        check = PortCheck(self._settings.host, port, self.gateway.notices, has_tls=self._settings.tls_key is not None)
+        self._checking = BackgroundLoop("everwork-grpc-port", check.tick, EVERY_SECONDS)
+        self._checking.start()
         self._server = server
         return port
 
@@ -74,14 +95,21 @@ class GrpcServer:
         if (server := self._server) is None:
             return
         self.gateway.stopping.set()
-        self._health.stop()
+        await self._health.stop()
+        if self._checking is not None:
+            await self._checking.abort()
         self.gateway.service.end_polls()
         await server.stop(grace_seconds)  # `stop` can be called again in the meantime, with a shorter grace period.
         self._server = None
 
     def _methods(self) -> Methods:
         jobs = JobsApi(self.gateway, self._settings.long_poll_seconds)
-        methods = {**jobs.methods(), **self._zeebe.methods(), **self._health.methods(), **reflection_methods()}
+        methods = {
+            **jobs.methods(),
+            **self._zeebe.methods(),
+            **self._health.methods(),
+            **reflection_methods(self._guests),
+        }
         for extra in self._extras:
             methods.update(extra(self.gateway))
         return methods
@@ -108,12 +136,19 @@ class GrpcServer:
 
 
 def _credentials(settings: Settings) -> grpc.ServerCredentials | None:
+    """The credentials of the TLS files; gRPC asks for renewed ones at each handshake."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
-    pair = (_read(settings.tls_key), _read(settings.tls_certificate))
-    authority = None if settings.tls_client_ca is None else _read(settings.tls_client_ca)
-    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+    files = CertificateFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+
+    def renewed() -> Any:
+        found = files.changed(port="grpc")
+        return None if found is None else _configuration(found)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(files.current), renewed, require_client_authentication=settings.tls_client_ca is not None
+    )
 
 
-def _read(path: Path) -> bytes:
-    return path.read_bytes()
+def _configuration(found: Certificates) -> Any:
+    return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authority)

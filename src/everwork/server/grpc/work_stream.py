@@ -26,6 +26,10 @@ from everwork.service.service import JobService
 
 FEED_MAX: Final = 500
 """The maximum number of jobs leased per step for one worker, regardless of its credit."""
+FEED_FIRST: Final = 16
+"""How many of them are leased in the first step, when the size of the jobs is not known yet."""
+FEED_BYTES: Final = 4 * 1_048_576
+"""How many bytes of variables the jobs of one step should have, judged by those of the step before."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 100_000
@@ -55,6 +59,9 @@ class Streams(Protocol):
 
     def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
         """Settle outcomes that arrived before the stream ended."""
+
+    def pace(self, jobs: Jobs) -> float:
+        """Count one message of the worker; returns the seconds after which the rate limit of its key allows it."""
 
 
 class WorkStream:
@@ -152,6 +159,8 @@ class WorkStream:
     async def _read(self, messages: AsyncIterator[bytes]) -> None:
         async for raw in messages:
             self.heard_at = math.inf
+            if wait := self._streams.pace(self.jobs):
+                await asyncio.sleep(wait)
             message = _parsed(raw)
             if message.HasField("hello"):
                 await self._welcome(message.hello)
@@ -289,12 +298,12 @@ class WorkStream:
             await self._writer.has_capacity()
             await self._is_settled.wait()
             try:
-                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, FEED_MAX)), POLL_MS)
+                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, feed.step)), POLL_MS)
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue
             delays = backoff_delays()
-            feed.credits -= len(jobs)
+            feed.take(jobs)
             self._writer.jobs(jobs)
 
     def _hold(self, jobs: Sequence[LeasedJob]) -> None:
@@ -355,11 +364,13 @@ class WorkStream:
 class _Feed:
     """The credit for one key, and the task that uses it."""
 
-    __slots__ = ("_more", "credits", "task")
+    __slots__ = ("_more", "credits", "step", "task")
 
     def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
         self.credits = 0
+        self.step = FEED_FIRST
+        """How many jobs the next step may lease."""
         self._more = asyncio.Event()
 
     def add(self, credits: int) -> None:
@@ -367,6 +378,13 @@ class _Feed:
         self.credits += credits
         if self.credits:
             self._more.set()
+
+    def take(self, jobs: Sequence[LeasedJob]) -> None:
+        """Use credit for jobs; the next step leases more of them if they are small, and fewer if they are large."""
+        if jobs:
+            self.credits -= len(jobs)
+            largest = max([len(job.variables) for job in jobs])
+            self.step = max(1, min(FEED_MAX, self.step * 2, FEED_BYTES // (largest + 1)))
 
     async def has_credits(self) -> None:
         """Wait until there is credit."""

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
-
-import grpc.aio
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.codec.proto_replies import created_message
 from everwork.codec.proto_requests import new_jobs_of, stamp_of
 from everwork.core.leasing import Lease, LeaseStatus
-from everwork.core.limits import SETTLE_BATCH_MAX
+from everwork.core.limits import CONNECTIONS_DEFAULT, SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome
-from everwork.exceptions import CallTimeout, EngineError, EverworkError, Unauthenticated
+from everwork.exceptions import CallTimeout, EngineError, EverworkError, TooManyRequests, Unauthenticated
 from everwork.proto import work_pb2
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
+from everwork.server.grpc.intake import EOF, RETRY_MS
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.server.grpc.work_stream import WorkStream
 from everwork.service.access.keys import KeyRing
@@ -39,9 +40,10 @@ READ_MAX: Final = 200
 class WorkStreams:
     """All streams of this server, in the event loop of the service."""
 
-    def __init__(self, service: JobService, keys: KeyRing) -> None:
+    def __init__(self, service: JobService, keys: KeyRing, streams_max: int = CONNECTIONS_DEFAULT) -> None:
         self._service = service
         self._keys = keys
+        self._streams_max = streams_max
         self._streams: set[WorkStream] = set()
         self._orphans: dict[Lease, WorkStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,21 +69,41 @@ class WorkStreams:
     def methods(self, gateway: Gateway) -> Methods:
         """The handlers of the service."""
         return {
-            WORK.path: gateway.bidirectional(WORK, self._serve),
+            WORK.path: gateway.bidirectional(WORK, partial(self._serve, gateway)),
             CREATE.path: gateway.unary(CREATE, work_pb2.CreateJobsRequest, _create),
         }
 
-    async def _serve(self, jobs: Jobs, context: Context) -> None:
+    async def _serve(self, gateway: Gateway, jobs: Jobs, context: Context) -> None:
         """Serve one stream to its end."""
+        self._require_room(gateway, jobs)
         stream = WorkStream(self._service, jobs, self, context.write)
         self._streams.add(stream)
         if self._is_closing:
             stream.stop_feeding(closing=True)
         try:
-            await stream.run(_messages(context))
+            await stream.run(_messages(gateway, jobs, context))
         finally:
             self._streams.discard(stream)
             self._leave(stream)
+
+    def _require_room(self, gateway: Gateway, jobs: Jobs) -> None:
+        """Refuse a stream above the limit; once the server is full, each key keeps an equal share."""
+        if len(self._streams) < self._streams_max:
+            return
+        keys = Counter(stream.jobs.principal.id for stream in self._streams)
+        own = keys[jobs.principal.id]
+        if own and own >= self._streams_max // len(keys):
+            gateway.notices.warning(
+                "worker stream refused: too many are open", limit=self._streams_max, key=jobs.principal.id, of_key=own
+            )
+            raise TooManyRequests(
+                f"the server has reached its limit of worker streams, {own:,} of them from this API key; retry later",
+                RETRY_MS,
+            )
+
+    def pace(self, jobs: Jobs) -> float:
+        """Count one message; a worker above the rate limit of its key is read more slowly."""
+        return self._keys.pace(jobs.principal)
 
     # After the end of a stream ------------------------------------------------------------------
 
@@ -187,8 +209,11 @@ async def _create(jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.C
     return work_pb2.CreateJobsResponse(jobs=[created_message(one) for one in created])
 
 
-async def _messages(context: Context) -> AsyncIterator[bytes]:
-    while (raw := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined] # missing in the stubs
+async def _messages(gateway: Gateway, jobs: Jobs, context: Context) -> AsyncIterator[bytes]:
+    """The messages of a worker; its first one must arrive like any other request."""
+    if (first := await gateway.receiving.message(jobs.principal.id, context)) is not EOF:
+        yield first
+    while (raw := await context.read()) is not EOF:
         yield raw
 
 

@@ -155,6 +155,10 @@ class KeyRing:
         has_key = principal is ENVIRONMENT or principal.id in self._known
         return self._limiter.per_second or None if has_key else None
 
+    def pace(self, principal: Principal) -> float:
+        """Count one message of a stream; returns the seconds after which the key's rate allows it."""
+        return self._limiter.pace(principal.id, principal.rate_per_second)
+
     # Administration -----------------------------------------------------------------------------
 
     async def create(
@@ -233,6 +237,10 @@ class NoAuthentication(KeyRing):
     def spend(self, principal: Principal) -> None:
         """No limit."""
 
+    def pace(self, principal: Principal) -> float:  # noqa: ARG002 - the signature is the key ring's
+        """No limit."""
+        return 0.0
+
 
 ENVIRONMENT: Final = Principal(ENVIRONMENT_ID, "EVERWORK_API_KEY", frozenset([Permission.ALL]))
 """The holder of the key that the server was started with."""
@@ -283,13 +291,28 @@ class RateLimiter:
         if rate <= 0:
             return
         now = self._clock()
-        full_at = max(self._full_at.get(id, now), now)
-        wait = full_at - now - (max(rate, 1.0) - 1.0) / rate
+        wait = self._wait(id, rate, now)
         if wait > 1e-9:  # Floating-point sums are not exact.
             raise _refused(rate, wait)
+        self._take(id, rate, now)
+
+    def pace(self, id: str, per_second: float | None = None) -> float:
+        """Take one token even if there is none; returns the seconds until it is there."""
+        rate = self._per_second if per_second is None else per_second
+        if rate <= 0:
+            return 0.0
+        now = self._clock()
+        wait = self._wait(id, rate, now)
+        self._take(id, rate, now)
+        return max(wait, 0.0)
+
+    def _wait(self, id: str, rate: float, now: float) -> float:
+        return max(self._full_at.get(id, now), now) - now - (max(rate, 1.0) - 1.0) / rate
+
+    def _take(self, id: str, rate: float, now: float) -> None:
         if id not in self._full_at and len(self._full_at) >= RATE_BUCKETS_MAX:
             self._evict(now)
-        self._full_at[id] = full_at + 1.0 / rate
+        self._full_at[id] = max(self._full_at.get(id, now), now) + 1.0 / rate
 
     def _evict(self, now: float) -> None:
         """Drop full buckets, or the oldest one if all are in use."""

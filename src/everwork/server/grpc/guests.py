@@ -1,0 +1,64 @@
+"""Callers without a key, of the services that need none: how many may stay, and what they may send."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+
+from everwork.core.limits import WATCHES_EACH_MAX, WATCHES_MAX
+from everwork.exceptions import EverworkError
+from everwork.logs import Occasional
+from everwork.server.errors import wire
+from everwork.server.grpc.gateway import Context, origin_of, parsed
+from everwork.server.grpc.intake import EOF, Receiving
+
+GUEST: Final = ""
+"""The caller of all requests without a key; the ids of keys are never empty."""
+
+
+class Guests:
+    """Counts the calls that stay open, in all and from one address, and receives requests like those of one key."""
+
+    def __init__(self, receiving: Receiving, notices: Occasional) -> None:
+        self._receiving = receiving
+        self._notices = notices
+        self._of: Counter[str] = Counter()
+        self.count = 0
+
+    def can_send(self) -> bool:
+        """Whether a request would be received without waiting."""
+        return self._receiving.has_room(GUEST)
+
+    async def request(self, request_type: Any, context: Context) -> Any:
+        """The next request of a call; None if there is none."""
+        if not self.can_send():
+            await self._refuse(context, "too many requests without an API key are being received")
+        try:
+            raw = await self._receiving.message(GUEST, context)
+            return None if raw is EOF else parsed(request_type, raw)
+        except EverworkError as error:
+            return await context.abort(wire(error).grpc, str(error))
+
+    @asynccontextmanager
+    async def staying(self, context: Context) -> AsyncIterator[None]:
+        """Count a call that stays open; above the limits it is refused."""
+        address = origin_of(context.peer())
+        if self.count >= WATCHES_MAX or self._of[address] >= WATCHES_EACH_MAX:
+            await self._refuse(context, "too many calls without an API key are open")
+        self._of[address] += 1
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+            self._of[address] -= 1
+            if not self._of[address]:
+                del self._of[address]
+
+    async def _refuse(self, context: Context, reason: str) -> None:
+        self._notices.warning("gRPC call refused: " + reason, peer=origin_of(context.peer()))
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; retry later")

@@ -1,0 +1,193 @@
+"""What callers may occupy: open calls, and requests that are being received. Unfinished requests fill no memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import grpc.aio
+
+from everwork.core.limits import RECEIVE_SECONDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX
+from everwork.exceptions import CallTimeout, TooManyRequests
+from everwork.logs import Occasional
+
+if TYPE_CHECKING:
+    from everwork.server.grpc.gateway import Context
+
+RETRY_MS: Final = 1_000
+CHECK_SECONDS: Final = 1.0
+WAITED: Final = "too many requests of this API key are being received and do not arrive; retry later"
+EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
+
+
+class OpenCalls:
+    """Counts the open calls of each API key. Once the server is full, each key keeps an equal share."""
+
+    def __init__(self, total: int, notices: Occasional) -> None:
+        self._total = total
+        self._notices = notices
+        self.count = 0
+        """How many calls are open."""
+        self._of: dict[str, int] = {}
+
+    def enter(self, caller: str) -> str:
+        """Count one call until `leave`; returns the caller."""
+        own = self._of.get(caller, 0)
+        if own and self.count >= self._total and own >= self._total // len(self._of):
+            self._notices.warning(
+                "gRPC call refused: too many calls are open", limit=self._total, key=caller, of_key=own
+            )
+            raise TooManyRequests(
+                f"the server has reached its limit of open calls, {own:,} of them from this API key; retry later",
+                RETRY_MS,
+            )
+        self._of[caller] = own + 1
+        self.count += 1
+        return caller
+
+    def leave(self, caller: str) -> None:
+        """Stop counting a call."""
+        self.count -= 1
+        own = self._of[caller] - 1
+        if own:
+            self._of[caller] = own
+        else:
+            del self._of[caller]
+
+
+class Receiving:
+    """Receives requests, a bounded number at a time; what is not being received stays in the caller's hands.
+
+    A request that gRPC receives can be as large as the largest message, finished or not. Others of the same caller
+    wait. Once half of the places are taken, each caller gets a single place, so that one whose requests arrive does not
+    wait for those whose requests never do.
+    """
+
+    def __init__(
+        self,
+        notices: Occasional,
+        total: int = RECEIVING_MAX,
+        each: int = RECEIVING_EACH_MAX,
+        seconds: float = RECEIVE_SECONDS_MAX,
+    ) -> None:
+        self._notices = notices
+        self._half = total // 2
+        self._total = total
+        self._each = each
+        self.seconds = seconds
+        self.count = 0
+        """How many requests are being received."""
+        self._of: dict[str, int] = {}
+        self._started: dict[asyncio.Task[Any], float] = {}
+        """The calls whose requests are being received, oldest first."""
+        self._late: set[asyncio.Task[Any]] = set()
+        self._queues: dict[str, deque[_Turn]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def message(self, caller: str, context: Context) -> bytes:
+        """The next request of a call, which must arrive in time; EOF if there is none."""
+        if self.has_room(caller) and caller not in self._queues:
+            self._take(caller)
+        else:
+            await self._turn(caller)
+        task = _current_task()
+        self._started[task] = task.get_loop().time()
+        try:
+            return await context.read()  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            if task not in self._late:
+                raise
+            task.uncancel()
+            self._notices.warning("gRPC call ended: its request did not arrive in time", key=caller)
+            raise CallTimeout(f"the request did not arrive within {self.seconds:g} s") from None
+        finally:
+            self._late.discard(task)
+            del self._started[task]
+            self._release(caller)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait until they are received."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    def has_room(self, caller: str) -> bool:
+        """Whether a request of this caller would be received without waiting."""
+        own = self._of.get(caller)
+        if own is None:
+            return self.count < self._total
+        return self.count < self._half and own < self._each
+
+    def _take(self, caller: str) -> None:
+        self._of[caller] = self._of.get(caller, 0) + 1
+        self.count += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
+
+    def _release(self, caller: str) -> None:
+        self.count -= 1
+        own = self._of[caller] - 1
+        if own:
+            self._of[caller] = own
+        else:
+            del self._of[caller]
+        if self._queues:
+            self._admit()
+
+    # Waiting ------------------------------------------------------------------------------------
+
+    async def _turn(self, caller: str) -> None:
+        """Wait for a place, which is taken when this returns."""
+        loop = asyncio.get_running_loop()
+        turn = _Turn(loop.time(), loop.create_future())
+        self._queues.setdefault(caller, deque()).append(turn)
+        try:
+            await turn.granted
+        except asyncio.CancelledError:
+            if turn.granted.done() and not turn.granted.cancelled():
+                self._release(caller)
+            raise
+
+    def _admit(self) -> None:
+        """Give free places to those who wait: each caller in turn gets what it is allowed."""
+        for caller, queue in list(self._queues.items()):
+            while queue and (queue[0].granted.done() or self.has_room(caller)):
+                turn = queue.popleft()
+                if not turn.granted.done():
+                    self._take(caller)
+                    turn.granted.set_result(None)
+            if not queue:
+                del self._queues[caller]
+
+    def _check(self) -> None:
+        """End what takes too long: requests that do not arrive, and those that got no place."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - self.seconds
+        for task, started in self._started.items():
+            if started > oldest:
+                break
+            if task not in self._late:
+                self._late.add(task)
+                task.cancel()
+        for caller, queue in self._queues.items():
+            for turn in queue:
+                if turn.since > oldest:
+                    break
+                if not turn.granted.done():
+                    self._notices.warning("gRPC call refused: too many requests are being received", key=caller)
+                    turn.granted.set_exception(TooManyRequests(WAITED, RETRY_MS))
+        self._admit()
+        self._timer = loop.call_later(CHECK_SECONDS, self._check) if self.count or self._queues else None
+
+
+class _Turn(NamedTuple):
+    """A request that waits for a place."""
+
+    since: float
+    granted: asyncio.Future[None]
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - each call is a task
+    return task

@@ -1,0 +1,189 @@
+"""What callers may occupy: requests that are being received, open calls, worker streams, calls without a key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc import StatusCode
+
+from everwork.core.limits import RECEIVING_EACH_MAX, RECEIVING_MAX, WATCHES_EACH_MAX
+from everwork.proto import work_pb2
+from everwork.server.grpc import intake
+from everwork.server.grpc.intake import OpenCalls, Receiving
+from everwork.server.grpc.port_check import PortCheck
+from tests.app.waiting import until
+from tests.hostile import attacks_grpc as attacks
+from tests.server.grpc.conftest import OpenServer
+from tests.server.grpc.running import KEY, SECONDS, RunningServer, refused
+
+
+async def test_a_key_whose_requests_do_not_arrive_keeps_no_other_key_waiting(sqlite_server: RunningServer) -> None:
+    keys = [await a_key(sqlite_server) for _ in range(3)]
+    async with unfinished(sqlite_server, keys[0]), unfinished(sqlite_server, keys[1]):
+        assert sqlite_server.grpc_server.gateway.receiving.count == 2 * RECEIVING_EACH_MAX == RECEIVING_MAX // 2
+        await asyncio.gather(*(created(sqlite_server, keys[2]) for _ in range(20)))
+
+
+async def test_further_requests_of_the_same_key_wait_for_their_turn(sqlite_server: RunningServer) -> None:
+    async with unfinished(sqlite_server, KEY):
+        waiting = asyncio.ensure_future(created(sqlite_server, KEY))
+        await until(lambda: sqlite_server.grpc_server.gateway.receiving.waiting == 1)
+    await waiting
+
+
+async def test_a_request_that_does_not_arrive_in_time_ends_its_call(sqlite_server: RunningServer) -> None:
+    gateway = sqlite_server.grpc_server.gateway
+    gateway.receiving = Receiving(gateway.notices, seconds=0.01)
+    async with unfinished(sqlite_server, KEY, 1) as attack:
+        await until(lambda: attack.look() or attack.streams == 0)
+    assert gateway.receiving.count == 0
+
+
+async def test_a_request_that_never_gets_its_turn_is_refused(
+    sqlite_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "CHECK_SECONDS", 0.05)
+    gateway = sqlite_server.grpc_server.gateway
+    gateway.receiving = receiving = Receiving(gateway.notices, each=1)
+    async with unfinished(sqlite_server, KEY, 1):
+        call = asyncio.ensure_future(refused(created(sqlite_server, KEY)))
+        await until(lambda: receiving.waiting == 1)
+        receiving.seconds = 0.0
+        code, details = await call
+    assert (code, details) == (StatusCode.RESOURCE_EXHAUSTED, intake.WAITED)
+
+
+async def test_a_caller_that_leaves_while_it_waits_takes_no_place(sqlite_server: RunningServer) -> None:
+    receiving = sqlite_server.grpc_server.gateway.receiving
+    async with unfinished(sqlite_server, KEY):
+        call = asyncio.ensure_future(created(sqlite_server, KEY))
+        await until(lambda: receiving.waiting == 1)
+        call.cancel()
+        await asyncio.wait([call])
+    await until(lambda: receiving.count == 0)
+    await created(sqlite_server, KEY)
+    assert receiving.waiting == 0
+
+
+async def test_a_call_without_a_request_is_invalid(sqlite_server: RunningServer) -> None:
+    call: Any = sqlite_server.channel.stream_unary(attacks.CREATE)
+    code, details = await refused(call(iter(()), metadata=sqlite_server.metadata, timeout=SECONDS))
+    assert code is StatusCode.INVALID_ARGUMENT
+    assert "request: must be a protobuf message of type everwork.v1.CreateJobsRequest" in details
+
+
+async def test_a_full_server_refuses_the_key_that_has_most_calls_open(sqlite_server: RunningServer) -> None:
+    gateway = sqlite_server.grpc_server.gateway
+    gateway.calls = OpenCalls(4, gateway.notices)
+    greedy, modest = await a_key(sqlite_server), await a_key(sqlite_server)
+    streams = [work_stream(sqlite_server, greedy) for _ in range(4)]
+    await until(lambda: gateway.calls.count == 4)
+    code, details = await refused(created(sqlite_server, greedy))
+    assert code is StatusCode.RESOURCE_EXHAUSTED
+    assert "limit of open calls, 4 of them from this API key" in details
+    await created(sqlite_server, modest)
+    for stream in streams:
+        stream.cancel()
+    await until(lambda: gateway.calls.count == 0)
+
+
+async def test_worker_streams_above_the_limit_are_refused(open_server: OpenServer) -> None:
+    server = await open_server(max_connections=10)
+    streams = [work_stream(server, KEY) for _ in range(10)]
+    await until(lambda: server.grpc_server.gateway.calls.count == 10)
+    code, details = await refused(work_stream(server, KEY).read())
+    assert code is StatusCode.RESOURCE_EXHAUSTED
+    assert "limit of worker streams, 10 of them from this API key" in details
+    for stream in streams:
+        stream.cancel()
+
+
+async def test_messages_of_a_stream_count_against_the_rate_limit_of_its_key(open_server: OpenServer) -> None:
+    server = await open_server(rate_limit=5)
+    stream = work_stream(server, KEY)
+    await stream.write(work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1")).SerializeToString())
+    for _ in range(5):
+        await stream.write(work_pb2.FromWorker(draining=True).SerializeToString())
+    code, details = await refused_until(lambda: created(server, KEY))
+    assert code is StatusCode.RESOURCE_EXHAUSTED
+    assert "rate limit exceeded" in details
+    stream.cancel()
+
+
+async def test_watches_of_one_address_are_limited(sqlite_server: RunningServer) -> None:
+    watch: Any = sqlite_server.channel.unary_stream(attacks.WATCH)
+    watches = [watch(b"") for _ in range(WATCHES_EACH_MAX)]
+    for one in watches:
+        await one.read()
+    code, details = await refused(watch(b"", timeout=SECONDS).read())
+    assert code is StatusCode.RESOURCE_EXHAUSTED
+    assert "too many calls without an API key are open" in details
+    for one in watches:
+        one.cancel()
+
+
+async def test_a_port_that_refuses_connections_is_noticed(open_server: OpenServer) -> None:
+    server = await open_server(max_connections=10)
+    check = PortCheck("127.0.0.1", server.port, server.grpc_server.gateway.notices, has_tls=False)
+    assert await check.problem() is None
+    with ExitStack() as stack:
+        attack = await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 10))
+        assert len(attack.alive) == 10
+        assert await check.problem() == "max_connections are open"
+
+
+# Callers --------------------------------------------------------------------------------------------------
+
+
+async def a_key(server: RunningServer) -> str:
+    """The text of a new key."""
+    return (await server.keys.create("worker", ["*"])).text
+
+
+async def created(server: RunningServer, key: str) -> bytes:
+    """The answer to an honest call."""
+    call: Any = server.channel.unary_unary(attacks.CREATE)
+    request = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob(type="honest")])
+    answer: bytes = await call(request.SerializeToString(), metadata=(("x-api-key", key),), timeout=SECONDS)
+    return answer
+
+
+def work_stream(server: RunningServer, key: str) -> Any:
+    """A worker's stream."""
+    call: Any = server.channel.stream_stream(attacks.WORK)
+    return call(metadata=(("x-api-key", key),), timeout=SECONDS)
+
+
+async def refused_until(act: Any) -> tuple[grpc.StatusCode, str]:
+    """The status of the first of several calls that is refused."""
+    found: list[tuple[grpc.StatusCode, str]] = []
+
+    async def is_refused() -> bool:
+        try:
+            await act()
+        except grpc.aio.AioRpcError as error:
+            found.append((error.code(), error.details() or ""))
+        return bool(found)
+
+    await until(is_refused)
+    return found[0]
+
+
+@asynccontextmanager
+async def unfinished(
+    server: RunningServer, key: str, streams: int = RECEIVING_EACH_MAX
+) -> AsyncIterator[attacks.Attack]:
+    """Requests of a key that are being received and never end."""
+    receiving = server.grpc_server.gateway.receiving
+    before = receiving.count
+    with ExitStack() as stack:
+        opened = attacks.unfinished_messages(server.port, key, streams, 20_000)
+        attack = await asyncio.to_thread(stack.enter_context, opened)
+        await until(lambda: receiving.count == before + streams or attack.look() or not attack.streams)
+        yield attack
