@@ -13,10 +13,18 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.json import in_json_words
 from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
-from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
+from everwork.core.limits import (
+    POLLERS_MAX,
+    POLLS_PER_KEY,
+    RATE_PER_SECOND_MAX,
+    REQUESTS_PER_KEY,
+    SEARCHES_PER_KEY,
+    TENANT_FACTOR,
+)
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.server.settings_tls import require_tls
+from everwork.service.access.budgets import Budgets
 from everwork.service.access.keys import require_environment_key
 from everwork.service.policies import (
     DEFAULTED,
@@ -84,6 +92,10 @@ class Settings:
     tls_client_ca: Path | None = None
     long_poll_seconds: float = 30
     pollers_per_type: int = POLLERS_MAX
+    polls_per_key: int = POLLS_PER_KEY
+    requests_per_key: int = REQUESTS_PER_KEY
+    searches_per_key: int = SEARCHES_PER_KEY
+    tenant_factor: int = TENANT_FACTOR
     rate_limit: float = 0
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
@@ -111,6 +123,12 @@ class Settings:
         if self.offline is None:
             return None
         return Spool(str(self.offline), max_bytes=self.offline_max_bytes, max_age=self.offline_max_age)
+
+    @property
+    def budgets(self) -> Budgets:
+        """The budgets of API keys and tenants."""
+        names = ("requests_per_key", "searches_per_key", "polls_per_key", "pollers_per_type", "tenant_factor")
+        return Budgets(**{name: getattr(self, name) for name in names})
 
     @property
     def has_auth(self) -> bool:
@@ -351,6 +369,10 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "tls_client_ca": _path,
     "long_poll_seconds": _real(0, 300),
     "pollers_per_type": _whole(1, 100_000),
+    "polls_per_key": _whole(1, 100_000),
+    "requests_per_key": _whole(1, 100_000),
+    "searches_per_key": _whole(1, 1_000),
+    "tenant_factor": _whole(1, 1_000),
     "rate_limit": _real(0, RATE_PER_SECOND_MAX),
     "trusted_proxies": _networks,
     "masked_variables": _masked,

@@ -165,5 +165,6 @@ OPERATIONS: Final = (
         },
         Jobs.activate,
         body=ACTIVATE,
+        waits=True,
     ),
 )

@@ -20,6 +20,8 @@ BODY_BYTES_MAX: Final = 4 * 1_048_576
 BULK_BYTES_MAX: Final = 32 * 1_048_576
 CHUNK_SECONDS: Final = 30.0
 JSON_TYPE: Final = "application/json"
+BODY_RECEIVED: Final = "everwork.body_received"
+"""The scope key for what waits until the body is complete: the turn of the request."""
 DIAGNOSE_BYTES_MAX: Final = 262_144
 """Bodies up to this size are parsed a second time, slowly, to find the duplicate name."""
 
@@ -27,6 +29,8 @@ DIAGNOSE_BYTES_MAX: Final = 262_144
 async def read_json(request: Request, bytes_max: int, *, is_required: bool = False) -> Any:
     """Return the JSON value of the body; an empty body is `{}` unless one is required."""
     raw = await read_body(request, bytes_max)
+    if (received := request.scope.get(BODY_RECEIVED)) is not None:
+        await received()
     if not raw and is_required:
         raise InvalidInput("body", "is required; send {} for an empty object")
     if not raw:

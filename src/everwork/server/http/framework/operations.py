@@ -16,12 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied
-from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
+from everwork.server.http.framework.body import BODY_BYTES_MAX, BODY_RECEIVED, read_json
 from everwork.server.http.framework.context import PRINCIPAL, AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.peer import api_key_of
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
+from everwork.service.access.turns import Turns
 from everwork.service.verb import UNBOUND, Rule, Verb, rule_of
 
 QUERY_FIELDS_MAX: Final = 1_100
@@ -117,6 +118,7 @@ class Operation:
 
     `verb`: the caller must be allowed to call it; None means that no key is needed.
     `is_bulk`: the body may also be a list of the shape.
+    `waits`: it waits for a job, so it is not one of the requests in progress of its key.
     """
 
     id: str
@@ -130,6 +132,7 @@ class Operation:
     body: Shape | None = None
     is_bulk: bool = False
     problems: tuple[int, ...] = ()
+    waits: bool = False
 
     @property
     def rule(self) -> Rule | None:
@@ -155,7 +158,46 @@ class Operation:
             require_one_of(self.permissions, call.principal)
             self.rule.admit(call.principal)
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
-        return await self.handler(call)
+        if self.rule is None or self.waits:
+            return await self.handler(call)
+        return await self._in_turn(call)
+
+    async def _in_turn(self, call: Call) -> Response:
+        """Call the handler in the caller's turn, which begins once the body is there."""
+        turn = _RequestTurn(call.context.service.budgets.requests, call.principal)
+        if self.body is None:
+            await turn.begin()
+        else:
+            turn.require_room()
+            call.request.scope[BODY_RECEIVED] = turn.begin
+        try:
+            return await self.handler(call)
+        finally:
+            turn.end()
+
+
+class _RequestTurn:
+    """The turn of one request."""
+
+    __slots__ = ("_has_begun", "_principal", "_turns")
+
+    def __init__(self, turns: Turns, principal: Principal) -> None:
+        self._turns = turns
+        self._principal = principal
+        self._has_begun = False
+
+    def require_room(self) -> None:
+        self._turns.require_room(self._principal)
+
+    async def begin(self) -> None:
+        if not self._has_begun:
+            if not self._turns.try_enter(self._principal):
+                await self._turns.wait(self._principal)
+            self._has_begun = True
+
+    def end(self) -> None:
+        if self._has_begun:
+            self._turns.leave(self._principal)
 
 
 def caller_of(context: AppContext, scope: Scope) -> Principal:
