@@ -13,7 +13,7 @@ import os
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -29,13 +29,15 @@ from everwork.proto import jobs_pb2 as pb
 ROUNDS = 3
 EVERY_SECONDS = 0.05
 WARM_UP_SECONDS = 1.0
+NOISE_SECONDS = 3.0
+"""How long a noise has to get going: thousands of polls do not start in a second."""
 IDLE_SECONDS_MAX = 20.0
 RATIO_MAX = 2.0
 HEALTH_MS_MAX = 100.0
 REST, GRPC, HEALTH = "REST", "gRPC", "/healthz"
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
-Samples = dict[str, list[float]]
+Samples = dict[str, list[tuple[float, float]]]
+"""Wall time, and the CPU time that the server used meanwhile, in milliseconds: the CPU of others does not count."""
 Cycle = Callable[[], Awaitable[None]]
 
 
@@ -72,16 +74,16 @@ async def _beside(
     seconds = 3.0 if bench.is_quick else 6.0
     taken = _Taken()
     async with _quiet_cycles(http_port, grpc_port, quiet) as cycles:
-        await _measured(cycles, WARM_UP_SECONDS)
+        await _measured(cycles, WARM_UP_SECONDS, process.pid)
         for number in range(1, 2 if bench.is_quick else ROUNDS + 1):
             bench.say(f"neighbors: {name}: round {number}")
             await _idle(process.pid)
-            _add(taken.alone, await _measured(cycles, seconds))
+            _add(taken.alone, await _measured(cycles, seconds, process.pid))
             taken.before_mib = _memory_mib(process.pid, "VmRSS")
             _reset_peak(process.pid)
             with _noise(noise, target):
-                await _measured(cycles, WARM_UP_SECONDS)
-                _add(taken.beside, await _measured(cycles, seconds))
+                await _measured(cycles, NOISE_SECONDS, process.pid)
+                _add(taken.beside, await _measured(cycles, seconds, process.pid))
             taken.peak_mib = max(taken.peak_mib, _memory_mib(process.pid, "VmHWM"))
     return _rows(name, taken)
 
@@ -102,8 +104,8 @@ async def _quiet_cycles(http_port: int, grpc_port: int, key: str) -> AsyncIterat
         writer.close()
 
 
-async def _measured(cycles: Mapping[str, Cycle], seconds: float) -> Samples:
-    """The time of every cycle, in milliseconds, started at a steady rate as long as the last one has ended."""
+async def _measured(cycles: Mapping[str, Cycle], seconds: float, pid: int) -> Samples:
+    """The times of every cycle, started at a steady rate as long as the last one has ended."""
     taken: Samples = {name: [] for name in cycles}
 
     async def repeat(name: str, cycle: Cycle) -> None:
@@ -112,9 +114,9 @@ async def _measured(cycles: Mapping[str, Cycle], seconds: float) -> Samples:
         next_at -= seconds
         while next_at < ends:
             await asyncio.sleep(next_at - loop.time())
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), _cpu_ms(pid)
             await cycle()
-            taken[name].append((time.perf_counter() - began) * 1e3)
+            taken[name].append(((time.perf_counter() - began) * 1e3, _cpu_ms(pid) - cpu))
             next_at = max(next_at + EVERY_SECONDS, loop.time())
 
     await asyncio.gather(*(repeat(name, cycle) for name, cycle in cycles.items()))
@@ -214,15 +216,19 @@ async def _idle(pid: int) -> None:
     """Wait until the server has finished what the last noise has left."""
     ends = time.monotonic() + IDLE_SECONDS_MAX
     while time.monotonic() < ends:
-        before = _cpu_seconds(pid)
+        before = _cpu_ms(pid)
         await asyncio.sleep(0.5)
-        if _cpu_seconds(pid) - before < 0.05:
+        if _cpu_ms(pid) - before < 50:
             return
 
 
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+def _cpu_ms(pid: int) -> float:
+    """The CPU time of all threads, finer than the ticks of /proc/PID/stat."""
+    spent = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            spent += int((thread / "schedstat").read_text("utf-8").split()[0])
+    return spent / 1e6
 
 
 def _memory_mib(pid: int, name: str) -> float:
@@ -245,29 +251,32 @@ def _add(all_of_them: Samples, more: Samples) -> None:
 def _rows(name: str, taken: _Taken) -> list[Row]:
     rows = []
     for api in (REST, GRPC):
-        alone, beside = sorted(taken.alone[api]), sorted(taken.beside[api])
-        rows += [_row(f"{name}: {api} alone, {at}", alone, at) for at in ("median", "p99")]
-        rows += [_row(f"{name}: {api} beside it, {at}", beside, at, alone) for at in ("median", "p99")]
-    health = sorted(taken.beside[HEALTH])
-    rows.append(_ms(f"{name}: /healthz beside it, p99", _at(health, "p99"), value_max=HEALTH_MS_MAX))
-    rows.append(Row(part="neighbors", what=f"{name}: memory before", value=taken.before_mib, unit="MiB"))
-    rows.append(Row(part="neighbors", what=f"{name}: memory, peak", value=taken.peak_mib, unit="MiB"))
+        for what, at in (("", 0), ("server CPU per cycle, ", 1)):
+            alone, beside = ([one[at] for one in samples[api]] for samples in (taken.alone, taken.beside))
+            for named, of in (("median", median), ("p99", _p99)):
+                value, before = of(beside), of(alone)
+                rows.append(_row(f"{name}: {api} alone, {what}{named}", before))
+                limit = RATIO_MAX if named == "p99" and at == 0 else None
+                rows.append(_row(f"{name}: {api} beside it, {what}{named}", value, value / before, limit))
+    health = _p99([wall for wall, _ in taken.beside[HEALTH]])
+    rows.append(_row(f"{name}: /healthz beside it, p99", health, value_max=HEALTH_MS_MAX))
+    for what, mib in (("memory before", taken.before_mib), ("memory, peak", taken.peak_mib)):
+        rows.append(Row(part="neighbors", what=f"{name}: {what}", value=mib, unit="MiB"))
     return rows
 
 
-def _row(what: str, taken: list[float], at: str, alone: list[float] | None = None) -> Row:
-    value = _at(taken, at)
-    return _ms(what, value) if alone is None else _ms(what, value, ratio=value / _at(alone, at), is_p99=at == "p99")
-
-
-def _ms(
-    what: str, value: float, *, ratio: float | None = None, is_p99: bool = False, value_max: float | None = None
+def _row(
+    what: str,
+    value: float,
+    ratio: float | None = None,
+    ratio_max: float | None = None,
+    *,
+    value_max: float | None = None,
 ) -> Row:
-    ratio_max = RATIO_MAX if is_p99 else None
     return Row(
         part="neighbors", what=what, value=value, unit="ms", ratio=ratio, ratio_max=ratio_max, value_max=value_max
     )
 
 
-def _at(taken: list[float], at: str) -> float:
-    return median(taken) if at == "median" else taken[len(taken) * 99 // 100]
+def _p99(taken: list[float]) -> float:
+    return sorted(taken)[len(taken) * 99 // 100]

@@ -194,7 +194,7 @@ def waiting_polls(target: Target) -> None:
             grpc.aio.insecure_channel(f"127.0.0.1:{target.grpc_port}", options=[("grpc.use_local_subchannel_pool", 1)])
             for _ in range(40)
         ]
-        polls = (poll_forever(channels[at % 40], f"waiting-{at % 4}") for at in range(4_000))
+        polls = (poll_forever(channels[at % 40], f"waiting-{at % 4}") for at in range(2_000))
         waker = _ask_forever(target.http_port, _paced_creates(target))
         await asyncio.gather(*polls, waker)
 

@@ -81,6 +81,7 @@ class Jobs(JobQuestions):
         if wait_ms <= 0:
             async with turns.of(principal):
                 return await self._service.activate(allowed, wait_ms, principal.id, principal.tenants)
+        await turns.pace(principal)
         leased = await self._service.activate(allowed, wait_ms, principal.id, principal.tenants)
         try:
             await turns.pace(principal)

@@ -26,6 +26,8 @@ from everwork.service.service import JobService
 
 FEED_MAX: Final = 500
 """The maximum number of jobs leased per step for one worker, regardless of its credit."""
+FAIR_MAX: Final = 100
+"""The maximum number of jobs leased, or outcomes settled, per step while other keys are active."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 100_000
@@ -64,6 +66,7 @@ class WorkStream:
         self._service = service
         self.jobs = jobs
         self._streams = streams
+        self._turns = service.budgets.requests
         self._writer = MessageWriter(send, self._hold)
         self._loop = asyncio.get_running_loop()
         self.worker = ""
@@ -255,7 +258,9 @@ class WorkStream:
             self._wakeup.clear()
             while self._unjudged:
                 await self._writer.has_capacity()
-                self._settling, self._unjudged = self._unjudged, []
+                await self._turns.pace(self.jobs.principal)
+                size = FAIR_MAX if self._turns.is_contended else len(self._unjudged)
+                self._settling, self._unjudged = self._unjudged[:size], self._unjudged[size:]
                 self._capacity.set()
                 await self._settle(self._settling)
 
@@ -289,7 +294,8 @@ class WorkStream:
             await self._writer.has_capacity()
             await self._is_settled.wait()
             try:
-                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, FEED_MAX)), POLL_MS)
+                most = FAIR_MAX if self._turns.is_contended else FEED_MAX
+                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, most)), POLL_MS)
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue

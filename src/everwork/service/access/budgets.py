@@ -27,7 +27,7 @@ class Budgets:
         pollers_per_type: int = POLLERS_MAX,
         tenant_factor: int = TENANT_FACTOR,
     ) -> None:
-        self.requests = Turns(Budget("requests", "requests_per_key", requests_per_key, tenant_factor, 2, 64))
+        self.requests = Turns(Budget("requests", "requests_per_key", requests_per_key, tenant_factor, 1, 64))
         """All requests, except while they wait for a job."""
         self.searches = Turns(Budget("searches", "searches_per_key", searches_per_key, tenant_factor, 1, 1, 2))
         """Searches for a text in variables or errors: they read far more than they return."""

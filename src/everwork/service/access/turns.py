@@ -20,8 +20,11 @@ from everwork.service.access.principal import Principal
 BUSY_RETRY_MS: Final = 1_000
 ACTIVE_SECONDS: Final = 2.5
 """A party without requests counts as active for one to two of these intervals."""
-LAG_SECONDS_MAX: Final = 0.002
+LAG_SECONDS_MAX: Final = 0.0005
 """If the event loop takes longer than this to reach new work, each party runs fewer requests at a time."""
+FEWER: Final = 0.75
+MORE: Final = 0.02
+"""How quickly the number falls, as a factor, and rises, as a sum, with each measurement."""
 UNLIMITED: Final = 1 << 30
 
 Seconds = Callable[[], float]
@@ -76,10 +79,10 @@ class Turns:
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
         self._parties: dict[object, _Party] = {}
-        self._running_max = budget.running_alone
+        self._running_max: float = budget.running_alone
         self._is_contended = False
         self._is_probing = False
-        self._probed_at = 0.0
+        self._pass_began = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def try_enter(self, principal: Principal) -> bool:
@@ -210,9 +213,12 @@ class Turns:
                 turn.set_result(None)
 
     def _probe(self) -> None:
-        """Measure how long the event loop takes to reach new work."""
+        """Measure how long one whole pass of the event loop takes: this is how long others wait for each step."""
         self._is_probing = True
-        self._probed_at = self._clock()
+        asyncio.get_running_loop().call_soon(self._start_pass)
+
+    def _start_pass(self) -> None:
+        self._pass_began = self._clock()
         asyncio.get_running_loop().call_soon(self._adapt)
 
     def _adapt(self) -> None:
@@ -220,12 +226,12 @@ class Turns:
         if not self._is_contended:
             return
         budget = self._budget
-        if self._clock() - self._probed_at > LAG_SECONDS_MAX:
-            self._set_running_max(max(budget.running_min, self._running_max * 3 // 4))
+        if self._clock() - self._pass_began > LAG_SECONDS_MAX:
+            self._set_running_max(max(budget.running_min, self._running_max * FEWER))
         elif self._running_max < budget.running_max:
-            self._set_running_max(self._running_max + 1)
+            self._set_running_max(self._running_max + MORE)
 
-    def _set_running_max(self, running_max: int) -> None:
+    def _set_running_max(self, running_max: float) -> None:
         self._running_max = running_max
         for party in self._parties.values():
             if party.queue:

@@ -122,7 +122,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 VALUES_MAX: Final = 1_000_000
 """The maximum per body: parsing this many blocks the event loop for about a tenth of a second."""
-CHUNK_BYTES: Final = 1_048_576
+CHUNK_BYTES: Final = 131_072
 """Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
 _LONG: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")

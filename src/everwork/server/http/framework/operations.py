@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -27,6 +28,7 @@ from everwork.service.verb import UNBOUND, Rule, Verb, rule_of
 
 QUERY_FIELDS_MAX: Final = 1_100
 BODY: Final = "body"
+T = TypeVar("T")
 
 
 class Field(NamedTuple):
@@ -244,6 +246,20 @@ class PathHandler:
 def json_response(value: object, status: int = 200) -> Response:
     """A JSON response."""
     return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+SLICE: Final = 50
+"""How many jobs to process before yielding to the event loop, so that other callers do not wait for a long list."""
+
+
+async def json_list(values: Sequence[T], report: Callable[[T], object] = lambda value: value) -> orjson.Fragment:
+    """A long list as JSON, made in slices: other callers are served in between."""
+    parts = []
+    for start in range(0, len(values), SLICE):
+        if start:
+            await asyncio.sleep(0)
+        parts.append(orjson.dumps([report(value) for value in values[start : start + SLICE]])[1:-1])
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
 def read_query(raw: bytes, fields: tuple[Field, ...]) -> dict[str, Any]:
