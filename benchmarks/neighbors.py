@@ -142,7 +142,7 @@ _GRPC_POLL = pb.ActivateJobsRequest(type="quiet-grpc", worker="quiet", timeout=6
 
 
 async def _grpc_cycle(channel: grpc.aio.Channel, key: str) -> None:
-    jobs: Any = _stub(channel)
+    jobs: Any = _Stub(channel)
     metadata = (("x-api-key", key),)
     created = await jobs.unary("CreateJob", pb.CreateJobRequest(job_type="quiet-grpc", variables={"n": "1"}), metadata)
     job_key = pb.CreateJobResponse.FromString(created).job_key
@@ -156,7 +156,7 @@ async def _grpc_cycle(channel: grpc.aio.Channel, key: str) -> None:
     await jobs.unary("GetJob", pb.GetJobRequest(job_key=job_key), metadata)
 
 
-class _stub:
+class _Stub:
     """Calls of plain bytes; the type stubs insist on serializers."""
 
     def __init__(self, channel: Any) -> None:

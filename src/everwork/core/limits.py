@@ -40,6 +40,8 @@ DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 INSTANT_MS_MAX: Final = 253_402_300_799_999  # The last millisecond of the year 9999.
 
 CREATE_BATCH_MAX: Final = 10_000
+CREATE_SHARED_MAX: Final = 1_000
+"""How many jobs the creates of several callers may put into one commit: a larger one would only make others wait."""
 SETTLE_BATCH_MAX: Final = 10_000
 ACTIVATE_MAX: Final = 1_000
 POLLERS_MAX: Final = 1_000

@@ -14,6 +14,7 @@ from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError
+from everwork.service.access.principal import Party
 from everwork.service.poll_limits import PollLimits
 
 DEMANDS_MAX: Final = 128
@@ -295,12 +296,10 @@ class Dispatcher:
         """Settle attempts."""
         return (await self.steps.submit(outcomes, ())).judged
 
-    async def activate(
-        self, demand: Demand, wait_ms: int, caller: str = "", party: tuple[str, ...] = ()
-    ) -> list[LeasedJob]:
+    async def activate(self, demand: Demand, wait_ms: int, caller: str = "", party: Party = "") -> list[LeasedJob]:
         """Lease jobs; if none is due, wait. Jobs leased for a caller that has disconnected are released.
 
-        `caller` is the id of the API key, and `party` the tenants that it is restricted to: each has its own limit.
+        `caller` is the id of the API key, and `party` is who shares its budget: each has its own limit.
         """
         began = time.perf_counter()
         if wait_ms <= 0 or self._is_ending:

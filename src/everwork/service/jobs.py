@@ -80,9 +80,9 @@ class Jobs(JobQuestions):
         turns = self._service.budgets.requests
         if wait_ms <= 0:
             async with turns.of(principal):
-                return await self._service.activate(allowed, wait_ms, principal.id, principal.tenants)
+                return await self._service.activate(allowed, wait_ms, principal.id, principal.party)
         await turns.pace(principal)
-        leased = await self._service.activate(allowed, wait_ms, principal.id, principal.tenants)
+        leased = await self._service.activate(allowed, wait_ms, principal.id, principal.party)
         try:
             await turns.pace(principal)
         except BaseException:

@@ -9,16 +9,15 @@ from typing import Final, TypeVar
 
 from everwork.core.limits import POLLERS_TOTAL_MAX, POLLS_PER_KEY, TENANT_FACTOR
 from everwork.exceptions import TooManyRequests
+from everwork.service.access.principal import Party
 
 T = TypeVar("T")
-Party = tuple[str, ...] | str
-"""The tenants that a key is restricted to, or the key itself."""
 
 BUSY_RETRY_MS: Final = 1_000
 
 
 class PollLimits:
-    """Counts waiting polls. `caller` is the id of the API key; `party` is the tenants that it is restricted to."""
+    """Counts waiting polls. `caller` is the id of the API key; `party` is who shares its budget (`Principal.party`)."""
 
     def __init__(
         self,
@@ -38,7 +37,7 @@ class PollLimits:
         self._waiting = 0
 
     @contextmanager
-    def admitted(self, caller: str, type: str, party: Party = ()) -> Iterator[None]:
+    def admitted(self, caller: str, type: str, party: Party = "") -> Iterator[None]:
         """Count one poll while it waits; refused if the key or its tenant has too many."""
         party = party or caller
         self._require_room(caller, type, party)

@@ -19,6 +19,7 @@ from everwork.core.job import LeasedJob, NewJob, StoredJob
 from everwork.core.leasing import Created, Demand, Judged, Stamp
 from everwork.core.limits import (
     CREATE_BATCH_MAX,
+    CREATE_SHARED_MAX,
     DELAY_MS_MAX,
     LIST_LIMIT_DEFAULT,
     LIST_LIMIT_MAX,
@@ -31,6 +32,7 @@ from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, InvalidInput, JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from everwork.service.access.budgets import Budgets
+from everwork.service.access.principal import Party
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
 from everwork.service.result_waiter import ResultWaiter
@@ -60,7 +62,7 @@ class JobService(StoreAccess):
         super().__init__(engine, holder, offline)
         create = engine.create if self.outbox is None else self.outbox.create
         self._creates: Batcher[NewJob, Created] = Batcher(
-            create, CREATE_BATCH_MAX, partial(reporter.committed, "create")
+            create, CREATE_SHARED_MAX, partial(reporter.committed, "create")
         )
         self.budgets = budgets or Budgets()
         self._dispatcher = Dispatcher(engine, self.release_undelivered, self.budgets.polls, reporter)
@@ -118,10 +120,8 @@ class JobService(StoreAccess):
             return await retry_while_unavailable(lambda: self.create(jobs), None)
         return await self.create(jobs)
 
-    async def activate(
-        self, demand: Demand, wait_ms: int = 0, caller: str = "", party: tuple[str, ...] = ()
-    ) -> list[LeasedJob]:
-        """Lease jobs; if none is due, wait up to `wait_ms`. `caller` is its API key, `party` the tenants of the key.
+    async def activate(self, demand: Demand, wait_ms: int = 0, caller: str = "", party: Party = "") -> list[LeasedJob]:
+        """Lease jobs; if none is due, wait up to `wait_ms`. `caller` is its API key, `party` who shares its budget.
 
         If the caller disconnects, its leases are released.
         """

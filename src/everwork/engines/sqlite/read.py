@@ -61,6 +61,8 @@ GET = statements("get")
 FIND = statements("find")
 EXPLAIN = statements("explain")
 JOBS = GET["job"].replace("{keys}", "json_each(?)")
+FEW_KEYS = 20
+"""Reading more jobs than this counts as a scan."""
 LANE = -1
 """The last column of a job."""
 FILTER_STEP = 1_000
@@ -71,7 +73,8 @@ class SqliteQuestions(SqliteBase, Questions):
     """Queries on jobs."""
 
     async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
-        return await self._store.query(lambda cursor, _: get(cursor, keys))
+        read = self._store.query if len(keys) <= FEW_KEYS else self._store.scan
+        return await read(lambda cursor, _: get(cursor, keys))
 
     async def owners(self, keys: Sequence[int]) -> list[str | None]:
         return await self._store.query(lambda cursor, _: owners(cursor, keys))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from everwork.core.limits import POLLERS_MAX, POLLS_PER_KEY, REQUESTS_PER_KEY, SEARCHES_PER_KEY, TENANT_FACTOR
-from everwork.service.access.turns import UNLIMITED, Budget, Turns
+from everwork.service.access.turns import Budget, Turns
 from everwork.service.poll_limits import PollLimits
 
 BULK_MIN: Final = 50
@@ -27,13 +27,10 @@ class Budgets:
         pollers_per_type: int = POLLERS_MAX,
         tenant_factor: int = TENANT_FACTOR,
     ) -> None:
-        self.requests = Turns(Budget("requests", "requests_per_key", requests_per_key, tenant_factor, 1, 64))
+        self.requests = Turns(Budget("requests", "requests_per_key", requests_per_key, tenant_factor, 1, 256))
         """All requests, except while they wait for a job."""
         self.searches = Turns(Budget("searches", "searches_per_key", searches_per_key, tenant_factor, 1, 1, 2))
         """Searches for a text in variables or errors: they read far more than they return."""
         self.bulk = Turns(Budget("bulk calls", "requests_per_key", requests_per_key, tenant_factor, 1, 1, 2))
         """Calls that create many jobs."""
         self.polls = PollLimits(pollers_per_type, per_key=polls_per_key, tenant_factor=tenant_factor)
-
-
-__all__ = ["BULK_MIN", "UNLIMITED", "Budgets"]

@@ -15,16 +15,19 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from everwork.exceptions import TooManyRequests
-from everwork.service.access.principal import Principal
+from everwork.service.access.principal import Party, Principal
 
 BUSY_RETRY_MS: Final = 1_000
 ACTIVE_SECONDS: Final = 2.5
 """A party without requests counts as active for one to two of these intervals."""
 LAG_SECONDS_MAX: Final = 0.0005
 """If the event loop takes longer than this to reach new work, each party runs fewer requests at a time."""
+PROBE_SECONDS: Final = 0.001
 FEWER: Final = 0.75
 MORE: Final = 0.02
 """How quickly the number falls, as a factor, and rises, as a sum, with each measurement."""
+RUNNING_FIRST: Final = 16
+"""How many requests a party runs at a time when another one becomes active, until the event loop is measured."""
 UNLIMITED: Final = 1 << 30
 
 Seconds = Callable[[], float]
@@ -48,10 +51,9 @@ class Budget(NamedTuple):
 class _Party:
     """The keys of one tenant, or one key that is not restricted to tenants."""
 
-    __slots__ = ("held", "is_fresh", "name", "queue", "running")
+    __slots__ = ("held", "is_fresh", "queue", "running")
 
-    def __init__(self, name: object) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.held = 0
         self.running = 0
         self.is_fresh = True
@@ -78,7 +80,9 @@ class Turns:
         self._tenant_max = budget.per_key * budget.tenant_factor
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
-        self._parties: dict[object, _Party] = {}
+        self._parties: dict[Party, _Party] = {}
+        self._queued: dict[_Party, None] = {}
+        """The parties with waiting requests."""
         self._running_max: float = budget.running_alone
         self._is_contended = False
         self._is_probing = False
@@ -104,9 +108,7 @@ class Turns:
     def require_room(self, principal: Principal) -> None:
         """Refuse a request that would be refused anyway, before its body is read."""
         account = self._accounts.get(principal.id)
-        if account is not None and (
-            account.held >= self._budget.per_key or account.party.held >= self._tenant_max
-        ):
+        if account is not None and (account.held >= self._budget.per_key or account.party.held >= self._tenant_max):
             raise self._too_many(account)
 
     async def wait(self, principal: Principal) -> None:
@@ -116,6 +118,7 @@ class Turns:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         account.waiting[turn] = None
         party.queue[account] = None
+        self._queued[party] = None
         try:
             await turn
         except asyncio.CancelledError:
@@ -124,6 +127,8 @@ class Turns:
             account.waiting.pop(turn, None)
             if not account.waiting:
                 party.queue.pop(account, None)
+            if not party.queue:
+                self._queued.pop(party, None)
             self._uncount(account)
             raise
 
@@ -153,6 +158,16 @@ class Turns:
         account = self._accounts.get(principal.id)
         return 0 if account is None else account.held
 
+    def running(self, principal: Principal) -> int:
+        """How many requests of a key's party are running."""
+        account = self._accounts.get(principal.id)
+        return 0 if account is None else account.party.running
+
+    @property
+    def running_max(self) -> float:
+        """How many requests of one party may run now."""
+        return self._running_max
+
     @property
     def is_contended(self) -> bool:
         """Whether several parties are active."""
@@ -161,10 +176,10 @@ class Turns:
     # Parties --------------------------------------------------------------------------------------
 
     def _open(self, principal: Principal) -> _Account:
-        name: object = principal.tenants or principal.id
+        name = principal.party
         party = self._parties.get(name)
         if party is None:
-            self._parties[name] = party = _Party(name)
+            self._parties[name] = party = _Party()
             self._judge_contention()
         self._accounts[principal.id] = account = _Account(party)
         if self._timer is None:
@@ -188,7 +203,8 @@ class Turns:
         is_contended = len(self._parties) > 1
         if is_contended != self._is_contended:
             self._is_contended = is_contended
-            self._set_running_max(self._budget.running_max if is_contended else self._budget.running_alone)
+            first = min(RUNNING_FIRST, self._budget.running_max)
+            self._set_running_max(first if is_contended else self._budget.running_alone)
 
     # Order ----------------------------------------------------------------------------------------
 
@@ -211,6 +227,8 @@ class Turns:
             if not turn.done():  # Otherwise it was cancelled, and `wait` has not noticed yet.
                 party.running += 1
                 turn.set_result(None)
+        if not party.queue:
+            self._queued.pop(party, None)
 
     def _probe(self) -> None:
         """Measure how long one whole pass of the event loop takes: this is how long others wait for each step."""
@@ -230,12 +248,15 @@ class Turns:
             self._set_running_max(max(budget.running_min, self._running_max * FEWER))
         elif self._running_max < budget.running_max:
             self._set_running_max(self._running_max + MORE)
+        if self._queued:
+            # Nothing may enter for a while, but if the loop is idle, more may run.
+            self._is_probing = True
+            asyncio.get_running_loop().call_later(PROBE_SECONDS, self._start_pass)
 
     def _set_running_max(self, running_max: float) -> None:
         self._running_max = running_max
-        for party in self._parties.values():
-            if party.queue:
-                self._admit(party)
+        for party in list(self._queued):
+            self._admit(party)
 
     def _too_many(self, account: _Account) -> TooManyRequests:
         budget = self._budget
