@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from everwork.exceptions import TooManyRequests
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import Budget, Turns
+from tests.app.waiting import until
 
 QUIET, NOISY, SIBLING = (
     Principal(id, id, frozenset([Permission.JOBS]), (tenant,))
@@ -133,9 +134,7 @@ async def test_waiting_requests_run_once_their_party_is_alone_again(monkeypatch:
     await requests.send(NOISY, "a", "b", "c")
     assert requests.served == ["q", "a"]
     await requests.end("q")
-    async with asyncio.timeout(10):
-        while requests.served != ["q", "a", "b", "c"]:
-            await asyncio.sleep(0.001)
+    await until(lambda: requests.served == ["q", "a", "b", "c"])
 
 
 async def test_a_party_runs_fewer_requests_while_the_event_loop_is_slow_and_more_while_it_is_not() -> None:
@@ -192,25 +191,25 @@ async def counts_return(acts: Sequence[tuple[str, int, int]]) -> None:
             await ended
 
     for act, which, whose in acts:
-        task, ended = running[which % len(running)] if running else (None, None)
-        if act == "enter":
-            ended = asyncio.get_running_loop().create_future()
-            running.append((asyncio.create_task(serve(principals[whose], ended)), ended))
-        elif act == "pace":
-            ended = asyncio.get_running_loop().create_future()
-            running.append((asyncio.create_task(turns.pace(principals[whose])), ended))
-        elif act == "cancel" and task is not None:
-            task.cancel()
-        elif act == "end" and ended is not None and not ended.done():
-            ended.set_result(None)
-        elif act == "fail" and ended is not None and not ended.done():
-            ended.set_exception(RuntimeError("the handler failed"))
+        if act in ("enter", "pace"):
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            work = serve(principals[whose], ended) if act == "enter" else turns.pace(principals[whose])
+            running.append((asyncio.create_task(work), ended))
+        elif running:
+            finish(act, *running[which % len(running)])
         if which % 3:
             await asyncio.sleep(0)
-    for _, ended in running:
-        if not ended.done():
-            ended.set_result(None)
+    for task, ended in running:
+        finish("end", task, ended)
     async with asyncio.timeout(10):
         await asyncio.gather(*(one for pair in running for one in pair), return_exceptions=True)
     assert [turns.held(principal) for principal in principals] == [0, 0, 0]
     assert [turns.running(principal) for principal in principals] == [0, 0, 0]
+
+
+def finish(how: str, task: asyncio.Task[None], ended: asyncio.Future[None]) -> None:
+    """End a request in one of the ways in which requests end."""
+    if how == "cancel":
+        task.cancel()
+    elif not ended.done():
+        ended.set_exception(RuntimeError("the handler failed")) if how == "fail" else ended.set_result(None)

@@ -83,7 +83,9 @@ class Turns:
         self._parties: dict[Party, _Party] = {}
         self._queued: dict[_Party, None] = {}
         """The parties with waiting requests."""
-        self._running_max: float = budget.running_alone
+        self._running_max = budget.running_alone
+        self._level = 0.0
+        """`running_max` before it is rounded down."""
         self._is_contended = False
         self._is_probing = False
         self._pass_began = 0.0
@@ -164,7 +166,7 @@ class Turns:
         return 0 if account is None else account.party.running
 
     @property
-    def running_max(self) -> float:
+    def running_max(self) -> int:
         """How many requests of one party may run now."""
         return self._running_max
 
@@ -204,6 +206,7 @@ class Turns:
         if is_contended != self._is_contended:
             self._is_contended = is_contended
             first = min(RUNNING_FIRST, self._budget.running_max)
+            self._level = first
             self._set_running_max(first if is_contended else self._budget.running_alone)
 
     # Order ----------------------------------------------------------------------------------------
@@ -245,15 +248,17 @@ class Turns:
             return
         budget = self._budget
         if self._clock() - self._pass_began > LAG_SECONDS_MAX:
-            self._set_running_max(max(budget.running_min, self._running_max * FEWER))
-        elif self._running_max < budget.running_max:
-            self._set_running_max(self._running_max + MORE)
+            self._level = max(budget.running_min, self._level * FEWER)
+        else:
+            self._level = min(budget.running_max, self._level + MORE)
+        if int(self._level) != self._running_max:
+            self._set_running_max(int(self._level))
         if self._queued:
             # Nothing may enter for a while, but if the loop is idle, more may run.
             self._is_probing = True
             asyncio.get_running_loop().call_later(PROBE_SECONDS, self._start_pass)
 
-    def _set_running_max(self, running_max: float) -> None:
+    def _set_running_max(self, running_max: int) -> None:
         self._running_max = running_max
         for party in list(self._queued):
             self._admit(party)
