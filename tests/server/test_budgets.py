@@ -100,14 +100,16 @@ async def test_a_key_over_its_budget_of_requests_gets_429_and_another_key_its_an
 
 
 async def test_the_keys_of_one_tenant_have_a_budget_together(tmp_path: Path) -> None:
-    async with doors(tmp_path, requests_per_key=2, tenant_factor=1) as at:
-        async with in_progress(at.whole.service.budgets.requests, at.noisy, 2):
-            answer = await at.by_rest(at.sibling)
-            assert answer.status_code == 429
-            assert "2 of this tenant's API keys are in progress" in answer.json()["detail"]
-            code, details, _ = await at.refused_by_grpc(at.sibling)
-            assert (code, "tenant_factor" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
-            assert (await at.by_rest(at.quiet)).status_code == 200
+    async with (
+        doors(tmp_path, requests_per_key=2, tenant_factor=1) as at,
+        in_progress(at.whole.service.budgets.requests, at.noisy, 2),
+    ):
+        answer = await at.by_rest(at.sibling)
+        assert answer.status_code == 429
+        assert "2 of this tenant's API keys are in progress" in answer.json()["detail"]
+        code, details, _ = await at.refused_by_grpc(at.sibling)
+        assert (code, "tenant_factor" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+        assert (await at.by_rest(at.quiet)).status_code == 200
 
 
 async def test_a_key_over_its_budget_of_searches_can_still_list(tmp_path: Path) -> None:
@@ -120,14 +122,14 @@ async def test_a_key_over_its_budget_of_searches_can_still_list(tmp_path: Path) 
 
 
 async def test_a_key_over_its_budget_of_polls_gets_429_at_both_doors(tmp_path: Path) -> None:
-    async with doors(tmp_path, polls_per_key=1, tenant_factor=2) as at:
+    async with doors(tmp_path, pollers_per_key=1, tenant_factor=2) as at:
         polling = [asyncio.create_task(_poll(at, caller)) for caller in (at.noisy, at.sibling)]
         await until(lambda: at.whole.service.waiting("waited-for") == 2)
         body = {"type": TYPE, "worker": "w", "wait": 20}
         answer = await at.rest.post(f"{JOBS}/activate", json=body, headers={"X-API-Key": at.noisy.text})
         assert answer.status_code == 429
-        assert "1 polls of this API key are waiting (setting polls_per_key)" in answer.json()["detail"]
-        with pytest.raises(grpc.aio.AioRpcError, match="setting polls_per_key"):
+        assert "1 polls of this API key are waiting (setting pollers_per_key)" in answer.json()["detail"]
+        with pytest.raises(grpc.aio.AioRpcError, match="setting pollers_per_key"):
             await _poll(at, at.noisy)
         third = await _new_key(at.whole, "noisy")
         with pytest.raises(grpc.aio.AioRpcError, match="2 polls of this tenant's API keys are waiting"):

@@ -16,8 +16,8 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, TooManyRequests
-from everwork.service.jobs import in_process
 from everwork.service.access.budgets import Budgets
+from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
 from tests.factories import TYPE, a_cancelled_job, a_pending_job, a_processing_job, the_job

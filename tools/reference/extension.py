@@ -22,7 +22,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 from tools import cli_reference
-from tools.reference import errors, grpc, metrics, python, rest, settings
+from tools.reference import errors, grpc, limits, metrics, python, rest, settings
 from tools.reference.anchors import slug
 from tools.reference.markdown import for_site
 
@@ -32,6 +32,7 @@ PARTS: Final[Mapping[str, Callable[..., str]]] = {
     "commands": cli_reference.reference,
     "errors": errors.table,
     "grpc": grpc.services,
+    "limits": limits.tables,
     "metrics": metrics.families,
     "python": python.names,
     "rest": rest.operations,

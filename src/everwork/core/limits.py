@@ -48,7 +48,7 @@ POLLERS_MAX: Final = 1_000
 """How many polls of one API key may wait for one type, unless a setting changes it."""
 POLLERS_TOTAL_MAX: Final = 100_000
 """How many polls of all keys may wait in one server, for all types together."""
-POLLS_PER_KEY: Final = 5_000
+POLLERS_PER_KEY: Final = 5_000
 """How many polls of one API key may wait for all types together, unless a setting changes it."""
 REQUESTS_PER_KEY: Final = 1_000
 """How many requests of one API key may be in progress, unless a setting changes it; waiting polls are not counted."""

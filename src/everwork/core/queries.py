@@ -71,11 +71,6 @@ class JobFilter:
     due: bool = False
     order: Order = Order.NEWEST
 
-    @property
-    def is_search(self) -> bool:
-        """Whether jobs are searched for a text, which reads far more than it returns."""
-        return self.error_text is not None or self.variables_text is not None
-
 
 _KEYS: Final = KEY_MAX + 1
 CURSOR_MAX: Final = (INSTANT_MS_MAX + 1) * _KEYS

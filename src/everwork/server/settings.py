@@ -15,7 +15,7 @@ from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
 from everwork.core.limits import (
     POLLERS_MAX,
-    POLLS_PER_KEY,
+    POLLERS_PER_KEY,
     RATE_PER_SECOND_MAX,
     REQUESTS_PER_KEY,
     SEARCHES_PER_KEY,
@@ -92,7 +92,7 @@ class Settings:
     tls_client_ca: Path | None = None
     long_poll_seconds: float = 30
     pollers_per_type: int = POLLERS_MAX
-    polls_per_key: int = POLLS_PER_KEY
+    pollers_per_key: int = POLLERS_PER_KEY
     requests_per_key: int = REQUESTS_PER_KEY
     searches_per_key: int = SEARCHES_PER_KEY
     tenant_factor: int = TENANT_FACTOR
@@ -127,7 +127,7 @@ class Settings:
     @property
     def budgets(self) -> Budgets:
         """The budgets of API keys and tenants."""
-        names = ("requests_per_key", "searches_per_key", "polls_per_key", "pollers_per_type", "tenant_factor")
+        names = ("requests_per_key", "searches_per_key", "pollers_per_key", "pollers_per_type", "tenant_factor")
         return Budgets(**{name: getattr(self, name) for name in names})
 
     @property
@@ -369,7 +369,7 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "tls_client_ca": _path,
     "long_poll_seconds": _real(0, 300),
     "pollers_per_type": _whole(1, 100_000),
-    "polls_per_key": _whole(1, 100_000),
+    "pollers_per_key": _whole(1, 100_000),
     "requests_per_key": _whole(1, 100_000),
     "searches_per_key": _whole(1, 1_000),
     "tenant_factor": _whole(1, 1_000),

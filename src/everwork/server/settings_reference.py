@@ -50,7 +50,7 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "A server holds at most 100,000 waiting polls; when that limit is reached, each key gets an equal share.",
         "1 to 100000",
     ),
-    "polls_per_key": SettingText(
+    "pollers_per_key": SettingText(
         "Maximum concurrent polls of one API key for all types together: [budgets](limits.md#budgets).", "1 to 100000"
     ),
     "requests_per_key": SettingText(

@@ -14,8 +14,8 @@ from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError
+from everwork.service.access.poll_limits import PollLimits
 from everwork.service.access.principal import Party
-from everwork.service.poll_limits import PollLimits
 
 DEMANDS_MAX: Final = 128
 """The maximum number of polls of one queue that one step serves."""

@@ -54,7 +54,7 @@ class JobQuestions(ForCaller):
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs of the caller's tenants, in the filter's order."""
         allowed = self._confined(filter_)
-        if not allowed.is_search or self.caller is IN_PROCESS:
+        if not _is_search(allowed) or self.caller is IN_PROCESS:
             return await self._service.find(allowed, limit, cursor)
         async with self._service.budgets.searches.of(self.principal):
             return await self._service.find(allowed, limit, cursor)
@@ -64,7 +64,7 @@ class JobQuestions(ForCaller):
         """`find` limited to one engine step, even if few or no jobs match; `next` is where it stopped."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         allowed = self._confined(filter_)
-        if not allowed.is_search or self.caller is IN_PROCESS:
+        if not _is_search(allowed) or self.caller is IN_PROCESS:
             return await self._service.find_step(allowed, limit, cursor)
         async with self._service.budgets.searches.of(self.principal):
             return await self._service.find_step(allowed, limit, cursor)
@@ -167,6 +167,11 @@ class JobQuestions(ForCaller):
 
     async def _newest(self) -> StoredJob | None:
         return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)
+
+
+def _is_search(filter_: JobFilter) -> bool:
+    """Whether jobs are searched for a text, which reads far more than it returns."""
+    return filter_.error_text is not None or filter_.variables_text is not None
 
 
 def _refusal(key: int, owner: str | None) -> EverworkError:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from everwork.core.limits import POLLERS_MAX, POLLS_PER_KEY, REQUESTS_PER_KEY, SEARCHES_PER_KEY, TENANT_FACTOR
+from everwork.core.limits import POLLERS_MAX, POLLERS_PER_KEY, REQUESTS_PER_KEY, SEARCHES_PER_KEY, TENANT_FACTOR
+from everwork.service.access.poll_limits import PollLimits
 from everwork.service.access.turns import Budget, Turns
-from everwork.service.poll_limits import PollLimits
 
 BULK_MIN: Final = 50
 """A call that creates at least this many jobs takes a turn among the bulk calls of its key."""
@@ -23,7 +23,7 @@ class Budgets:
         *,
         requests_per_key: int = REQUESTS_PER_KEY,
         searches_per_key: int = SEARCHES_PER_KEY,
-        polls_per_key: int = POLLS_PER_KEY,
+        pollers_per_key: int = POLLERS_PER_KEY,
         pollers_per_type: int = POLLERS_MAX,
         tenant_factor: int = TENANT_FACTOR,
     ) -> None:
@@ -33,4 +33,4 @@ class Budgets:
         """Searches for a text in variables or errors: they read far more than they return."""
         self.bulk = Turns(Budget("bulk calls", "requests_per_key", requests_per_key, tenant_factor, 1, 1, 2))
         """Calls that create many jobs."""
-        self.polls = PollLimits(pollers_per_type, per_key=polls_per_key, tenant_factor=tenant_factor)
+        self.polls = PollLimits(pollers_per_type, per_key=pollers_per_key, tenant_factor=tenant_factor)

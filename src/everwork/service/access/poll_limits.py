@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from everwork.core.limits import POLLERS_TOTAL_MAX, POLLS_PER_KEY, TENANT_FACTOR
+from everwork.core.limits import POLLERS_PER_KEY, POLLERS_TOTAL_MAX, TENANT_FACTOR
 from everwork.exceptions import TooManyRequests
 from everwork.service.access.principal import Party
 
@@ -24,7 +24,7 @@ class PollLimits:
         per_type: int,
         total: int = POLLERS_TOTAL_MAX,
         *,
-        per_key: int = POLLS_PER_KEY,
+        per_key: int = POLLERS_PER_KEY,
         tenant_factor: int = TENANT_FACTOR,
     ) -> None:
         self._per_type = per_type
@@ -59,14 +59,13 @@ class PollLimits:
 
     def _require_room(self, caller: str, type: str, party: Party) -> None:
         if self._of_type[caller, type] >= self._per_type:
-            reason = f"{self._per_type:,} polls of this API key are waiting for jobs of type '{type}'"
-            raise _too_many(f"{reason} (setting pollers_per_type)")
+            raise _too_many(f"{self._per_type:,} polls of this API key are waiting for jobs of type '{type}'")
         if self._of_caller[caller] >= self._per_key:
-            raise _too_many(f"{self._per_key:,} polls of this API key are waiting (setting polls_per_key)")
+            raise _too_many(f"{self._per_key:,} polls of this API key are waiting (setting pollers_per_key)")
         own = self._of_party[party]
         if own >= self._per_party:
             reason = f"{own:,} polls of this tenant's API keys are waiting"
-            raise _too_many(f"{reason} (settings polls_per_key and tenant_factor)")
+            raise _too_many(f"{reason} (settings pollers_per_key and tenant_factor)")
         if own and self._waiting >= self._total and own >= self._share:
             raise _too_many(f"the server has reached its limit of waiting polls, {own:,} of them from {_whose(party)}")
 
