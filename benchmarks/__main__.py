@@ -22,6 +22,7 @@ from benchmarks.hosts import HOSTS, host_of
 from benchmarks.latency import measure_latency
 from benchmarks.limited import measure_limits
 from benchmarks.manager import measure_manager
+from benchmarks.neighbors import measure_neighbors
 from benchmarks.offline import measure_offline
 from benchmarks.pages import measure_pages
 from benchmarks.peers.command import main as measure_peers
@@ -43,6 +44,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "lanes": measure_lanes,
     "limits": measure_limits,
     "snapshot": measure_snapshot,
+    "neighbors": measure_neighbors,
 }
 ONLY_FOR = {"snapshot": "postgres"}
 FOLDER = Path("/var/tmp")

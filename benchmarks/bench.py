@@ -137,6 +137,7 @@ class Row:
     """The bootstrap interval of the ratio, if it was computed."""
     cpu_us: float | None = None
     ratio_min: float | None = None
+    ratio_max: float | None = None
     value_max: float | None = None
     value_min: float | None = None
     is_judged: bool = True
@@ -147,6 +148,8 @@ class Row:
         """The target as text."""
         if self.ratio_min is not None:
             return f"ratio >= {self.ratio_min:.2f}"
+        if self.ratio_max is not None:
+            return f"ratio <= {self.ratio_max:.2f}"
         if self.value_min is not None:
             return f">= {self.value_min:,.0f} {self.unit}"
         return "" if self.value_max is None else f"<= {self.value_max:g} {self.unit}"
@@ -158,6 +161,8 @@ class Row:
             return None
         if self.ratio_min is not None:
             return self.ratio is not None and self.ratio >= self.ratio_min
+        if self.ratio_max is not None:
+            return self.ratio is not None and self.ratio <= self.ratio_max
         if self.value_min is not None:
             return self.value >= self.value_min
         return None if self.value_max is None else self.value <= self.value_max

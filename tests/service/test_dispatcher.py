@@ -16,6 +16,7 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, TooManyRequests
+from everwork.service.access.budgets import Budgets
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
@@ -160,7 +161,7 @@ async def test_who_comes_first_is_served_first(service: JobService) -> None:
 
 
 async def test_more_callers_than_allowed_are_told_to_come_later(engine: Engine) -> None:
-    service = JobService(engine, "holder", pollers_max=2)
+    service = JobService(engine, "holder", budgets=Budgets(pollers_per_type=2))
     waiting = [asyncio.create_task(service.activate(demand(), LONG_MS)) for _ in range(2)]
     await until(lambda: service.waiting(TYPE) == 2)
     with pytest.raises(

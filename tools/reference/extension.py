@@ -22,7 +22,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 from tools import cli_reference
-from tools.reference import dependencies, errors, grpc, metrics, python, rest, settings
+from tools.reference import dependencies, errors, grpc, limits, metrics, python, rest, settings
 from tools.reference.anchors import slug
 from tools.reference.markdown import for_site
 
@@ -34,6 +34,7 @@ PARTS: Final[Mapping[str, Callable[..., str]]] = {
     "errors": errors.table,
     "grpc": grpc.services,
     "indirect": dependencies.indirect,
+    "limits": limits.tables,
     "metrics": metrics.families,
     "python": python.names,
     "rest": rest.operations,

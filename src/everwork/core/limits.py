@@ -40,12 +40,22 @@ DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 INSTANT_MS_MAX: Final = 253_402_300_799_999  # The last millisecond of the year 9999.
 
 CREATE_BATCH_MAX: Final = 10_000
+CREATE_SHARED_MAX: Final = 1_000
+"""How many jobs the creates of several callers may put into one commit: a larger one would only make others wait."""
 SETTLE_BATCH_MAX: Final = 10_000
 ACTIVATE_MAX: Final = 1_000
 POLLERS_MAX: Final = 1_000
 """How many polls of one API key may wait for one type, unless a setting changes it."""
 POLLERS_TOTAL_MAX: Final = 100_000
 """How many polls of all keys may wait in one server, for all types together."""
+POLLERS_PER_KEY: Final = 5_000
+"""How many polls of one API key may wait for all types together, unless a setting changes it."""
+REQUESTS_PER_KEY: Final = 1_000
+"""How many requests of one API key may be in progress, unless a setting changes it; waiting polls are not counted."""
+SEARCHES_PER_KEY: Final = 16
+"""How many of them may search variables or errors for a text, unless a setting changes it."""
+TENANT_FACTOR: Final = 4
+"""The API keys of one tenant together may use this many times the budget of one key, unless a setting changes it."""
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000

@@ -45,7 +45,7 @@ class Server:
         self.service = JobService(
             engine,
             holder,
-            pollers_max=settings.pollers_per_type,
+            budgets=settings.budgets,
             reporter=self.metrics,
             offline=Offline.of(settings.spool, settings.engine),
         )

@@ -22,12 +22,17 @@ from everwork.core.limits import (
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_BYTES_MIN,
     POLLERS_MAX,
+    POLLERS_PER_KEY,
     RATE_PER_SECOND_MAX,
+    REQUESTS_PER_KEY,
+    SEARCHES_PER_KEY,
+    TENANT_FACTOR,
 )
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.addresses import is_loopback
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.server.settings_tls import require_tls
+from everwork.service.access.budgets import Budgets
 from everwork.service.access.keys import require_environment_key
 from everwork.service.policies import (
     DEFAULTED,
@@ -104,6 +109,10 @@ class Settings:
     max_bytes_in_flight: int = IN_FLIGHT_BYTES_DEFAULT
     max_bytes_in_flight_per_key: int = IN_FLIGHT_BYTES_EACH_DEFAULT
     rate_limit: float = RATE_LIMIT
+    pollers_per_key: int = POLLERS_PER_KEY
+    requests_per_key: int = REQUESTS_PER_KEY
+    searches_per_key: int = SEARCHES_PER_KEY
+    tenant_factor: int = TENANT_FACTOR
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10
@@ -130,6 +139,12 @@ class Settings:
         if self.offline is None:
             return None
         return Spool(str(self.offline), max_bytes=self.offline_max_bytes, max_age=self.offline_max_age)
+
+    @property
+    def budgets(self) -> Budgets:
+        """The budgets of API keys and tenants."""
+        names = ("requests_per_key", "searches_per_key", "pollers_per_key", "pollers_per_type", "tenant_factor")
+        return Budgets(**{name: getattr(self, name) for name in names})
 
     @property
     def has_auth(self) -> bool:
@@ -371,6 +386,10 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "tls_client_ca": _path,
     "long_poll_seconds": _real(0, 300),
     "pollers_per_type": _whole(1, 100_000),
+    "pollers_per_key": _whole(1, 100_000),
+    "requests_per_key": _whole(1, 100_000),
+    "searches_per_key": _whole(1, 1_000),
+    "tenant_factor": _whole(1, 1_000),
     "rate_limit": _real(0, RATE_PER_SECOND_MAX),
     "max_connections": _whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
     "max_bytes_in_flight": _whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),

@@ -55,6 +55,18 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "A server holds at most 100,000 waiting polls; when that limit is reached, each key gets an equal share.",
         "1 to 100000",
     ),
+    "pollers_per_key": SettingText(
+        "Maximum concurrent polls of one API key for all types together: [budgets](limits.md#budgets).", "1 to 100000"
+    ),
+    "requests_per_key": SettingText(
+        "Maximum number of requests of one API key in progress; waiting polls are not counted.", "1 to 100000"
+    ),
+    "searches_per_key": SettingText(
+        "Maximum number of these requests that search variables or errors for a text.", "1 to 1000"
+    ),
+    "tenant_factor": SettingText(
+        "How many times the budget of one key the keys of one tenant may use together.", "1 to 1000"
+    ),
     "rate_limit": SettingText(
         "Requests per second for each API key that has no rate limit of its own.",
         "0 to 1000000; 0 means no limit",
@@ -72,11 +84,6 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "max_bytes_in_flight_per_key": SettingText(
         "The same for each API key. Further large requests of this key are refused with status 429.",
         "1048576 to 1099511627776",
-    ),
-    "max_connections": SettingText(
-        "Maximum open connections to each port. Above it, the connection that has been idle for longest is closed; "
-        "if none is idle, the new one is refused. Lowered if the process may not open enough files.",
-        "10 to 100000",
     ),
     "trusted_proxies": SettingText(
         "Proxies whose headers are trusted: `X-Forwarded-For` for the caller's address, and `X-Forwarded-Proto` for "

@@ -14,7 +14,8 @@ from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError
-from everwork.service.poll_limits import PollLimits
+from everwork.service.access.poll_limits import PollLimits
+from everwork.service.access.principal import Party
 
 DEMANDS_MAX: Final = 128
 """The maximum number of polls of one queue that one step serves."""
@@ -280,12 +281,12 @@ class Dispatcher:
         self,
         engine: Engine,
         release: Callable[[Sequence[LeasedJob]], None],
-        pollers_max: int,
+        limits: PollLimits,
         reporter: Reporter = SILENT,
     ) -> None:
         self.engine = engine
         self.release = release
-        self._limits = PollLimits(pollers_max)
+        self._limits = limits
         self._reporter = reporter
         self.steps = StepBatcher(engine, release, reporter)
         self._queues: dict[tuple[str, str, tuple[str, ...]], _PollQueue] = {}
@@ -295,16 +296,16 @@ class Dispatcher:
         """Settle attempts."""
         return (await self.steps.submit(outcomes, ())).judged
 
-    async def activate(self, demand: Demand, wait_ms: int, caller: str = "") -> list[LeasedJob]:
+    async def activate(self, demand: Demand, wait_ms: int, caller: str = "", party: Party = "") -> list[LeasedJob]:
         """Lease jobs; if none is due, wait. Jobs leased for a caller that has disconnected are released.
 
-        `caller` is the id of the API key: each key has its own limit.
+        `caller` is the id of the API key, and `party` is who shares its budget: each has its own limit.
         """
         began = time.perf_counter()
         if wait_ms <= 0 or self._is_ending:
             jobs = (await self.steps.submit((), [demand])).shares[0]
         else:
-            with self._limits.admitted(caller, demand.type):
+            with self._limits.admitted(caller, demand.type, party):
                 jobs = await self._wait_for_jobs(demand, wait_ms)
         self._reporter.polled(time.perf_counter() - began, len(jobs))
         return jobs

@@ -16,7 +16,7 @@ from everwork.exceptions import EverworkError, JobNotFound, NotFound
 from everwork.service.access.principal import Permission
 from everwork.service.explain import explain
 from everwork.service.service import JobService
-from everwork.service.verb import ANY, CONFINED, CUT, ITEMS, OWNER, Caller, ForCaller, verb
+from everwork.service.verb import ANY, CONFINED, CUT, IN_PROCESS, ITEMS, OWNER, Caller, ForCaller, verb
 
 if TYPE_CHECKING:
     from everwork.service.access.audit import Audit
@@ -53,13 +53,21 @@ class JobQuestions(ForCaller):
     @verb(READ, tenants=CONFINED)
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs of the caller's tenants, in the filter's order."""
-        return await self._service.find(self._confined(filter_), limit, cursor)
+        allowed = self._confined(filter_)
+        if not _is_search(allowed) or self.caller is IN_PROCESS:
+            return await self._service.find(allowed, limit, cursor)
+        async with self._service.budgets.searches.of(self.principal):
+            return await self._service.find(allowed, limit, cursor)
 
     @verb(READ, tenants=CONFINED)
     async def find_step(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """`find` limited to one engine step, even if few or no jobs match; `next` is where it stopped."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
-        return await self._service.find_step(self._confined(filter_), limit, cursor)
+        allowed = self._confined(filter_)
+        if not _is_search(allowed) or self.caller is IN_PROCESS:
+            return await self._service.find_step(allowed, limit, cursor)
+        async with self._service.budgets.searches.of(self.principal):
+            return await self._service.find_step(allowed, limit, cursor)
 
     @verb(READ, tenants=CUT)
     async def count(self) -> list[Count]:
@@ -161,3 +169,8 @@ class JobQuestions(ForCaller):
 
     async def _newest(self) -> StoredJob | None:
         return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)
+
+
+def _is_search(filter_: JobFilter) -> bool:
+    """Whether jobs are searched for a text, which reads far more than it returns."""
+    return filter_.error_text is not None or filter_.variables_text is not None

@@ -28,6 +28,7 @@ from everwork.core.queries import BulkChange, JobFilter, Order
 from everwork.core.states import State
 from everwork.exceptions import EverworkError, InvalidInput, WrongState
 from everwork.service import bulk
+from everwork.service.access.budgets import BULK_MIN
 from everwork.service.access.principal import Permission
 from everwork.service.bulk import BulkAction, BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, dead_filter
@@ -63,13 +64,31 @@ class Jobs(JobQuestions):
         if self.principal.tenants:
             for job in jobs:
                 self.principal.require_tenant(job.tenant)
-        return await self._service.create(jobs, stamp and self._own_stamp(stamp))
+        own_stamp = stamp and self._own_stamp(stamp)
+        if len(jobs) < BULK_MIN or self.caller is IN_PROCESS:
+            return await self._service.create(jobs, own_stamp)
+        async with self._service.budgets.bulk.of(self.principal):
+            return await self._service.create(jobs, own_stamp)
 
     @verb(WRITE, tenants=CONFINED)
     async def activate(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
         """Lease jobs of the caller's tenants; if none is due, wait up to `wait_ms`."""
         allowed = demand._replace(tenants=self.principal.tenants_for(demand.tenants))
-        return await self._service.activate(allowed, wait_ms, self.principal.id)
+        principal = self.principal
+        if self.caller is IN_PROCESS:
+            return await self._service.activate(allowed, wait_ms)
+        turns = self._service.budgets.requests
+        if wait_ms <= 0:
+            async with turns.of(principal):
+                return await self._service.activate(allowed, wait_ms, principal.id, principal.party)
+        await turns.pace(principal)
+        leased = await self._service.activate(allowed, wait_ms, principal.id, principal.party)
+        try:
+            await turns.pace(principal)
+        except BaseException:
+            self._service.release_undelivered(leased)
+            raise
+        return leased
 
     @verb(WRITE, tenants=ITEMS)
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:

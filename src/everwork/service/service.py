@@ -19,11 +19,11 @@ from everwork.core.job import LeasedJob, NewJob, StoredJob
 from everwork.core.leasing import Created, Demand, Judged, Stamp
 from everwork.core.limits import (
     CREATE_BATCH_MAX,
+    CREATE_SHARED_MAX,
     DELAY_MS_MAX,
     LIST_LIMIT_DEFAULT,
     LIST_LIMIT_MAX,
     PAGE_BYTES_MAX,
-    POLLERS_MAX,
     STATISTICS_KEEP_HOURS,
 )
 from everwork.core.outcome import Outcome, Release
@@ -31,6 +31,8 @@ from everwork.core.queries import JobFilter, Measure, Page, Stats, in_order
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, InvalidInput, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from everwork.service.access.budgets import Budgets
+from everwork.service.access.principal import Party
 from everwork.service.damaged import without_damaged
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
@@ -53,7 +55,7 @@ class JobService(StoreAccess):
         engine: Engine,
         holder: str,
         *,
-        pollers_max: int = POLLERS_MAX,
+        budgets: Budgets | None = None,
         reporter: Reporter = SILENT,
         offline: Offline | None = None,
     ) -> None:
@@ -61,9 +63,10 @@ class JobService(StoreAccess):
         super().__init__(engine, holder, offline)
         create = engine.create if self.outbox is None else self.outbox.create
         self._creates: Batcher[NewJob, Created] = Batcher(
-            create, CREATE_BATCH_MAX, partial(reporter.committed, "create")
+            create, CREATE_SHARED_MAX, partial(reporter.committed, "create")
         )
-        self._dispatcher = Dispatcher(engine, self.release_undelivered, pollers_max, reporter)
+        self.budgets = budgets or Budgets()
+        self._dispatcher = Dispatcher(engine, self.release_undelivered, self.budgets.polls, reporter)
         self._result_waiter = ResultWaiter(engine)
         self._upkeep = BackgroundLoop("everwork-upkeep", self._sweep, SWEEP_SECONDS)
         self._upkeep_at: float | None = None
@@ -118,15 +121,15 @@ class JobService(StoreAccess):
             return await retry_while_unavailable(lambda: self.create(jobs), None)
         return await self.create(jobs)
 
-    async def activate(self, demand: Demand, wait_ms: int = 0, caller: str = "") -> list[LeasedJob]:
-        """Lease jobs; if none is due, wait up to `wait_ms`. `caller` is the id of its API key.
+    async def activate(self, demand: Demand, wait_ms: int = 0, caller: str = "", party: Party = "") -> list[LeasedJob]:
+        """Lease jobs; if none is due, wait up to `wait_ms`. `caller` is its API key, `party` who shares its budget.
 
         If the caller disconnects, its leases are released.
         """
         if wait_ms <= 0:
-            return await self._dispatcher.activate(demand, wait_ms, caller)
+            return await self._dispatcher.activate(demand, wait_ms, caller, party)
         with self.clients.polling(caller, demand):
-            return await self._dispatcher.activate(demand, wait_ms, caller)
+            return await self._dispatcher.activate(demand, wait_ms, caller, party)
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts; concurrent callers share a step. After an outage, expired leases are restored."""

@@ -81,7 +81,7 @@ async def running_server(url: str, **settings: Any) -> AsyncIterator[RunningServ
     """A server from its opening to its end."""
     credentials = settings.pop("credentials", None)
     chosen = Settings(**{"grpc_port": 0, "long_poll_seconds": 0.5, **settings})
-    service = JobService(open_engine(url), "tests", pollers_max=chosen.pollers_per_type)
+    service = JobService(open_engine(url), "tests", budgets=chosen.budgets)
     keys = KeyRing(service._engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
     streams = WorkStreams(service, keys, chosen.max_connections)

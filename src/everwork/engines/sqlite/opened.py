@@ -70,10 +70,11 @@ class OpenStore:
         self.writer = writer
         self.writer.after_answers = self._notify
         self._reader: Reader | None = None
+        self._scanner: Reader | None = None
         self._probe: sqlite3.Connection | None = None
         self._notifier: ProcessNotifier | None = None
         if folder is not None:
-            self._reader = Reader(url, connect(url, read_only=True), clock)
+            self._reader, self._scanner = (Reader(url, connect(url, read_only=True), clock) for _ in range(2))
             self._probe = connect(url, read_only=True)
             self._notifier = ProcessNotifier(folder)
             self.writer.after_commit = self._notify_processes
@@ -89,6 +90,11 @@ class OpenStore:
         answer: Any = await (self._reader or self.writer).query(query)
         return answer  # type: ignore[no-any-return]
 
+    async def scan(self, query: Query[T]) -> T:
+        """Run a query that may read many jobs, on a connection of its own: queries about single jobs do not wait."""
+        answer: Any = await (self._scanner or self.writer).query(query)
+        return answer  # type: ignore[no-any-return]
+
     def poll(self) -> None:
         """Check for writes by other processes as long as a caller is waiting."""
         if self._timer is None and self._probe is not None:
@@ -102,8 +108,8 @@ class OpenStore:
         for wakeup in (self.work, self.done):
             wakeup.close(self._loop)
         await self.writer.close()
-        if self._reader is not None:
-            await self._reader.close()
+        for reader in self._readers:
+            await reader.close()
         with self._probing:
             if self._probe is not None:
                 self._probe.close()
@@ -145,7 +151,11 @@ class OpenStore:
         self._probing.acquire()
         if self._probe is not None:
             self._probe.close()
-        return [self.writer.pause(), *([self._reader.pause()] if self._reader else [])]
+        return [self.writer.pause(), *(reader.pause() for reader in self._readers)]
+
+    @property
+    def _readers(self) -> list[Reader]:
+        return [reader for reader in (self._reader, self._scanner) if reader is not None]
 
     def resume(self) -> None:
         """Reconnect in the parent after the fork."""

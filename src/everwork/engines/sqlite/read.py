@@ -62,6 +62,8 @@ GET = statements("get")
 FIND = statements("find")
 EXPLAIN = statements("explain")
 JOBS = GET["job"].replace("{keys}", "json_each(?)")
+FEW_KEYS = 20
+"""Reading more jobs than this counts as a scan."""
 LANE = -1
 """The last column of a job."""
 FILTER_STEP = 1_000
@@ -72,7 +74,8 @@ class SqliteQuestions(SqliteBase, Questions):
     """Queries on jobs."""
 
     async def get(self, keys: Sequence[int]) -> list[StoredJob | None]:
-        return await self._store.query(lambda cursor, _: get(cursor, keys))
+        read = self._store.query if len(keys) <= FEW_KEYS else self._store.scan
+        return await read(lambda cursor, _: get(cursor, keys))
 
     async def owners(self, keys: Sequence[int]) -> list[str | None]:
         return await self._store.query(lambda cursor, _: owners(cursor, keys))
@@ -81,25 +84,25 @@ class SqliteQuestions(SqliteBase, Questions):
         return await self._store.query(lambda cursor, _: history(cursor, key))
 
     async def count(self) -> list[Count]:
-        return await self._store.query(lambda cursor, _: count(cursor))
+        return await self._store.scan(lambda cursor, _: count(cursor))
 
     async def stats(self, hours: int) -> Stats:
-        return await self._store.query(lambda cursor, now_ms: stats(cursor, hours, now_ms))
+        return await self._store.scan(lambda cursor, now_ms: stats(cursor, hours, now_ms))
 
     async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
         found: list[Measure] = []
         for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
-            found += await self._store.query(partial(measures, portion, type))
+            found += await self._store.scan(partial(measures, portion, type))
         return found
 
     async def oldest(self) -> list[Oldest]:
-        return await self._store.query(oldest)
+        return await self._store.scan(oldest)
 
     async def explain(self, key: int) -> Explanation | None:
         return await self._store.query(lambda cursor, now_ms: explain(cursor, key, now_ms))
 
     async def find(self, query: JobFilter, limit: int, cursor: int | None = None) -> Page:
-        return await self._store.query(lambda reader, now_ms: find(reader, query, (limit, cursor), now_ms))
+        return await self._store.scan(lambda reader, now_ms: find(reader, query, (limit, cursor), now_ms))
 
 
 def get(cursor: sqlite3.Cursor, keys: Sequence[int]) -> list[StoredJob | None]:

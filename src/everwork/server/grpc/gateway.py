@@ -56,6 +56,8 @@ class Rpc:
     service: str
     name: str
     verb: Verb | Rule
+    waits: bool = False
+    """Whether the call waits for a job: then it is not one of the requests in progress of its key."""
     rule: Rule = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +85,8 @@ class Gateway:
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
-        """A call with one request and one response."""
+        """A call with one request and one response, made in its caller's turn, unless it waits for a job."""
+        turns = None if rpc.waits else self.service.budgets.requests
 
         async def call(_requests: object, context: Context) -> bytes:
             caller = None
@@ -91,7 +94,16 @@ class Gateway:
                 jobs = self.admit(rpc, context)
                 caller = self.calls.enter(jobs.principal.id)
                 raw = await self.receiving.message(caller, context)
-                response = await handle(jobs, parsed(request_type, raw))
+                if turns is None:
+                    response = await handle(jobs, parsed(request_type, raw))
+                else:
+                    principal = jobs.principal
+                    if not turns.try_enter(principal):
+                        await turns.wait(principal)
+                    try:
+                        response = await handle(jobs, parsed(request_type, raw))
+                    finally:
+                        turns.leave(principal)
                 self.metrics.called(rpc.api, rpc.name, "OK")
                 return response.SerializeToString()
             except (grpc.aio.BaseError, asyncio.CancelledError):

@@ -56,7 +56,7 @@ _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "Result": Jobs.result,
     "Spooled": Jobs.spooled,
 }
-RPCS: Final = {name: Rpc(API, SERVICE, name, verb) for name, verb in _VERBS.items()}
+RPCS: Final = {name: Rpc(API, SERVICE, name, verb, waits=name == "Result") for name, verb in _VERBS.items()}
 """Every call of the service, with its verb's access rule."""
 
 

@@ -30,6 +30,8 @@ FEED_FIRST: Final = 16
 """How many of them are leased in the first step, when the size of the jobs is not known yet."""
 FEED_BYTES: Final = 4 * 1_048_576
 """How many bytes of variables the jobs of one step should have, judged by those of the step before."""
+FAIR_MAX: Final = 100
+"""The maximum number of jobs leased, or outcomes settled, per step while other keys are active."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 100_000
@@ -71,6 +73,7 @@ class WorkStream:
         self._service = service
         self.jobs = jobs
         self._streams = streams
+        self._turns = service.budgets.requests
         self._writer = MessageWriter(send, self._hold)
         self._loop = asyncio.get_running_loop()
         self.worker = ""
@@ -264,7 +267,9 @@ class WorkStream:
             self._wakeup.clear()
             while self._unjudged:
                 await self._writer.has_capacity()
-                self._settling, self._unjudged = self._unjudged, []
+                await self._turns.pace(self.jobs.principal)
+                size = FAIR_MAX if self._turns.is_contended else len(self._unjudged)
+                self._settling, self._unjudged = self._unjudged[:size], self._unjudged[size:]
                 self._capacity.set()
                 await self._settle(self._settling)
 
@@ -298,7 +303,8 @@ class WorkStream:
             await self._writer.has_capacity()
             await self._is_settled.wait()
             try:
-                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, feed.step)), POLL_MS)
+                most = min(feed.step, FAIR_MAX) if self._turns.is_contended else feed.step
+                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, most)), POLL_MS)
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue

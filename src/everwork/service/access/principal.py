@@ -31,6 +31,10 @@ _GRANTED_BY: Final = {
 }
 
 
+Party = frozenset[str] | str
+"""The keys of the same tenants are one party; a key that is not restricted to tenants is its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The holder of a key. An empty `tenants` means all tenants."""
@@ -41,6 +45,11 @@ class Principal:
     tenants: tuple[str, ...] = ()
     expires_at_ms: int | None = None
     rate_per_second: float | None = None
+
+    @property
+    def party(self) -> Party:
+        """Who shares a budget: the tenants that the key is restricted to, or the key itself."""
+        return frozenset(self.tenants) or self.id
 
     def allows(self, permission: Permission) -> bool:
         """Whether the key has a permission, directly or through one that includes it."""

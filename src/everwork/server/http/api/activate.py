@@ -170,5 +170,6 @@ OPERATIONS: Final = (
         },
         Jobs.activate,
         body=ACTIVATE,
+        waits=True,
     ),
 )

@@ -25,11 +25,11 @@ from everwork.core.limits import (
 from everwork.core.states import State
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.server.http.framework.fields import INSTANT, NAME, Integer, JsonObject
-from everwork.server.http.framework.operations import BODY, Call, Field, Shape, refuse_unknown
+from everwork.server.http.framework.operations import BODY, SLICE, Call, Field, Shape, refuse_unknown
 from everwork.service.access.principal import Principal
 
-CHUNK: Final = 500
-"""Jobs to process before yielding to the event loop."""
+READ_CHUNK: Final = 500
+"""Created jobs to read per call."""
 _DELAY: Final = Integer(0, DELAY_MS_MAX)
 _TIMEOUT: Final = Integer(1, LEASE_MS_MAX)
 _ATTEMPTS: Final = Integer(1, ATTEMPTS_MAX)
@@ -73,7 +73,7 @@ async def read_jobs(sent: object, principal: Principal) -> list[NewJob]:
     if len(items) > CREATE_BATCH_MAX:
         raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(items):,}")
     jobs: list[NewJob] = []
-    for start in range(0, len(items), CHUNK):
+    for start in range(0, len(items), SLICE):
         if start:
             await asyncio.sleep(0)
         jobs.extend(_read_some(items, start, principal, is_list=isinstance(sent, list)))
@@ -83,7 +83,7 @@ async def read_jobs(sent: object, principal: Principal) -> list[NewJob]:
 def _read_some(items: list[Any], start: int, principal: Principal, *, is_list: bool) -> list[NewJob]:
     jobs: list[NewJob] = []
     try:
-        for item in items[start : start + CHUNK]:
+        for item in items[start : start + SLICE]:
             jobs.append(read_job(item, principal))  # noqa: PERF401 - how many came before the error is needed
     except InvalidInput as error:
         if not is_list:
@@ -151,7 +151,7 @@ def created_key(created: Created) -> dict[str, Any]:
 
 async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[dict[str, Any]]:
     """The created jobs; once the response is full or the engine fails, only keys for the rest."""
-    step = DEDUPLICATED_CHUNK if any(one.deduplicated for one in created) else CHUNK
+    step = DEDUPLICATED_CHUNK if any(one.deduplicated for one in created) else READ_CHUNK
     reports: list[dict[str, Any]] = []
     chars = 0
     while chars < RESPONSE_CHARS_MAX and len(reports) < len(created):
@@ -164,7 +164,8 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
             is_full = chars >= RESPONSE_CHARS_MAX
             reports.append(created_key(one) if is_full else _created_job(job, one))
             chars += _chars(job)
-        await asyncio.sleep(0)
+            if len(reports) % SLICE == 0:
+                await asyncio.sleep(0)
     return reports + [created_key(one) for one in created[len(reports) :]]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -19,7 +19,7 @@ from everwork.server.http.api.create import NEW_JOB, created_jobs, created_key, 
 from everwork.server.http.api.schemas import list_of, ref
 from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
 from everwork.server.http.framework.fields import INSTANT, NAME, SEARCH_TEXT, STATE, Integer, ListOf, OneOf
-from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, json_response
+from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, json_list, json_response
 from everwork.service.jobs import Jobs
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
@@ -73,11 +73,7 @@ async def list_jobs(call: Call) -> Response:
     """List matching jobs, newest first or in another order."""
     filter_ = replace(job_filter(call.query), order=Order[call.query["order"].upper()])
     page = await _bounded_page(call, filter_, call.query["limit"])
-    jobs = []
-    for job in page.jobs:
-        jobs.append(job_report(job, read=spliced))
-        if len(job.variables) + len(job.result or "") > LARGE_CHARS:
-            await asyncio.sleep(0)  # Each is checked; a page of large ones must not hold up other callers.
+    jobs = await json_list(page.jobs, partial(job_report, read=spliced))
     return json_response({"jobs": jobs, "next": None if page.next is None else str(page.next)})
 
 
@@ -114,7 +110,8 @@ async def create_jobs(call: Call) -> Response:
     is_spooled = any(one.is_spooled for one in created)
     is_short = is_spooled or call.prefers_minimal
     reports = [created_key(one) for one in created] if is_short else await created_jobs(call, jobs, created)
-    return json_response(reports if isinstance(sent, list) else reports[0], 202 if is_spooled else 201)
+    shown = await json_list(reports) if isinstance(sent, list) else reports[0]
+    return json_response(shown, 202 if is_spooled else 201)
 
 
 async def get_spooled(call: Call) -> Response:

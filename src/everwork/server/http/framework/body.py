@@ -24,6 +24,8 @@ BODY_BYTES_PER_SECOND: Final = 16_384
 PARSED_FACTOR: Final = 3
 """The memory of a body while it is parsed and used, besides its own bytes."""
 JSON_TYPE: Final = "application/json"
+BODY_RECEIVED: Final = "everwork.body_received"
+"""The scope key for what waits until the body is complete: the turn of the request."""
 DIAGNOSE_BYTES_MAX: Final = 262_144
 """Bodies up to this size are parsed a second time, slowly, to find the duplicate name."""
 
@@ -31,6 +33,8 @@ DIAGNOSE_BYTES_MAX: Final = 262_144
 async def read_json(request: Request, bytes_max: int, *, is_required: bool = False) -> Any:
     """Return the JSON value of the body; an empty body is `{}` unless one is required."""
     raw = await read_body(request, bytes_max)
+    if (received := request.scope.get(BODY_RECEIVED)) is not None:
+        await received()
     if not raw and is_required:
         raise InvalidInput("body", "is required; send {} for an empty object")
     if not raw:
@@ -136,7 +140,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 VALUES_MAX: Final = 1_000_000
 """The maximum per body: parsing this many blocks the event loop for about a tenth of a second."""
-CHUNK_BYTES: Final = 1_048_576
+CHUNK_BYTES: Final = 131_072
 """Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
 _LONG: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")

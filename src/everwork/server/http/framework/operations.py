@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -16,17 +17,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied, Unauthenticated
-from everwork.server.http.framework.body import BODY_BYTES_MAX, read_json
+from everwork.server.http.framework.body import BODY_BYTES_MAX, BODY_RECEIVED, read_json
 from everwork.server.http.framework.context import API, PRINCIPAL, AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.in_flight import HOLD, Hold
 from everwork.server.http.framework.peer import api_key_of, client_address, require_private_key
 from everwork.server.http.framework.problems import Refusal, problem_of
 from everwork.service.access.principal import Permission, Principal
+from everwork.service.access.turns import Turns
 from everwork.service.verb import UNBOUND, Rule, Verb, rule_of
 
 QUERY_FIELDS_MAX: Final = 1_100
 BODY: Final = "body"
+T = TypeVar("T")
 
 
 class Field(NamedTuple):
@@ -120,6 +123,7 @@ class Operation:
 
     `verb`: the caller must be allowed to call it; None means that no key is needed.
     `is_bulk`: the body may also be a list of the shape. `response_bytes_max`: of an operation with large responses.
+    `waits`: it waits for a job, so it is not one of the requests in progress of its key.
     """
 
     id: str
@@ -134,6 +138,7 @@ class Operation:
     is_bulk: bool = False
     problems: tuple[int, ...] = ()
     response_bytes_max: int = 0
+    waits: bool = False
 
     @property
     def rule(self) -> Rule | None:
@@ -161,7 +166,46 @@ class Operation:
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
         if self.response_bytes_max:
             await call.hold.reserve(self.response_bytes_max, is_response=True)
-        return await self.handler(call)
+        if self.rule is None or self.waits:
+            return await self.handler(call)
+        return await self._in_turn(call)
+
+    async def _in_turn(self, call: Call) -> Response:
+        """Call the handler in the caller's turn, which begins once the body is there."""
+        turn = _RequestTurn(call.context.service.budgets.requests, call.principal)
+        if self.body is None:
+            await turn.begin()
+        else:
+            turn.require_room()
+            call.request.scope[BODY_RECEIVED] = turn.begin
+        try:
+            return await self.handler(call)
+        finally:
+            turn.end()
+
+
+class _RequestTurn:
+    """The turn of one request."""
+
+    __slots__ = ("_has_begun", "_principal", "_turns")
+
+    def __init__(self, turns: Turns, principal: Principal) -> None:
+        self._turns = turns
+        self._principal = principal
+        self._has_begun = False
+
+    def require_room(self) -> None:
+        self._turns.require_room(self._principal)
+
+    async def begin(self) -> None:
+        if not self._has_begun:
+            if not self._turns.try_enter(self._principal):
+                await self._turns.wait(self._principal)
+            self._has_begun = True
+
+    def end(self) -> None:
+        if self._has_begun:
+            self._turns.leave(self._principal)
 
 
 def caller_of(context: AppContext, scope: Scope) -> Principal:
@@ -220,6 +264,20 @@ class PathHandler:
 def json_response(value: object, status: int = 200) -> Response:
     """A JSON response."""
     return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+SLICE: Final = 50
+"""How many jobs to process before yielding to the event loop, so that other callers do not wait for a long list."""
+
+
+async def json_list(values: Sequence[T], report: Callable[[T], object] = lambda value: value) -> orjson.Fragment:
+    """A long list as JSON, made in slices: other callers are served in between."""
+    parts = []
+    for start in range(0, len(values), SLICE):
+        if start:
+            await asyncio.sleep(0)
+        parts.append(orjson.dumps([report(value) for value in values[start : start + SLICE]])[1:-1])
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
 def read_query(raw: bytes, fields: tuple[Field, ...]) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Every ceiling that a caller can reach, in one declaration; docs/reference/limits.md is generated from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from everwork.core import limits
+from everwork.server.grpc.server import RECEIVE_BYTES_MAX
+from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, OUTCOMES_MAX
+from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, VALUES_MAX
+from everwork.server.http.framework.protocol import HEAD_BYTES_MAX
+from everwork.server.http.ui.visit import FORM_BYTES_MAX
+from everwork.server.settings import Settings
+
+BUSY: Final = "429, `RESOURCE_EXHAUSTED`, with the time to wait"
+INVALID: Final = "422, `INVALID_ARGUMENT`, naming the field"
+TOO_LARGE: Final = "413"
+_MIB: Final = 1_048_576
+
+
+class Ceiling(NamedTuple):
+    """One limit: its default, from the setting or fixed, and what a caller gets above it."""
+
+    what: str
+    value: str
+    setting: str
+    above: str
+
+
+def _set(what: str, setting: str, above: str = BUSY, *, is_bytes: bool = False) -> Ceiling:
+    value = getattr(Settings(), setting)
+    return Ceiling(what, _bytes(value) if is_bytes else f"{value:,}", setting, above)
+
+
+def _fixed(what: str, value: int, above: str, *, is_bytes: bool = False) -> Ceiling:
+    return Ceiling(what, _bytes(value) if is_bytes else f"{value:,}", "", above)
+
+
+def _bytes(value: int) -> str:
+    return f"{value / _MIB:g} MiB" if value >= _MIB else f"{value / 1_024:g} KiB"
+
+
+CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
+    "Budgets": (
+        _set("requests of one API key in progress; waiting polls are not counted", "requests_per_key"),
+        _set("of these, searches for a text in variables or errors", "searches_per_key"),
+        _set("waiting polls of one API key", "pollers_per_key"),
+        _set("of these, for one type", "pollers_per_type"),
+        _set("budgets of one key that the keys of one tenant may use together", "tenant_factor"),
+        _fixed("waiting polls of all keys", limits.POLLERS_TOTAL_MAX, f"an equal share for each tenant, then {BUSY}"),
+        _set("requests per second of one API key; 0 means no limit", "rate_limit"),
+    ),
+    "Requests": (
+        _fixed("head of an HTTP request", HEAD_BYTES_MAX, "400, and the connection ends", is_bytes=True),
+        _fixed("body of a REST request", BODY_BYTES_MAX, TOO_LARGE, is_bytes=True),
+        _fixed("body of a bulk create", BULK_BYTES_MAX, TOO_LARGE, is_bytes=True),
+        _fixed("values in one body", VALUES_MAX, INVALID),
+        _fixed("form of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
+        _fixed("gRPC message", RECEIVE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
+        _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
+        _fixed("outcomes in one settle", limits.SETTLE_BATCH_MAX, INVALID),
+        _fixed("jobs in one activation over gRPC", limits.ACTIVATE_MAX, "fewer jobs"),
+        _fixed("jobs on one page", limits.LIST_LIMIT_MAX, INVALID),
+        _fixed("size of one page", limits.PAGE_BYTES_MAX, "a shorter page, and a cursor to the next", is_bytes=True),
+        _fixed("bytes of variables read by one step of a search", limits.SEARCH_BYTES_MAX, "a cursor", is_bytes=True),
+    ),
+    "Worker streams": (
+        _fixed("types in one stream", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
+        _fixed("credits for one type", CREDITS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
+        _fixed("outcomes in one message", OUTCOMES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
+    ),
+    "Jobs": (
+        _fixed("characters in a type, tenant or other name", limits.NAME_CHARS_MAX, INVALID),
+        _fixed("variables or result of one job", limits.PAYLOAD_BYTES_MAX, INVALID, is_bytes=True),
+        _fixed("headers of one job", limits.HEADERS_BYTES_MAX, INVALID, is_bytes=True),
+        _fixed("depth of JSON", limits.JSON_DEPTH_MAX, INVALID),
+        _fixed("attempts of one job", limits.ATTEMPTS_MAX, INVALID),
+        _fixed("history entries kept of one job", limits.HISTORY_ENTRIES_MAX, "the oldest are dropped"),
+        _fixed("characters kept of an error", limits.ERROR_CHARS_MAX, "the rest is dropped"),
+    ),
+    "Dashboard and keys": (
+        _fixed("live pages of one server", limits.LIVE_PAGES_MAX, "the page says so and is not updated"),
+        _fixed("live pages of one visitor", limits.LIVE_PAGES_EACH_MAX, "the page says so and is not updated"),
+        _fixed("tenants of one API key", limits.API_KEYS_TENANTS_MAX, INVALID),
+    ),
+}
+"""The ceilings by heading."""
