@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
+from everwork.core.leasing import Verdict
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
@@ -22,6 +23,7 @@ from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.sqlite.types import delete_type, forget_types
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 SQL = statements("registry")
@@ -50,6 +52,12 @@ class SqliteRegistry(SqliteBase, Registry, Triggers):
 
     async def types(self) -> list[TypeInfo]:
         return await self._store.query(types)
+
+    async def delete_type(self, type: str) -> Verdict:
+        return await self._store.writer.submit(lambda tx: delete_type(tx, type))
+
+    async def forget_types(self, policies: Mapping[str, str | None], unused_ms: int) -> list[str]:
+        return await self._store.writer.submit(lambda tx: forget_types(tx, policies, unused_ms))
 
     async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
         await self._store.writer.submit(lambda tx: register(tx, kind, name, body, ttl_ms))
