@@ -157,12 +157,16 @@ async def _write_policy(connection: Connection, type: str, policy: str | None) -
 
 
 async def _read_types(connection: Connection) -> list[TypeInfo]:
-    now, *types = await connection.read("registry", "types")
-    infos = [
-        _type_info(name.decode(), fields_of(fields), int(now), is_probe_live=bool(has_probe))
-        for name, fields, has_probe in zip(types[::3], types[1::3], types[2::3], strict=True)
-    ]
-    return sorted(infos, key=lambda info: info.type)
+    infos: dict[str, TypeInfo] = {}
+    cursor: Arg = "0"
+    while True:
+        now, cursor, *types = await connection.read("registry", "types", cursor)
+        for name, fields, has_probe in zip(types[::3], types[1::3], types[2::3], strict=True):
+            if fields:  # Otherwise it was deleted between two calls.
+                info = _type_info(name.decode(), fields_of(fields), int(now), is_probe_live=bool(has_probe))
+                infos[info.type] = info
+        if int(cursor) == 0:
+            return [infos[name] for name in sorted(infos)]
 
 
 def _type_info(name: str, fields: Fields, now_ms: int, *, is_probe_live: bool) -> TypeInfo:

@@ -1,7 +1,8 @@
 -- Purpose: manage types (pauses, policies, breakers), groups, registry entries, turns and the marks of triggers.
 -- Inputs: now; the name of an action; its arguments. Returns: see each action.
 -- Parts: records traits running effects breakers queues endings removal entries policies recount upkeep marks switch disuse
-local ENTRIES_BYTES = 4000000 -- Limits one call, during which the server serves no other client.
+-- These limit one call, during which the server serves no other client.
+local ENTRIES_BYTES, TYPES_STEP = 4000000, 1000
 
 local function register_type(type)
   local t = trait_of(type)
@@ -101,12 +102,17 @@ function act.drop_group(type, name, limit)
   return cancel_queue(queue, "group '" .. name .. "' was dropped", tonumber(limit))
 end
 
-function act.types() -- Returns now; then per type its name, a flat list of its fields, and 1 if a probe is running.
-  local out = {NOW}
-  for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
-    local at = #out
-    out[at + 1], out[at + 2], out[at + 3] = type, call('HGETALL', P .. ':t:' .. type), 0
-    if is_probe_live(trait_of(type)) then out[at + 3] = 1 end
+-- Reads some of the types. Returns now and the cursor of the next call, '0' at the end; then per type its name, a flat
+-- list of its fields, and 1 if a probe is running. A type can be returned twice.
+function act.types(cursor)
+  local scan = call('SSCAN', P .. ':types', cursor, 'COUNT', TYPES_STEP)
+  local out = {NOW, scan[1]}
+  for _, type in ipairs(scan[2]) do
+    local at, fields = #out, call('HGETALL', P .. ':t:' .. type)
+    out[at + 1], out[at + 2], out[at + 3] = type, fields, 0
+    for i = 1, #fields, 2 do
+      if fields[i] == 'probe' and is_probe_live(trait_of(type)) then out[at + 3] = 1 end
+    end
   end
   return out
 end

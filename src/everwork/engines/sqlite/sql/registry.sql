@@ -31,13 +31,11 @@ SELECT id FROM ew_queue WHERE type = ? AND grp = ? AND dropped = 0;
 SELECT key FROM ew_ready WHERE queue = ?1 UNION ALL SELECT key FROM ew_future WHERE queue = ?1;
 
 -- name: types
-SELECT t.name, t.paused, t.policy,
-  (SELECT json_group_array(grp) FROM ew_queue q WHERE q.type = t.name AND q.grp <> '' AND q.dropped = 0),
-  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name),
-  (SELECT max(rate_since_ms + t.rate_ms) FROM ew_queue q
-   WHERE q.type = t.name AND q.rate_taken >= t.rate_jobs AND abs(?1 - q.rate_since_ms) < t.rate_ms),
-  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
-FROM ew_type t ORDER BY t.name;
+SELECT name, paused, policy, rate_jobs, rate_ms, breaker_failures, breaker_open_until_ms, breaker_probe_key,
+  breaker_probe_attempt FROM ew_type ORDER BY name;
+
+-- name: queues
+SELECT type, grp, dropped, asked_at_ms, rate_since_ms, rate_taken FROM ew_queue ORDER BY type, grp;
 
 -- name: register
 INSERT INTO ew_registry (kind, name, body, until_ms) VALUES (?, ?, ?, ?)
