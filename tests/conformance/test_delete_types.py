@@ -270,9 +270,7 @@ async def test_of_many_types_only_the_unused_ones_are_forgotten(engine: Engine, 
         await asked(engine, type=name)
     clock.advance(ms=DAY_MS)
     await asked(engine, type="t100")
-    assert sorted(await forgotten(engine, *names, "never-seen")) == [
-        name for name in names[3:] if name != "t100"
-    ]
+    assert sorted(await forgotten(engine, *names, "never-seen")) == [name for name in names[3:] if name != "t100"]
     assert await known(engine) == ["t000", "t001", "t002", "t100"]
     assert await engine.forget_types({}, DAY_MS) == []
 

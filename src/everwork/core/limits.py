@@ -46,6 +46,14 @@ POLLERS_MAX: Final = 1_000
 """How many polls of one API key may wait for one type, unless a setting changes it."""
 POLLERS_TOTAL_MAX: Final = 100_000
 """How many polls of all keys may wait in one server, for all types together."""
+TYPES_MAX: Final = 10_000
+"""How many job types a store may have before callers cannot add more, unless a setting changes it."""
+NEW_TYPES_MAX: Final = 1_000
+"""How many job types one API key may add in an hour, unless a setting changes it."""
+TYPE_KEEP_MS: Final = 24 * 3_600_000
+"""How long an unused type is kept after its last poll, unless a setting changes it."""
+WORKERS_SHOWN_MAX: Final = 100
+"""How many workers statistics list by name: those that finished the most jobs."""
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000

@@ -13,7 +13,15 @@ from typing import Any, Final, NamedTuple
 from everwork.codec.json import in_json_words
 from everwork.codec.urls import HIDDEN, shown_url
 from everwork.core import checks
-from everwork.core.limits import POLLERS_MAX, RATE_PER_SECOND_MAX
+from everwork.core.limits import (
+    HOUR_MS,
+    KEEP_HOURS_MAX,
+    NEW_TYPES_MAX,
+    POLLERS_MAX,
+    RATE_PER_SECOND_MAX,
+    TYPE_KEEP_MS,
+    TYPES_MAX,
+)
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.server.settings_tls import require_tls
@@ -27,6 +35,7 @@ from everwork.service.policies import (
     require_default,
     types_from,
 )
+from everwork.service.type_limits import TypeRules
 from everwork.spool.settings import (
     AGE_SECONDS_DEFAULT,
     AGE_SECONDS_MAX,
@@ -84,6 +93,9 @@ class Settings:
     tls_client_ca: Path | None = None
     long_poll_seconds: float = 30
     pollers_per_type: int = POLLERS_MAX
+    max_types: int = TYPES_MAX
+    max_new_types: int = NEW_TYPES_MAX
+    types_keep_hours: float = round(TYPE_KEEP_MS / HOUR_MS)
     rate_limit: float = 0
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
@@ -104,6 +116,16 @@ class Settings:
         """The declarations about types in these settings."""
         defaults = {name: value for name in DEFAULTED if (value := getattr(self, name)) is not None}
         return self.types._replace(defaults=fields_from_texts(defaults))
+
+    @property
+    def type_rules(self) -> TypeRules:
+        """The limits on types, and what these settings declare about them."""
+        return TypeRules(
+            types_max=self.max_types,
+            new_types_max=self.max_new_types,
+            keep_ms=round(self.types_keep_hours * HOUR_MS),
+            declared=self.declared,
+        )
 
     @property
     def spool(self) -> Spool | None:
@@ -351,6 +373,9 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "tls_client_ca": _path,
     "long_poll_seconds": _real(0, 300),
     "pollers_per_type": _whole(1, 100_000),
+    "max_types": _whole(1, 1_000_000),
+    "max_new_types": _whole(1, 1_000_000),
+    "types_keep_hours": _real(1, KEEP_HOURS_MAX),
     "rate_limit": _real(0, RATE_PER_SECOND_MAX),
     "trusted_proxies": _networks,
     "masked_variables": _masked,
