@@ -21,6 +21,7 @@ SHARED_PARTS: Final = ("postgres/functions", "redis/lua/parts")
 REGISTRY: Final = (
     "pause", "set_policy", "add_group", "drop_group", "types", "register", "unregister", "registered",
     "last_registered", "take_turn", "open_breaker", "reset_breaker", "subscribe", "trigger_marks",
+    "delete_type", "forget_types",
 )  # fmt: skip
 WITHOUT_FILE: Final = {
     "open": "the migrations, or what a store is met with",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -181,3 +182,9 @@ def job_keys(texts: Sequence[str]) -> list[str]:
     if not all(texts):
         raise InvalidInput("key", "must not be empty")
     return list(dict.fromkeys(texts))
+
+
+def require_terminal() -> None:
+    """Refuse to ask for confirmation where nobody can answer."""
+    if not sys.stdin.isatty():
+        raise InvalidInput("yes", "--yes is required: there is no terminal to confirm on")

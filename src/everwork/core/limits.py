@@ -56,6 +56,14 @@ SEARCHES_PER_KEY: Final = 16
 """How many of them may search variables or errors for a text, unless a setting changes it."""
 TENANT_FACTOR: Final = 4
 """The API keys of one tenant together may use this many times the budget of one key, unless a setting changes it."""
+TYPES_MAX: Final = 10_000
+"""How many job types a store may have before callers cannot add more, unless a setting changes it."""
+NEW_TYPES_MAX: Final = 1_000
+"""How many job types one API key may add in an hour, unless a setting changes it."""
+TYPE_KEEP_MS: Final = 24 * 3_600_000
+"""How long an unused type is kept after its last poll, unless a setting changes it."""
+WORKERS_SHOWN_MAX: Final = 100
+"""How many workers statistics list by name: those that finished the most jobs."""
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000

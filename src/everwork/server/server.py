@@ -48,6 +48,7 @@ class Server:
             budgets=settings.budgets,
             reporter=self.metrics,
             offline=Offline.of(settings.spool, settings.engine),
+            types=settings.type_rules,
         )
         key_ring = KeyRing if settings.has_auth else NoAuthentication
         self.keys = key_ring(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)

@@ -17,16 +17,21 @@ from everwork.core.limits import (
     CONNECTIONS_DEFAULT,
     CONNECTIONS_MAX,
     CONNECTIONS_MIN,
+    HOUR_MS,
     IN_FLIGHT_BYTES_DEFAULT,
     IN_FLIGHT_BYTES_EACH_DEFAULT,
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_BYTES_MIN,
+    KEEP_HOURS_MAX,
+    NEW_TYPES_MAX,
     POLLERS_MAX,
     POLLERS_PER_KEY,
     RATE_PER_SECOND_MAX,
     REQUESTS_PER_KEY,
     SEARCHES_PER_KEY,
     TENANT_FACTOR,
+    TYPE_KEEP_MS,
+    TYPES_MAX,
 )
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.addresses import is_loopback
@@ -43,6 +48,7 @@ from everwork.service.policies import (
     require_default,
     types_from,
 )
+from everwork.service.type_limits import TypeRules
 from everwork.spool.settings import (
     AGE_SECONDS_DEFAULT,
     AGE_SECONDS_MAX,
@@ -113,6 +119,9 @@ class Settings:
     requests_per_key: int = REQUESTS_PER_KEY
     searches_per_key: int = SEARCHES_PER_KEY
     tenant_factor: int = TENANT_FACTOR
+    max_types: int = TYPES_MAX
+    max_new_types: int = NEW_TYPES_MAX
+    types_keep_hours: float = round(TYPE_KEEP_MS / HOUR_MS)
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10
@@ -132,6 +141,16 @@ class Settings:
         """The declarations about types in these settings."""
         defaults = {name: value for name in DEFAULTED if (value := getattr(self, name)) is not None}
         return self.types._replace(defaults=fields_from_texts(defaults))
+
+    @property
+    def type_rules(self) -> TypeRules:
+        """The limits on types, and what these settings declare about them."""
+        return TypeRules(
+            types_max=self.max_types,
+            new_types_max=self.max_new_types,
+            keep_ms=round(self.types_keep_hours * HOUR_MS),
+            declared=self.declared,
+        )
 
     @property
     def spool(self) -> Spool | None:
@@ -390,6 +409,9 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "requests_per_key": _whole(1, 100_000),
     "searches_per_key": _whole(1, 1_000),
     "tenant_factor": _whole(1, 1_000),
+    "max_types": _whole(1, 1_000_000),
+    "max_new_types": _whole(1, 1_000_000),
+    "types_keep_hours": _real(1, KEEP_HOURS_MAX),
     "rate_limit": _real(0, RATE_PER_SECOND_MAX),
     "max_connections": _whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
     "max_bytes_in_flight": _whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),

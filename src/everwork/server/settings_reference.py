@@ -67,6 +67,19 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "tenant_factor": SettingText(
         "How many times the budget of one key the keys of one tenant may use together.", "1 to 1000"
     ),
+    "max_types": SettingText(
+        "Maximum number of [job types](../explanation/jobs.md) in the store. Callers cannot add more; programs that "
+        "use the store directly can.",
+        "1 to 1000000",
+    ),
+    "max_new_types": SettingText(
+        "Maximum number of job types that one API key may add within an hour.", "1 to 1000000"
+    ),
+    "types_keep_hours": SettingText(
+        "Hours after its last poll at which an unused type is deleted. A type is unused if it has no jobs, statistics, "
+        "policy, pause, groups, worker class or schedule.",
+        "1 to 87840",
+    ),
     "rate_limit": SettingText(
         "Requests per second for each API key that has no rate limit of its own.",
         "0 to 1000000; 0 means no limit",

@@ -11,11 +11,12 @@ from everwork.aio.loops import shielded
 from everwork.codec.json import decode_policy, encode_policy_fields, require_object
 from everwork.core import checks
 from everwork.core.breaker import CircuitBreaker
-from everwork.core.limits import BREAKER_SECONDS_MAX
+from everwork.core.leasing import Verdict
+from everwork.core.limits import BREAKER_SECONDS_MAX, LIST_LIMIT_MAX
 from everwork.core.policy import TypePolicy, policy_from
-from everwork.core.queries import TypeInfo
+from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.states import State
-from everwork.exceptions import NotFound
+from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.access.api_key import ApiKey, NewKey
 from everwork.service.access.audit import AuditEntry
 from everwork.service.access.keys import KeyRing
@@ -59,13 +60,14 @@ class GroupView(NamedTuple):
 class Admin(FleetAdmin):
     """Operations on the store that a caller may use."""
 
-    __slots__ = ("_holder", "_keys", "_sessions")
+    __slots__ = ("_holder", "_keys", "_sessions", "_types_in_settings")
 
     def __init__(self, service: JobService, keys: KeyRing, caller: Caller) -> None:
         super().__init__(service._engine, service.audit, caller)  # noqa: SLF001 - of this package
         self._keys = keys
         self._holder = service.holder
         self._sessions = service.sessions
+        self._types_in_settings = service.type_rules.declared.types.keys()
 
     # Maintenance -------------------------------------------------------------------------------------
 
@@ -92,6 +94,19 @@ class Admin(FleetAdmin):
         """Resume a type."""
         await self._require_type(type)
         await self._engine.pause(type, False)
+
+    @verb(ADMIN, tenants=UNBOUND, audit="types.delete")
+    async def delete_type(self, type: str) -> int:
+        """Delete a type that is not in use, with its finished jobs, policy and statistics; returns the number of jobs.
+
+        Refused while it has unfinished jobs, a policy in the server's settings file, a schedule or running workers.
+        """
+        await self._require_type(type)
+        await self._require_unused(type)
+        deleted = await self._delete_finished(type)
+        if await self._engine.delete_type(type) is Verdict.WRONG_STATE:
+            raise InvalidInput("type", f"{checks.shown(type)} is in use: a job of this type was just created")
+        return deleted
 
     @verb(ADMIN, tenants=UNBOUND, audit="types.breaker-open")
     async def open_breaker(self, type: str, seconds: float = CircuitBreaker().seconds) -> float:
@@ -222,8 +237,35 @@ class Admin(FleetAdmin):
             raise NotFound("type", type)
         return found
 
+    async def _require_unused(self, type: str) -> None:
+        counts = (await self._counts(by_group=False))[type, ""]
+        if unfinished := counts[State.PENDING] + counts[State.PROCESSING]:
+            raise _in_use(type, f"has {unfinished:,} unfinished job{'s' * (unfinished > 1)}; cancel them first")
+        if type in self._types_in_settings:
+            raise _in_use(type, "is configured in the server's settings file; remove it there first")
+        triggers = [view.entry.title for view in await self._fleet.triggers() if view.entry.type == type]
+        if triggers:
+            raise _in_use(type, f"has a schedule: trigger {', '.join(triggers[:3])}; delete its worker first")
+        running = [one.name for one in await self._fleet.takers(type)]
+        if running:
+            raise _in_use(type, f"has running workers: {', '.join(running[:3])}; stop them first")
+
+    async def _delete_finished(self, type: str) -> int:
+        deleted, cursor = 0, None
+        while True:
+            page = await self._engine.find(JobFilter(type=type), LIST_LIMIT_MAX, cursor)
+            judged = await self._engine.delete([job.key for job in page.jobs]) if page.jobs else []
+            deleted += sum(one.verdict is Verdict.ACCEPTED for one in judged)
+            cursor = page.next
+            if cursor is None:
+                return deleted
+
     async def _counts(self, *, by_group: bool) -> defaultdict[tuple[str, str], dict[State, int]]:
         counts: defaultdict[tuple[str, str], dict[State, int]] = defaultdict(lambda: dict.fromkeys(State, 0))
         for count in await self._engine.count():
             counts[count.type, count.group if by_group else ""][count.state] += count.jobs
         return counts
+
+
+def _in_use(type: str, reason: str) -> InvalidInput:
+    return InvalidInput("type", f"{checks.shown(type)} {reason}")

@@ -64,6 +64,8 @@ class Jobs(JobQuestions):
         if self.principal.tenants:
             for job in jobs:
                 self.principal.require_tenant(job.tenant)
+        if new := self._new_types(jobs):
+            await self._service.type_limits.admit(self.principal.id, new)
         own_stamp = stamp and self._own_stamp(stamp)
         if len(jobs) < BULK_MIN or self.caller is IN_PROCESS:
             return await self._service.create(jobs, own_stamp)
@@ -73,6 +75,8 @@ class Jobs(JobQuestions):
     @verb(WRITE, tenants=CONFINED)
     async def activate(self, demand: Demand, wait_ms: int = 0) -> list[LeasedJob]:
         """Lease jobs of the caller's tenants; if none is due, wait up to `wait_ms`."""
+        if new := self._new_types([demand]):
+            await self._service.type_limits.admit(self.principal.id, new)
         allowed = demand._replace(tenants=self.principal.tenants_for(demand.tenants))
         principal = self.principal
         if self.caller is IN_PROCESS:
@@ -261,6 +265,13 @@ class Jobs(JobQuestions):
 
     # Internals -------------------------------------------------------------------------------------
 
+    def _new_types(self, named: Sequence[NewJob | Demand]) -> set[str]:
+        """The types that limits apply to; none for a program that uses the store directly."""
+        if self.caller is IN_PROCESS:
+            return set()
+        known = self._service.type_limits.known
+        return {one.type for one in named if one.type not in known}
+
     def _own_stamp(self, stamp: Stamp) -> Stamp:
         """Bind a producer to its key's tenants, not to the key, which may be replaced while a call is being retried."""
         tenants = sha256("\0".join(sorted(self.principal.tenants)).encode()).hexdigest()[:16]
@@ -269,8 +280,11 @@ class Jobs(JobQuestions):
     async def _settle_own(self, outcomes: Sequence[Outcome], settle: Settle) -> list[Judged]:
         for outcome in outcomes:
             checks.attempt(outcome.attempt)
-            for event in outcome.events if isinstance(outcome, Complete) else ():
-                self.principal.require_tenant(event.tenant)
+            if isinstance(outcome, Complete) and outcome.events:
+                for event in outcome.events:
+                    self.principal.require_tenant(event.tenant)
+                if new := self._new_types(outcome.events):
+                    await self._service.type_limits.admit(self.principal.id, new)
         unknown = await self._refused([outcome.key for outcome in outcomes])
         if not unknown:
             return await settle(outcomes)

@@ -65,7 +65,8 @@ class TypeDefaults:
     def __init__(self, engine: Engine, declared: Declared) -> None:
         self._engine = engine
         self._defaults = {name: value for name, value in declared.defaults.items() if value is not None}
-        self._known = set(declared.types)
+        self._declared = declared.types.keys()
+        self._known = set(self._declared)
 
     @property
     def is_needed(self) -> bool:
@@ -74,7 +75,10 @@ class TypeDefaults:
 
     async def fill(self) -> bool:
         """Apply the defaults to types that have appeared since the last call."""
-        for info in await self._engine.types():
+        found = await self._engine.types()
+        # A type that was deleted may come back, without its policy.
+        self._known &= {*self._declared, *(info.type for info in found)}
+        for info in found:
             if info.type not in self._known:
                 await self._give(info.type, info.policy)
                 self._known.add(info.type)

@@ -38,9 +38,14 @@ from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
 from everwork.service.result_waiter import ResultWaiter
 from everwork.service.store_access import StoreAccess
+from everwork.service.type_limits import DEFAULT_RULES, TypeLimits, TypeRules
+from everwork.service.type_retention import TypeRetention
 from everwork.spool.settings import Offline
 
 SWEEP_SECONDS = 0.8
+FORGET_TYPES_FIRST_SECONDS: Final = 600.0
+"""How long a process runs before it first looks for unused types: most stores have none, and a start is busy enough."""
+FORGET_TYPES_SECONDS: Final = 3_600.0
 SEARCH_STEPS_MAX: Final = 10
 """The maximum number of engine steps for one search in variables, because few jobs may match."""
 
@@ -58,6 +63,7 @@ class JobService(StoreAccess):
         budgets: Budgets | None = None,
         reporter: Reporter = SILENT,
         offline: Offline | None = None,
+        types: TypeRules = DEFAULT_RULES,
     ) -> None:
         """With `offline`, jobs and outcomes are stored in a local spool while the engine is unavailable."""
         super().__init__(engine, holder, offline)
@@ -72,6 +78,9 @@ class JobService(StoreAccess):
         self._upkeep_at: float | None = None
         self._blocked_types = BlockedTypes(engine)
         self._releases: set[asyncio.Task[None]] = set()
+        self.type_rules = types
+        self.type_limits = TypeLimits(engine, types)
+        self._forget_types_at = float("inf")
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
         """Open the engine and start the sweep; without `create`, the store must already exist."""
@@ -80,6 +89,7 @@ class JobService(StoreAccess):
         self._creates.open()
         if upkeep:
             self._upkeep_at = time.monotonic()
+            self._forget_types_at = self._upkeep_at + FORGET_TYPES_FIRST_SECONDS
             self._upkeep.start()
 
     async def close(self) -> None:
@@ -256,7 +266,10 @@ class JobService(StoreAccess):
 
     async def _sweep(self) -> bool:
         has_more = await self.sweep()
-        self._upkeep_at = time.monotonic()
+        self._upkeep_at = now = time.monotonic()
+        if now >= self._forget_types_at:
+            self._forget_types_at = now + FORGET_TYPES_SECONDS
+            await TypeRetention(self._engine, self.holder, self.type_rules).tick()
         return has_more
 
 

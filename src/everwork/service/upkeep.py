@@ -14,6 +14,7 @@ from everwork.service.fleet.entries import TriggerEntry
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from everwork.service.triggers.outlook import plan_of
+from everwork.service.type_retention import TypeRetention
 
 log = get_logger("everwork")
 
@@ -44,6 +45,7 @@ async def run_upkeep(engine: Engine, holder: str, triggers: Sequence[Scheduled])
         counts = {name: count + getattr(swept, name) for name, count in counts.items()}
         if not swept.more:
             break
+    await TypeRetention(engine, holder).tick()
     return Upkeep(**counts, fired=await _fire(engine, triggers) if triggers else 0)
 
 

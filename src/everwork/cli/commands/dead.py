@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +18,7 @@ from everwork.cli.commands.jobs import (
     now_ms,
     optional_name,
 )
-from everwork.cli.options import AsJson, EngineUrl, listing_app, number, parse_past_instant
+from everwork.cli.options import AsJson, EngineUrl, listing_app, number, parse_past_instant, require_terminal
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
 from everwork.cli.session import jobs_of, use
@@ -238,7 +237,7 @@ def purge(  # noqa: PLR0913 - the filters of dead letters
         return
     _require_selection(query, all=all)
     if not dry_run and not yes:
-        _require_terminal()
+        require_terminal()
         matched = _change_letters(engine, DeadLetterAction.PURGE, query, all=all, dry_run=True).matched
         _confirm(matched, query, yes=False)
     action = DeadLetterAction.PURGE
@@ -283,14 +282,9 @@ def _require_selection(query: BulkFilter, *, all: bool) -> None:
         raise InvalidInput("all", "cannot be combined with a filter")
 
 
-def _require_terminal() -> None:
-    if not sys.stdin.isatty():
-        raise InvalidInput("yes", "--yes is required: there is no terminal to confirm on")
-
-
 def _confirm(jobs: int, query: BulkFilter, *, yes: bool) -> None:
     if not yes:
-        _require_terminal()
+        require_terminal()
         typer.confirm(f"Delete {_jobs_text(jobs, query)} permanently?", abort=True, err=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from everwork.cli.options import AsJson, EngineUrl, number
+from everwork.cli.options import AsJson, EngineUrl, number, require_terminal
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich, write_stderr
 from everwork.cli.progress import Step, shown_progress
 from everwork.cli.session import resolved_url, run, use
@@ -219,8 +218,7 @@ def _turn(file: SpoolFile) -> Iterator[None]:
 def _confirm(entries: int, *, yes: bool) -> None:
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise InvalidInput("yes", "--yes is required: there is no terminal to confirm on")
+    require_terminal()
     typer.confirm(f"Delete {_number(entries, 'entry', 'entries')} permanently?", abort=True, err=True)
 
 

@@ -1,4 +1,4 @@
-"""everwork types: policy, list, pause, resume, open-breaker, reset-breaker; everwork groups: list, drop."""
+"""everwork types: policy, list, pause, resume, open-breaker, reset-breaker, delete; everwork groups: list, drop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from everwork.cli.commands.jobs import now_ms
-from everwork.cli.options import AsJson, EngineUrl, TypeName, listing_app, number
+from everwork.cli.options import AsJson, EngineUrl, TypeName, listing_app, number, require_terminal
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
 from everwork.codec.json import decode_policy
@@ -203,6 +203,29 @@ def reset_breaker(type: TypeName, engine: EngineUrl = None, as_json: AsJson = Fa
     was_open = use_admin(engine, lambda admin: admin.reset_breaker(type))
     done = "breaker closed" if was_open else "breaker was not open; nothing to do"
     _write_done(type, {"was_open": was_open}, done, as_json)
+
+
+@app.command()
+def delete(
+    type: TypeName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    engine: EngineUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a type, with its finished jobs, policy and statistics.
+
+    Refused while the type has unfinished jobs, a schedule or running workers, or is configured in the server's settings
+    file. Unused types are deleted automatically a day after their last poll. Asks for confirmation unless --yes is
+    given.
+
+    Example:
+        everwork types delete email-send
+    """
+    if not yes:
+        require_terminal()
+        typer.confirm(f"Delete {one_line(type)} and its finished jobs permanently?", abort=True, err=True)
+    deleted = use_admin(engine, lambda admin: admin.delete_type(type))
+    _write_done(type, {"deleted": deleted}, f"deleted, with {deleted:,} finished job{'s' * (deleted != 1)}", as_json)
 
 
 def _write_done(type: str, report: dict[str, Any], done: str, as_json: bool) -> None:

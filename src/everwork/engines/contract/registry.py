@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
+from everwork.core.leasing import Verdict
 from everwork.core.queries import TypeInfo
 from everwork.engines.values import Registered
 
@@ -45,6 +47,23 @@ class Registry(ABC):
     @abstractmethod
     async def types(self) -> list[TypeInfo]:
         """Every type that the store knows, by name."""
+
+    @abstractmethod
+    async def delete_type(self, type: str) -> Verdict:
+        """Delete a type with its policy, pause, breaker, groups, owner and statistics.
+
+        NOT_FOUND: the store does not know the type. WRONG_STATE: it has jobs, finished ones included; nothing has
+        changed. A job or a demand that arrives meanwhile is never lost: the type is then new.
+        """
+
+    @abstractmethod
+    async def forget_types(self, policies: Mapping[str, str | None], unused_ms: int) -> list[str]:
+        """Delete those of these types that are unused, and return their names; the other types do not change.
+
+        A type is unused if it has no jobs, no statistics, no additional groups, no owner, no pause and a closed
+        breaker, and if no demand has named it for `unused_ms`. The caller names each type with the policy that it has
+        seen: a type whose policy has changed since then is kept.
+        """
 
     @abstractmethod
     async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -10,7 +10,7 @@ import asyncpg
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
 from everwork.core.job import NewJob
-from everwork.core.leasing import Created
+from everwork.core.leasing import Created, Verdict
 from everwork.core.limits import DEFAULT_GROUP, SWEEP_STEP_MAX
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
@@ -41,10 +41,8 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
     """Types, policies, breakers, groups, registry entries, turns, triggers."""
 
     async def pause(self, type: str, paused: bool) -> None:
-        store, sql = self._store, self._store.sql("registry")
-        await store.connections.fetch(sql["make_type"], type)
-        await store.connections.fetch(sql["pause"], type, paused)
-        store.notifier.notify_work([type])
+        await self._change_type(type, "pause", paused)
+        self._store.notifier.notify_work([type])
 
     async def reset_breaker(self, type: str) -> bool:
         store = self._store
@@ -53,22 +51,16 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
         return bool(was_open)
 
     async def open_breaker(self, type: str, open_ms: int) -> None:
-        store, sql = self._store, self._store.sql("registry")
-        await store.connections.fetch(sql["make_type"], type)
-        await store.connections.fetch(sql["open_breaker"], type, open_ms, store.now_ms())
+        await self._change_type(type, "open_breaker", open_ms, self._store.now_ms())
 
     async def set_policy(self, type: str, policy: str | None) -> None:
-        store, sql = self._store, self._store.sql("registry")
-        await store.connections.fetch(sql["make_type"], type)
         decoded = decode_policy(policy)
         max_attempts = None if policy is None else decoded.retry.max_attempts
-        await store.connections.fetch(sql["set_policy"], type, policy, max_attempts, *_limits(decoded))
-        store.notifier.notify_work([type])
+        await self._change_type(type, "set_policy", policy, max_attempts, *_limits(decoded))
+        self._store.notifier.notify_work([type])
 
     async def add_group(self, type: str, group: str) -> None:
-        store, sql = self._store, self._store.sql("registry")
-        await store.connections.fetch(sql["make_type"], type)
-        await store.connections.fetch(sql["add_group"], type, group)
+        await self._change_type(type, "add_group", group)
 
     async def drop_group(self, type: str, group: str) -> int:
         store, sql = self._store, self._store.sql("registry")
@@ -87,6 +79,16 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
         store = self._store
         rows = await store.connections.read(store.sql("registry")["types"], store.now_ms())
         return [_type_info(row) for row in rows]
+
+    async def delete_type(self, type: str) -> Verdict:
+        store, sql = self._store, self._store.sql("registry")["delete_type"]
+        return Verdict(first(await store.connections.fetch(sql, type, store.now_ms())))
+
+    async def forget_types(self, policies: Mapping[str, str | None], unused_ms: int) -> list[str]:
+        store, sql = self._store, self._store.sql("registry")["forget_types"]
+        names = sorted(policies)
+        rows = await store.connections.fetch(sql, names, [policies[name] for name in names], unused_ms, store.now_ms())
+        return [name for (name,) in rows]
 
     async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
         store, sql = self._store, self._store.sql("registry")["register"]
@@ -119,7 +121,7 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
         sql = self._store.sql("registry")
 
         async def act(connection: asyncpg.Connection) -> str:
-            await connection.execute(sql["make_type"], type)
+            await connection.execute(sql["take_type"], type)
             if await connection.fetchval(sql["subscribe"], type, worker) == worker:
                 return DEFAULT_GROUP
             await connection.execute(sql["add_group"], type, worker)
@@ -150,6 +152,16 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
         if types:
             store.notifier.notify_work(types, elsewhere=is_awaited)
         return answers
+
+    async def _change_type(self, type: str, statement: str, *values: object) -> None:
+        """Change a type, which is created if it does not exist; it is not deleted in between."""
+        sql = self._store.sql("registry")
+
+        async def act(connection: asyncpg.Connection) -> None:
+            await connection.execute(sql["take_type"], type)
+            await connection.execute(sql[statement], type, *values)
+
+        await self._store.connections.run(act, in_transaction=True)
 
 
 async def turn_left_ms(store: OpenStore, name: str, holder: str) -> int:

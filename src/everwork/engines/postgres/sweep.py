@@ -29,6 +29,7 @@ FOLD_FROM: Final = 2_000
 FOLD_MAX: Final = 20_000
 FOLDS_MAX: Final = 5
 TIDY_EVERY_MS: Final = 3_600_000
+PURGES_MAX: Final = 20
 VACUUM_EVERY_JOBS: Final = 50_000
 
 
@@ -193,6 +194,14 @@ async def _vacuum(store: OpenStore) -> None:
         log.warning("cannot vacuum, leaving it to autovacuum", error=str(error))
 
 
+async def _purge_types(store: OpenStore) -> None:
+    """Delete the rows of deleted types; those that some transaction may still use are deleted an hour later."""
+    for _ in range(PURGES_MAX):
+        [(purged,)] = await store.connections.fetch(store.sql("sweep")["purge_types"], store.now_ms(), SWEEP_STEP_MAX)
+        if purged < SWEEP_STEP_MAX:
+            break
+
+
 async def _tidy(store: OpenStore) -> None:
     """Once an hour, delete what is no longer needed."""
     now_ms = await server_now_ms(store)
@@ -202,6 +211,7 @@ async def _tidy(store: OpenStore) -> None:
         await store.connections.fetch(sql["forget_hours"], store.now_ms(), STATISTICS_KEEP_HOURS)
         await store.connections.fetch(sql["forget_producers"], now_ms - PRODUCER_KEEP_MS)
         await store.connections.fetch(sql["forget_registered"], store.now_ms())
+        await _purge_types(store)
         store.sweep_state.tidied_at_ms = now_ms
         store.sweep_state.is_thorough = True
         await store.connections.fetch(sql["reset_back_marks"])

@@ -97,13 +97,14 @@ class RedisQuestions(RedisBase, Questions):
 
     async def oldest(self) -> list[Oldest]:
         connection = self._connection
+        counts = [field.decode().split("\n") for field, _ in pairs(await connection.read("count"))]
+        queues = list(dict.fromkeys(queue for letter, queue, _ in counts if letter == LETTER_OF[State.PENDING]))
         found: list[Oldest] = []
-        last_type: Arg = ""
-        while True:
-            last_type, *queues = await connection.read("oldest", last_type)
-            found += [Oldest(*queue_parts(queue.decode()), int(run_at)) for queue, run_at in pairs(queues)]
-            if not last_type:
-                return sorted(found)
+        while queues:
+            read, *due = await connection.read("oldest", *queues[:LIST_STEP_MAX])
+            found += [Oldest(*queue_parts(queue.decode()), int(run_at)) for queue, run_at in pairs(due)]
+            queues = queues[int(read) :]
+        return sorted(found)
 
     async def explain(self, key: int) -> Explanation | None:
         reply = await self._connection.read("explain", id_of(key))

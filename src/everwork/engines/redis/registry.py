@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
+from everwork.core.leasing import Verdict
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
@@ -21,6 +22,7 @@ from everwork.engines.rules import TOP_NAME, Passage, fired, if_ahead, with_brea
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 DROP_STEP: Final = 10_000
+FORGET_STEP: Final = 1_000
 _KIND_END: Final = "\0"
 """Separates the kind from the name of an entry in one string."""
 _WINDOW: Final = "window\n"
@@ -64,6 +66,28 @@ class RedisRegistry(RedisBase, Registry, Triggers):
 
     async def types(self) -> list[TypeInfo]:
         return await _read_types(self._connection)
+
+    async def delete_type(self, type: str) -> Verdict:
+        # Differs from postgres: statistics are deleted in steps, because the server serves no other client while a
+        # script runs. If a job is created meanwhile, the type stays, without them.
+        connection = self._connection
+        verdict = _verdict(await connection.read("registry", "deletable", type))
+        if verdict is not Verdict.ACCEPTED:
+            return verdict
+        last_hour: Arg = ""
+        while True:
+            last_hour = await connection.call("registry", "delete_statistics", type, last_hour)
+            if not last_hour:
+                return _verdict(await connection.call("registry", "delete_type", type))
+
+    async def forget_types(self, policies: Mapping[str, str | None], unused_ms: int) -> list[str]:
+        names, forgotten = list(policies), list[str]()
+        while names:
+            pairs = [word for name in names[:FORGET_STEP] for word in (name, policies[name] or "")]
+            checked, *gone = await self._connection.call("registry", "forget_types", unused_ms, *pairs)
+            forgotten += [name.decode() for name in gone]
+            names = names[int(checked) :]
+        return forgotten
 
     async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
         ttl = "" if ttl_ms is None else ttl_ms
@@ -133,12 +157,16 @@ async def _write_policy(connection: Connection, type: str, policy: str | None) -
 
 
 async def _read_types(connection: Connection) -> list[TypeInfo]:
-    now, *types = await connection.read("registry", "types")
-    infos = [
-        _type_info(name.decode(), fields_of(fields), int(now), is_probe_live=bool(has_probe))
-        for name, fields, has_probe in zip(types[::3], types[1::3], types[2::3], strict=True)
-    ]
-    return sorted(infos, key=lambda info: info.type)
+    infos: dict[str, TypeInfo] = {}
+    cursor: Arg = "0"
+    while True:
+        now, cursor, *types = await connection.read("registry", "types", cursor)
+        for name, fields, has_probe in zip(types[::3], types[1::3], types[2::3], strict=True):
+            if fields:  # Otherwise it was deleted between two calls.
+                info = _type_info(name.decode(), fields_of(fields), int(now), is_probe_live=bool(has_probe))
+                infos[info.type] = info
+        if int(cursor) == 0:
+            return [infos[name] for name in sorted(infos)]
 
 
 def _type_info(name: str, fields: Fields, now_ms: int, *, is_probe_live: bool) -> TypeInfo:
@@ -191,6 +219,10 @@ def rate_full_until_ms(fields: Fields, group: str | None = None) -> int | None:
     names = [name for name in fields if name.startswith(_WINDOW)] if group is None else [_WINDOW + group]
     windows = [fields[name].split() for name in names if name in fields]
     return max((int(since) + rate.window_ms for since, started in windows if int(started) >= rate.jobs), default=None)
+
+
+def _verdict(reply: Any) -> Verdict:
+    return Verdict(reply.decode())
 
 
 def _entries(reply: Sequence[Any]) -> list[Registered]:

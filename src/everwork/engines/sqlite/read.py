@@ -237,21 +237,25 @@ def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int
     states = states_to_search(query)
     if query.type is None and query.group is None and not states:
         return [key for (key,) in cursor.execute(FIND["all"], window).fetchall()]
-    queues = [
-        queue
-        for queue, type, group in cursor.execute(FIND["queues"]).fetchall()
-        if query.type in (None, type) and query.group in (None, group)
-    ]
+    places = _places(cursor, query)
     pending = (now_ms if query.due else INSTANT_MS_MAX, attempts_min(query))
     if query.order is Order.DUE:
-        return sorted(chain.from_iterable(_due(cursor, (queue, last, limit), pending) for queue in queues))[:limit]
+        waiting = [queue for queue, state in places if state is State.PENDING]
+        return sorted(chain.from_iterable(_due(cursor, (queue, last, limit), pending) for queue in waiting))[:limit]
     if query.order is Order.FAILED:
-        latest = chain.from_iterable(_latest(cursor, (queue, last, limit)) for queue in queues)
+        dead = [queue for queue, state in places if state is State.FAILED]
+        latest = chain.from_iterable(_latest(cursor, (queue, last, limit)) for queue in dead)
         return sorted(latest, reverse=True)[:limit]
     found = [
-        _keys_of(cursor, (queue, *window), state, pending) for queue in queues for state in sorted(states or set(State))
+        _keys_of(cursor, (queue, *window), state, pending) for queue, state in places if not states or state in states
     ]
     return sorted(chain.from_iterable(found), reverse=True)[:limit]
+
+
+def _places(cursor: sqlite3.Cursor, query: JobFilter) -> list[tuple[int, State]]:
+    """The queues that match a filter, each with the states in which it has jobs."""
+    rows = cursor.execute(FIND["queues"]) if query.type is None else cursor.execute(FIND["queues_of"], (query.type,))
+    return [(queue, State(state)) for queue, group, state in rows.fetchall() if query.group in (None, group)]
 
 
 def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, pending: tuple[int, int]) -> list[int]:
@@ -294,7 +298,7 @@ AFTER_EVERY_INSTANT_MS: Final = 2**63 - 1
 
 def oldest(cursor: sqlite3.Cursor, now_ms: int) -> list[Oldest]:
     """When the oldest due job became due, for each type and group that has one."""
-    queues = cursor.execute(OLDEST["queues"]).fetchall()
+    queues = cursor.execute(OLDEST["queues"], (State.PENDING,)).fetchall()
     since = [(type, group, _since_ms(cursor, queue, now_ms)) for queue, type, group in queues]
     return [Oldest(type, group, since_ms) for type, group, since_ms in since if since_ms is not None]
 

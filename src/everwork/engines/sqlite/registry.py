@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import Breaker
+from everwork.core.leasing import Verdict
 from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.policy import TypePolicy
 from everwork.core.queries import TypeInfo
@@ -22,6 +24,7 @@ from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.sqlite.types import delete_type, forget_types
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks
 
 SQL = statements("registry")
@@ -50,6 +53,12 @@ class SqliteRegistry(SqliteBase, Registry, Triggers):
 
     async def types(self) -> list[TypeInfo]:
         return await self._store.query(types)
+
+    async def delete_type(self, type: str) -> Verdict:
+        return await self._store.writer.submit(lambda tx: delete_type(tx, type))
+
+    async def forget_types(self, policies: Mapping[str, str | None], unused_ms: int) -> list[str]:
+        return await self._store.writer.submit(lambda tx: forget_types(tx, policies, unused_ms))
 
     async def register(self, kind: str, name: str, body: str, ttl_ms: int | None = None) -> None:
         await self._store.writer.submit(lambda tx: register(tx, kind, name, body, ttl_ms))
@@ -107,20 +116,43 @@ def drop_group(tx: Transaction, type: str, group: str) -> int:
 
 
 def types(cursor: sqlite3.Cursor, now_ms: int) -> list[TypeInfo]:
-    """Every known type."""
-    return [_type(cursor, row, now_ms) for row in cursor.execute(SQL["types"], (now_ms,)).fetchall()]
+    """Every known type. Both tables are read once, in order: a query for each type would take several times as long."""
+    queues: defaultdict[str, list[QueueRow]] = defaultdict(list)
+    for row in cursor.execute(SQL["queues"]).fetchall():
+        queues[row[0]].append(QueueRow._make(row))
+    return [_type(cursor, row, queues[row[0]], now_ms) for row in cursor.execute(SQL["types"]).fetchall()]
 
 
-def _type(cursor: sqlite3.Cursor, row: tuple[Any, ...], now_ms: int) -> TypeInfo:
-    name, paused, policy, groups, asked_at_ms, rate_full_until_ms, *state = row
+class QueueRow(NamedTuple):
+    """A queue of a type: a row of the statement `queues`."""
+
+    type: str
+    group: str
+    is_dropped: int
+    asked_at_ms: int | None
+    rate_since_ms: int | None
+    rate_taken: int
+
+
+def _type(cursor: sqlite3.Cursor, row: tuple[Any, ...], queues: Sequence[QueueRow], now_ms: int) -> TypeInfo:
+    name, paused, policy, rate_jobs, rate_ms, *state = row
     breaker = Breaker._make(state)
+    full_until_ms: list[int] = []
+    if rate_jobs is not None:
+        full_until_ms = [
+            one.rate_since_ms + rate_ms
+            for one in queues
+            if one.rate_since_ms is not None
+            and one.rate_taken >= rate_jobs
+            and abs(now_ms - one.rate_since_ms) < rate_ms
+        ]
     info = TypeInfo(
         name,
         bool(paused),
         policy,
-        tuple(sorted(json.loads(groups))),
-        asked_at_ms,
-        rate_full_until_ms=rate_full_until_ms,
+        tuple(one.group for one in queues if one.group != DEFAULT_GROUP and not one.is_dropped),
+        max((one.asked_at_ms for one in queues if one.asked_at_ms is not None), default=None),
+        rate_full_until_ms=max(full_until_ms, default=None),
     )
     return with_breaker(info, breaker, now_ms, is_probe_live=is_probe_live(cursor, breaker))
 

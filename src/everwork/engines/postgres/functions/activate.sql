@@ -76,7 +76,7 @@ BEGIN
       SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused,
         coalesce(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL AS held
       INTO found_queue FROM queue q JOIN type t ON t.name = q.type
-      WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped;
+      WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped AND t.deleted_at_ms IS NULL;
       EXIT WHEN FOUND OR round = 2;
       PERFORM make_type(claim.t);
     END LOOP;

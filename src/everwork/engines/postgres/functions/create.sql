@@ -30,7 +30,8 @@ DECLARE
   answer bigint[];  -- What the producer gets again if it repeats the call.
 BEGIN
   FOR head IN SELECT e FROM jsonb_array_elements(given->'heads') e LOOP
-    SELECT t.max_attempts INTO found_type FROM type t WHERE t.name = head->>0;
+    SELECT t.max_attempts INTO found_type FROM type t
+    WHERE t.name = head->>0 AND t.deleted_at_ms IS NULL;
     IF NOT FOUND THEN
       PERFORM make_type(head->>0);
       SELECT t.max_attempts INTO found_type FROM type t WHERE t.name = head->>0;

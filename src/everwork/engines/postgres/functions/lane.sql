@@ -1,11 +1,26 @@
 -- Purpose: create the types, queues and lanes that jobs and demands name for the first time.
 -- Inputs: type; or queue, tenant and limit key ('' is none). Returns: nothing; or the lane's id.
 
+-- A type that was deleted and not purged yet is new again, see types.sql.
 CREATE OR REPLACE FUNCTION {schema}.make_type(type_name text) RETURNS void
 LANGUAGE plpgsql {plan} AS $$
 BEGIN
-  INSERT INTO type (name) VALUES (type_name) ON CONFLICT DO NOTHING;
+  IF NOT EXISTS (SELECT 1 FROM type t WHERE t.name = type_name AND t.deleted_at_ms IS NULL) THEN
+    INSERT INTO type AS t (name) VALUES (type_name)
+    ON CONFLICT (name) DO UPDATE SET deleted_at_ms = NULL, deleted_xid = NULL WHERE t.deleted_at_ms IS NOT NULL;
+  END IF;
   INSERT INTO queue (type, grp) VALUES (type_name, '') ON CONFLICT DO NOTHING;
+END $$;
+
+-- Creates a type unless it exists, and locks its row: it is not deleted before the caller's transaction has ended.
+CREATE OR REPLACE FUNCTION {schema}.take_type(type_name text) RETURNS void
+LANGUAGE plpgsql {plan} AS $$
+BEGIN
+  LOOP
+    PERFORM make_type(type_name);
+    PERFORM 1 FROM type t WHERE t.name = type_name AND t.deleted_at_ms IS NULL FOR UPDATE;
+    EXIT WHEN FOUND;
+  END LOOP;
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.make_lane(queue int, whose text, what text) RETURNS int

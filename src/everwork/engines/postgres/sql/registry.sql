@@ -1,8 +1,8 @@
 -- Purpose: manage types (pauses, breakers, policies), groups, registry entries (with or without an expiry) and turns.
 -- Inputs and returns: see each statement.
 
--- name: make_type
-SELECT {schema}.make_type($1);
+-- name: take_type
+SELECT {schema}.take_type($1);
 
 -- name: pause
 UPDATE {schema}.type SET paused = $2 WHERE name = $1;
@@ -45,17 +45,15 @@ UPDATE {schema}.queue SET dropped = true WHERE type = $1 AND grp = $2 AND grp <>
 UNION ALL (SELECT key FROM {schema}.live WHERE queue_id = $1 AND state = 1 LIMIT $2) LIMIT $2;
 
 -- name: types
-SELECT t.name, t.paused, t.policy,
-  ARRAY(SELECT q.grp FROM {schema}.queue q WHERE q.type = t.name AND q.grp <> '' AND NOT q.dropped ORDER BY q.grp),
-  (SELECT max(q.asked_at_ms) FROM {schema}.queue q WHERE q.type = t.name),
-  (SELECT max(g.since_ms + t.rate_ms) FROM {schema}.queue q JOIN {schema}.gate g ON g.queue_id = q.id
-    WHERE q.type = t.name AND g.started >= t.rate_jobs AND abs({schema}.now_ms($1) - g.since_ms) < t.rate_ms),
-  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key,
-  p.key IS NOT NULL, {schema}.now_ms($1)
-FROM {schema}.type t
-LEFT JOIN LATERAL (SELECT a.key FROM {schema}.live a
-  WHERE a.key = t.breaker_probe_key AND a.attempt = t.breaker_probe_attempt AND a.state + 0 = 2 LIMIT 1) p ON true
-ORDER BY t.name;
+SELECT * FROM {schema}.list_types({schema}.now_ms($1));
+
+-- name: delete_type
+SELECT {schema}.delete_type($1, NULL, NULL, {schema}.now_ms($2));
+
+-- name: forget_types
+-- Inputs: types and the policy of each, sorted; for how long they are unused; now. Returns the types that are gone.
+SELECT x.name FROM unnest($1::text[], $2::text[]) AS x(name, policy)
+WHERE {schema}.delete_type(x.name, x.policy, $3, {schema}.now_ms($4)) = 'accepted';
 
 -- name: register
 INSERT INTO {schema}.registry (kind, name, body, until_ms) VALUES ($1, $2, $3, {schema}.now_ms($5) + $4::bigint)

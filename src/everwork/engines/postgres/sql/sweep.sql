@@ -105,11 +105,17 @@ DELETE FROM {schema}.count_total
 WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;
 
 -- name: forget_hours
-WITH measured AS (DELETE FROM {schema}.measure_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint)
+-- A store with little work may not have folded its deltas yet.
+WITH measured AS (DELETE FROM {schema}.measure_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint),
+unfolded AS (DELETE FROM {schema}.measure_delta WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint),
+unfolded_work AS (DELETE FROM {schema}.work_delta WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint)
 DELETE FROM {schema}.work_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint;
 
 -- name: forget_producers
 DELETE FROM {schema}.producer WHERE at_ms < $1;
+
+-- name: purge_types
+SELECT {schema}.purge_types({schema}.now_ms($1), $2);
 
 -- name: forget_registered
 DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);

@@ -6,11 +6,23 @@
 local ENOUGH = 5000
 local last_hour, last_type, scanned = ARGV[4], ARGV[5], 0
 local from = last_hour ~= '' and last_hour or '(' .. (math.floor(now / 3600000) - ARGV[2])
-local types = ARGV[3] ~= '' and {ARGV[3]} or call('SMEMBERS', P .. ':types')
-table.sort(types)
+
+-- The types that have worked in an hour, from the names of its sums (see parts/effects.lua); other types cost nothing.
+local function types_of(hour)
+  if ARGV[3] ~= '' then return {ARGV[3]} end
+  local types, seen, fields = {}, {}, call('HKEYS', P .. ':w:' .. hour)
+  for _, field in ipairs(fields) do
+    local type = string.match(field, '^%a+\n([^\n]*)\n')
+    if not seen[type] then seen[type], types[#types + 1] = true, type end
+  end
+  table.sort(types)
+  scanned = scanned + #fields / 4
+  return types
+end
+
 local out = {'', ''}
 for _, hour in ipairs(call('ZRANGEBYSCORE', P .. ':hours', from, '+inf')) do
-  for _, type in ipairs(types) do
+  for _, type in ipairs(types_of(hour)) do
     if hour ~= last_hour or type > last_type then
       local sums, at = call('HGETALL', P .. ':m:' .. hour .. ':' .. type), #out
       if #sums > 0 then out[at + 1], out[at + 2], out[at + 3] = hour, type, sums end

@@ -1,9 +1,10 @@
--- Purpose: find when the longest-waiting due job of each type and group became due; reads a bounded number of types.
--- Inputs: now; the type to continue after, '' for the first.
--- Returns: the type to continue after, '' at the end; then, flat, the name and run_at of each queue with due jobs.
+-- Purpose: find when the longest-waiting due job of each queue became due; reads a bounded number of queues.
+-- Inputs: now; queues that have pending jobs.
+-- Returns: how many queues were read, in their order; then, flat, the name and run_at of each that has due jobs and
+--   whose group was not dropped.
 -- Parts: records traits running effects queues
 -- The maximum number of lanes and priorities to scan per queue, and per call; a call that reaches it ends after the
--- current type.
+-- current queue.
 local LOOK_MAX, ENOUGH = @OLDEST_SCAN_MAX@, 2 * @OLDEST_SCAN_MAX@
 local scanned = 0
 
@@ -37,19 +38,14 @@ local function oldest_of(queue) -- Includes lanes at their limit, and due jobs t
   return oldest
 end
 
-local out, types = {''}, call('SMEMBERS', P .. ':types')
-table.sort(types)
-for i, type in ipairs(types) do
-  if type > ARGV[2] then
-    for _, queue in ipairs(queues_of(trait_of(type))) do
-      local oldest, at = oldest_of(queue), #out
-      scanned = scanned + 1
-      if oldest then out[at + 1], out[at + 2] = queue, fmt('%.0f', oldest) end
-    end
-    if scanned >= ENOUGH and i < #types then
-      out[1] = type
-      break
-    end
+local out = {0}
+for i = 2, #ARGV do
+  local queue = ARGV[i]
+  if call('SISMEMBER', P .. ':dropped', queue) == 0 then
+    local oldest, at = oldest_of(queue), #out
+    if oldest then out[at + 1], out[at + 2] = queue, fmt('%.0f', oldest) end
   end
+  scanned, out[1] = scanned + 1, i - 1
+  if scanned >= ENOUGH then break end
 end
 return out

@@ -1,7 +1,8 @@
 -- Purpose: manage types (pauses, policies, breakers), groups, registry entries, turns and the marks of triggers.
 -- Inputs: now; the name of an action; its arguments. Returns: see each action.
--- Parts: records traits running effects breakers queues endings removal entries policies recount upkeep marks switch
-local ENTRIES_BYTES = 4000000 -- Limits one call, during which the server serves no other client.
+-- Parts: records traits running effects breakers queues endings removal entries policies recount upkeep marks switch disuse
+-- These limit one call, during which the server serves no other client.
+local ENTRIES_BYTES, TYPES_STEP = 4000000, 1000
 
 local function register_type(type)
   local t = trait_of(type)
@@ -101,12 +102,60 @@ function act.drop_group(type, name, limit)
   return cancel_queue(queue, "group '" .. name .. "' was dropped", tonumber(limit))
 end
 
-function act.types() -- Returns now; then per type its name, a flat list of its fields, and 1 if a probe is running.
-  local out = {NOW}
-  for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
-    local at = #out
-    out[at + 1], out[at + 2], out[at + 3] = type, call('HGETALL', P .. ':t:' .. type), 0
-    if is_probe_live(trait_of(type)) then out[at + 3] = 1 end
+-- Reads some of the types. Returns now and the cursor of the next call, '0' at the end; then per type its name, a flat
+-- list of its fields, and 1 if a probe is running. A type can be returned twice.
+function act.types(cursor)
+  local scan = call('SSCAN', P .. ':types', cursor, 'COUNT', TYPES_STEP)
+  local out = {NOW, scan[1]}
+  for _, type in ipairs(scan[2]) do
+    local at, fields = #out, call('HGETALL', P .. ':t:' .. type)
+    out[at + 1], out[at + 2], out[at + 3] = type, fields, 0
+    for i = 1, #fields, 2 do
+      if fields[i] == 'probe' and is_probe_live(trait_of(type)) then out[at + 3] = 1 end
+    end
+  end
+  return out
+end
+
+-- Checks a type before its statistics are deleted. Returns a verdict.
+function act.deletable(type)
+  if not trait_of(type).known then return 'not found' end
+  return types_with_jobs()[type] and 'wrong state' or 'accepted'
+end
+
+function act.delete_statistics(type, last_hour) -- Returns the hour to continue after, '' at the end.
+  local read = 0
+  for _, hour in ipairs(kept_hours()) do
+    if last_hour == '' or tonumber(hour) > tonumber(last_hour) then
+      read = read + delete_hour(type, hour)
+      if read >= LOOKUPS then return hour end
+    end
+  end
+  return ''
+end
+
+function act.delete_type(type) -- Returns a verdict.
+  local verdict = act.deletable(type)
+  if verdict == 'accepted' then delete_type(type) end
+  return verdict
+end
+
+-- Takes for how long types must be unused, then types and the policy of each, '' for none. Returns how many types were
+-- checked, in their order, and the names of those that are gone.
+function act.forget_types(unused_ms)
+  local before, hours = now - tonumber(unused_ms), kept_hours()
+  local with_jobs, looked = types_with_jobs()
+  local out, i = {0}, 4
+  while i < #ARGV and (looked < LOOKUPS or out[1] == 0) do
+    local type = ARGV[i]
+    local idle, asked = is_idle(type, ARGV[i + 1], before)
+    looked = looked + (idle and asked and #hours or 1)
+    -- A type that was never requested has no statistics.
+    if idle and not with_jobs[type] and not (asked and has_statistics(type, hours)) then
+      delete_type(type)
+      out[#out + 1] = type
+    end
+    i, out[1] = i + 2, out[1] + 1
   end
   return out
 end

@@ -49,7 +49,20 @@ SELECT run_at_ms, key FROM ew_ready WHERE queue = ?1 AND (run_at_ms, key) > (?2,
 ORDER BY run_at_ms, key LIMIT ?4;
 
 -- name: queues
-SELECT id, type, grp FROM ew_queue;
+-- The states in which each queue has jobs. Queues without jobs cost nothing, however many there are.
+SELECT q.id, q.grp, c.state FROM (
+  SELECT queue, state FROM (
+    SELECT queue, state, jobs FROM ew_tally UNION ALL SELECT queue, state, jobs FROM ew_delta)
+  GROUP BY queue, state HAVING sum(jobs) <> 0) c CROSS JOIN ew_queue q ON q.id = c.queue;
+
+-- name: queues_of
+-- The same, for one type.
+SELECT q.id, q.grp, c.state FROM (
+  SELECT queue, state FROM (
+    SELECT t.queue, t.state, t.jobs FROM ew_queue a CROSS JOIN ew_tally t ON t.queue = a.id WHERE a.type = ?1
+    UNION ALL
+    SELECT d.queue, d.state, d.jobs FROM ew_delta d WHERE d.queue IN (SELECT id FROM ew_queue WHERE type = ?1))
+  GROUP BY queue, state HAVING sum(jobs) <> 0) c CROSS JOIN ew_queue q ON q.id = c.queue;
 
 -- name: of_job
 -- The keys among ?1 (JSON) whose jobs have one of the tenants (?2, JSON), the correlation id (?3) and the dedupe key

@@ -2,7 +2,14 @@
 -- Inputs: a queue, the lane and urgency to continue after, instants. Returns: see each statement.
 
 -- name: queues
-SELECT id, type, grp FROM ew_queue WHERE dropped = 0 ORDER BY type, grp;
+-- ?1: the state "pending". Queues without pending jobs cost nothing, however many there are.
+SELECT q.id, q.type, q.grp FROM (
+  SELECT queue FROM (
+    SELECT queue, jobs FROM ew_tally WHERE state = ?1
+    UNION ALL
+    SELECT queue, jobs FROM ew_delta WHERE state = ?1)
+  GROUP BY queue HAVING sum(jobs) <> 0) c CROSS JOIN ew_queue q ON q.id = c.queue
+WHERE q.dropped = 0 ORDER BY q.type, q.grp;
 
 -- name: first_ready
 SELECT lane, urgency, run_at_ms FROM ew_ready WHERE queue = ? ORDER BY lane, urgency, run_at_ms LIMIT 1;

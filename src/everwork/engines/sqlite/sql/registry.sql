@@ -31,13 +31,11 @@ SELECT id FROM ew_queue WHERE type = ? AND grp = ? AND dropped = 0;
 SELECT key FROM ew_ready WHERE queue = ?1 UNION ALL SELECT key FROM ew_future WHERE queue = ?1;
 
 -- name: types
-SELECT t.name, t.paused, t.policy,
-  (SELECT json_group_array(grp) FROM ew_queue q WHERE q.type = t.name AND q.grp <> '' AND q.dropped = 0),
-  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name),
-  (SELECT max(rate_since_ms + t.rate_ms) FROM ew_queue q
-   WHERE q.type = t.name AND q.rate_taken >= t.rate_jobs AND abs(?1 - q.rate_since_ms) < t.rate_ms),
-  t.breaker_failures, t.breaker_open_until_ms, t.breaker_probe_key, t.breaker_probe_attempt
-FROM ew_type t ORDER BY t.name;
+SELECT name, paused, policy, rate_jobs, rate_ms, breaker_failures, breaker_open_until_ms, breaker_probe_key,
+  breaker_probe_attempt FROM ew_type ORDER BY name;
+
+-- name: queues
+SELECT type, grp, dropped, asked_at_ms, rate_since_ms, rate_taken FROM ew_queue ORDER BY type, grp;
 
 -- name: register
 INSERT INTO ew_registry (kind, name, body, until_ms) VALUES (?, ?, ?, ?)
@@ -74,3 +72,63 @@ INSERT INTO ew_registry (kind, name, body) VALUES ('owner', ?, ?);
 
 -- name: marks
 SELECT name, body FROM ew_registry WHERE kind = 'trigger-mark' AND name IN (SELECT value FROM json_each(?));
+
+-- name: uses
+-- is_set_up: the type is paused or has an open breaker, an additional group or an owner.
+SELECT t.name, t.policy,
+  t.paused OR t.breaker_open_until_ms IS NOT NULL
+    OR EXISTS (SELECT 1 FROM ew_queue q WHERE q.type = t.name AND q.grp <> '' AND q.dropped = 0)
+    OR EXISTS (SELECT 1 FROM ew_registry r WHERE r.kind = 'owner' AND r.name = t.name),
+  (SELECT max(asked_at_ms) FROM ew_queue q WHERE q.type = t.name),
+  (SELECT json_group_array(id) FROM ew_queue q WHERE q.type = t.name)
+FROM ew_type t WHERE t.name IN (SELECT value FROM json_each(?));
+
+-- name: queues_with_jobs
+SELECT DISTINCT queue FROM (
+  SELECT queue, tenant, state, jobs FROM ew_tally WHERE queue IN (SELECT value FROM json_each(?1))
+  UNION ALL
+  SELECT queue, tenant, state, jobs FROM ew_delta WHERE queue IN (SELECT value FROM json_each(?1)))
+GROUP BY queue, tenant, state HAVING sum(jobs) <> 0;
+
+-- name: queues_with_statistics
+-- Seeks from hour to hour: few queues are checked, and the table may be large.
+WITH RECURSIVE hours AS (
+  SELECT min(hour) AS hour FROM ew_hourly
+  UNION ALL
+  SELECT (SELECT min(h.hour) FROM ew_hourly h WHERE h.hour > hours.hour) FROM hours WHERE hour IS NOT NULL)
+SELECT q.value FROM json_each(?) q
+WHERE EXISTS (SELECT 1 FROM hours CROSS JOIN ew_hourly h ON h.hour = hours.hour AND h.queue = q.value);
+
+-- name: delete_hourly
+WITH RECURSIVE hours AS (
+  SELECT min(hour) AS hour FROM ew_hourly
+  UNION ALL
+  SELECT (SELECT min(h.hour) FROM ew_hourly h WHERE h.hour > hours.hour) FROM hours WHERE hour IS NOT NULL)
+DELETE FROM ew_hourly
+WHERE hour IN (SELECT hour FROM hours) AND queue IN (SELECT value FROM json_each(?));
+
+-- name: delete_measure
+WITH RECURSIVE hours AS (
+  SELECT min(hour) AS hour FROM ew_measure
+  UNION ALL
+  SELECT (SELECT min(m.hour) FROM ew_measure m WHERE m.hour > hours.hour) FROM hours WHERE hour IS NOT NULL)
+DELETE FROM ew_measure
+WHERE hour IN (SELECT hour FROM hours) AND queue IN (SELECT value FROM json_each(?));
+
+-- name: delete_lane
+DELETE FROM ew_lane WHERE queue IN (SELECT value FROM json_each(?));
+
+-- name: delete_tally
+DELETE FROM ew_tally WHERE queue IN (SELECT value FROM json_each(?));
+
+-- name: delete_delta
+DELETE FROM ew_delta WHERE queue IN (SELECT value FROM json_each(?));
+
+-- name: delete_queue
+DELETE FROM ew_queue WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: delete_owners
+DELETE FROM ew_registry WHERE kind = 'owner' AND name IN (SELECT value FROM json_each(?));
+
+-- name: delete_types
+DELETE FROM ew_type WHERE name IN (SELECT value FROM json_each(?));

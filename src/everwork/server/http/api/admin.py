@@ -68,6 +68,12 @@ async def resume_type(call: Call) -> Response:
     return json_response({"type": call.path_param("type"), "paused": False})
 
 
+async def delete_type(call: Call) -> Response:
+    """Delete a type that is not in use."""
+    type = call.path_param("type")
+    return json_response({"type": type, "deleted": await call.admin.delete_type(type)})
+
+
 # Groups ---------------------------------------------------------------------------------------------
 
 
@@ -223,6 +229,14 @@ OPERATIONS: Final = (
         summary="Pause a type",
         response=ok("Pause"),
         body=NOTHING,
+    ),
+    operation(
+        "deleteType",
+        f"DELETE {_TYPE}",
+        delete_type,
+        Admin.delete_type,
+        summary="Delete a type that is not in use",
+        response=ok("TypeDeletion"),
     ),
     operation(
         "resumeType",

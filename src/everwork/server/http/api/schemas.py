@@ -241,6 +241,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         },
     ),
     "DeadChanged": exactly(matched=_COUNT, changed=_COUNT, dry_run=_FLAG),
+    "TypeDeletion": exactly(type=_TEXT, deleted={**_COUNT, "description": "Number of finished jobs deleted."}),
     "Pause": exactly(type=_TEXT, paused=_FLAG),
     "Reset": exactly(type=_TEXT, was_open=_FLAG),
     "Group": exactly(type=_TEXT, group=_TEXT, last_asked=_MAYBE_TIME, jobs=_BY_STATE),

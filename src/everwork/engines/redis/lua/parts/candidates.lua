@@ -12,27 +12,25 @@ local function add_keys(queue, keys, futures)
   end
 end
 
-local function add_type(type, keys, futures)
-  local groups = call('HGET', P .. ':t:' .. type, 'groups') or ''
-  add_keys(type, keys, futures)
-  for group in string.gmatch(groups, '[^\31]+') do add_keys(type .. '\31' .. group, keys, futures) end
-end
-
--- The keys of all sets of pending jobs; those of scheduled ones are added to `futures`.
-local function pending_keys(futures)
-  local keys = {}
-  for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
-    add_type(type, keys, futures)
-    if #keys > FEW then return keys, true end
+-- The keys of all sets of pending jobs of a type ('' for all), found by the counts of jobs, and whether there are too
+-- many; those of scheduled ones are added to `futures`.
+local function pending_keys(futures, type)
+  local keys, seen = {}, {}
+  for _, field in ipairs(call('HKEYS', P .. ':n')) do
+    local queue = string.match(field, '^p\n([^\n]*)')
+    if queue and not seen[queue] and (type == '' or type_of(queue) == type) then
+      seen[queue] = true
+      add_keys(queue, keys, futures)
+      if #keys > FEW then return keys, true end
+    end
   end
-  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do add_keys(queue, keys, futures) end
-  return keys, #keys > FEW
+  return keys, false
 end
 
 -- Adds the ids of live jobs to `ids`; false if there are too many to sort.
 local function live_ids(states, below, ids, due)
   local keys, futures, too_many = {}, {}, false
-  if string.find(states, 'p', 1, true) then keys, too_many = pending_keys(futures) end
+  if string.find(states, 'p', 1, true) then keys, too_many = pending_keys(futures, '') end
   if string.find(states, 'r', 1, true) then keys[#keys + 1] = LEASES end
   local total = 0
   for _, key in ipairs(keys) do

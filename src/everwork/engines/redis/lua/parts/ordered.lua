@@ -48,14 +48,8 @@ end
 -- The pending jobs of a type ('' for all) up to a given time, in the order in which they become due; nil if they are
 -- in too many lanes.
 local function due_places(type, from, step, till)
-  local keys, futures, ranges, too_many = {}, {}, 0, false
-  if type == '' then keys, too_many = pending_keys(futures)
-  else
-    add_type(type, keys, futures)
-    for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
-      if sub(queue, 1, #type + 1) == type .. '\31' then add_keys(queue, keys, futures) end
-    end
-  end
+  local futures, ranges = {}, 0
+  local keys, too_many = pending_keys(futures, type)
   local places = {}
   for _, key in ipairs(keys) do
     if futures[key] then add_places(places, key, 0, from, step, till)

@@ -13,6 +13,7 @@ from everwork.core.breaker import BreakerState, CircuitBreaker
 from everwork.core.queries import JobFilter, TypeInfo
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound
+from everwork.server.http.ui.address import address
 from everwork.server.http.ui.chart import share
 from everwork.server.http.ui.flow import RANGES, charts, range_of
 from everwork.server.http.ui.page import Action, Done, Page, View
@@ -113,6 +114,13 @@ async def reset_breaker(visit: Visit) -> Done:
     return Done(f"The breaker of {type} is closed." if was_open else f"The breaker of {type} was already closed.")
 
 
+async def delete(visit: Visit) -> Done:
+    """Delete a type that is not in use."""
+    type = visit.required("type")
+    deleted = await visit.admin.delete_type(type)
+    return Done(f"{type} was deleted, with {deleted:,} finished job{'s' * (deleted != 1)}.", address("/types"))
+
+
 # Figures ------------------------------------------------------------------------------------------------
 
 
@@ -161,4 +169,5 @@ PAGES = (Page("/type", show), Page("/breakers", show_breakers))
 ACTIONS = (
     Action("/type/breaker-open", open_breaker, Admin.open_breaker, confirms=True),
     Action("/type/breaker-reset", reset_breaker, Admin.reset_breaker),
+    Action("/type/delete", delete, Admin.delete_type, confirms=True),
 )

@@ -1,0 +1,105 @@
+"""Limits on job types that callers create: how many a store may have, and how many an API key may add in an hour.
+
+Types that are known cost a look-up in a set. The limits apply to each server, by what it has read from the store, so
+several servers may exceed the limit of the store for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, RATE_BUCKETS_MAX, TYPE_KEEP_MS, TYPES_MAX
+from everwork.engines.contract import Engine
+from everwork.exceptions import TooManyRequests
+from everwork.service.policies import NOTHING_DECLARED, Declared
+
+FULL_RETRY_MS: Final = 60_000
+READ_SECONDS: Final = 60.0
+"""How old the list of known types may be when a new one is requested."""
+READ_AGAIN_SECONDS: Final = 5.0
+"""How old it may be when a type is refused: some may have been deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeRules:
+    """What settings say about types: their number, how long unused ones are kept, and which policies they declare."""
+
+    types_max: int = TYPES_MAX
+    new_types_max: int = NEW_TYPES_MAX
+    keep_ms: int = TYPE_KEEP_MS
+    declared: Declared = NOTHING_DECLARED
+
+
+DEFAULT_RULES: Final = TypeRules()
+
+
+class _Window(NamedTuple):
+    """How many types a key has added since an instant, on the monotonic clock."""
+
+    since: float
+    added: int
+
+
+class TypeLimits:
+    """Admits new types. Bound to one event loop."""
+
+    def __init__(
+        self, engine: Engine, rules: TypeRules = DEFAULT_RULES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._engine = engine
+        self._types_max = rules.types_max
+        self._new_types_max = rules.new_types_max
+        self._clock = clock
+        self._windows: dict[str, _Window] = {}
+        self._reading = asyncio.Lock()
+        self._read_at = float("-inf")
+        self.known: set[str] = set()
+        """The types that need no admission."""
+
+    async def admit(self, caller: str, types: Set[str]) -> None:
+        """Admit types that are not known, all or none. `caller` is the id of the API key."""
+        await self._read(READ_SECONDS)
+        if len(self.known) + len(types - self.known) > self._types_max:
+            await self._read(READ_AGAIN_SECONDS)
+        new = types - self.known
+        if not new:
+            return
+        self._require_room(new)
+        self._add(caller, new)
+        self.known |= new
+
+    async def _read(self, seconds_max: float) -> None:
+        async with self._reading:
+            if self._clock() - self._read_at > seconds_max:
+                self.known = {info.type for info in await self._engine.types()}
+                self._read_at = self._clock()
+
+    def _require_room(self, new: Set[str]) -> None:
+        if len(self.known) + len(new) > self._types_max:
+            raise TooManyRequests(
+                f"type: {min(new)!r} is new, and the store has reached its limit of {self._types_max:,} job types; "
+                "delete unused types (everwork types delete) or raise max_types",
+                FULL_RETRY_MS,
+            )
+
+    def _add(self, caller: str, new: Set[str]) -> None:
+        """Count new types of a key; its hour begins with the first of them."""
+        now = self._clock()
+        window = self._windows.pop(caller, None)
+        if window is None or now - window.since >= HOUR_MS / 1000:
+            window = _Window(now, 0)
+        added = window.added + len(new)
+        if added > self._new_types_max:
+            self._windows[caller] = window
+            raise TooManyRequests(
+                f"type: {min(new)!r} is new, and this API key has created {window.added:,} job types in the last hour; "
+                f"the limit is {self._new_types_max:,} (max_new_types)",
+                max(1, round(HOUR_MS - (now - window.since) * 1000)),
+            )
+        self._windows[caller] = window._replace(added=added)
+        if len(self._windows) > RATE_BUCKETS_MAX:
+            del self._windows[next(iter(self._windows))]
