@@ -9,9 +9,9 @@ second half a line fails if all of these hold:
    from the steps in which memory is allocated and connections come and go.
 3. *It is a trend*: Mann-Kendall's test says that so many later values are higher with a chance of less than 1 in 1,000
    for points without a trend (neighbors are alike, so the usual 1 in 20 would cry wolf).
-4. *It goes on*: each half of the judged time rises by itself, at least a quarter as steeply as its bound. A step
-   (another arena, a longer queue after a fault) rises once and stays; a sawtooth (garbage collection, checkpoints of a
-   write-ahead log) comes back.
+4. *It goes on*: the floor of the line (its lower quartile) rises from the first third of the judged time to the second,
+   and again to the last, at least half as steeply as its bound allows. A step (another arena, a longer queue after a
+   fault) rises once and stays; a sawtooth (garbage collection, checkpoints of a write-ahead log) comes back.
 
 A bound is relative to the line's own level where a measure has no natural size (rows, bytes of a store, latencies).
 """
@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -33,7 +33,8 @@ POINTS_MIN: Final = 8
 """Fewer points in the second half are no series: such a run is inconclusive, which is not a success."""
 TREND_Z: Final = 3.09
 """One chance in 1,000, one-sided."""
-GOES_ON_SHARE: Final = 0.25
+PARTS: Final = 3
+GOES_ON_SHARE: Final = 0.5
 MIB: Final = 1_048_576
 
 
@@ -122,12 +123,11 @@ def verdict(subject: str, measure: str, points: Sequence[Point], rule: Rule) -> 
     first, last = median(values[:quarter]), median(values[-quarter:])
     slope, bound, z = slope_per_hour(points), rule.bound(median(values)), trend_z(values)
     hours = (points[-1].seconds - points[0].seconds) / 3_600
-    halves = points[: len(points) // 2], points[len(points) // 2 :]
     tests: list[tuple[str, Callable[[], bool]]] = [
         ("within its bound", lambda: slope > bound),
         ("too little to tell", lambda: slope * hours > rule.floor),
         ("no trend", lambda: z > TREND_Z),
-        ("a step or a wave", lambda: all(slope_per_hour(half) > bound * GOES_ON_SHARE for half in halves)),
+        ("a step or a wave", lambda: _rise_of_floor(values) > bound * GOES_ON_SHARE * hours / PARTS),
     ]
     why = next((name for name, holds in tests if not holds()), "")
     return Judged(subject, measure, first, last, slope, bound, z, not why, why)
@@ -137,6 +137,14 @@ def slope_per_hour(points: Sequence[Point]) -> float:
     """Theil-Sen: the median of the slopes between all pairs of points."""
     pairs = ((a, b) for a, b in combinations(points, 2) if b.seconds > a.seconds)
     return 3_600 * median([(b.value - a.value) / (b.seconds - a.seconds) for a, b in pairs] or [0.0])
+
+
+def _rise_of_floor(values: Sequence[float]) -> float:
+    """The smaller of the rises from part to part."""
+    size = len(values) / PARTS
+    parts = [sorted(values[round(at * size) : round((at + 1) * size)]) for at in range(PARTS)]
+    floors = [part[len(part) // 4] for part in parts]
+    return min(later - earlier for earlier, later in pairwise(floors))
 
 
 def trend_z(values: Sequence[float]) -> float:
