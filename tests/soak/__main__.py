@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import signal
 import sys
 import time
@@ -48,7 +49,7 @@ def main() -> int:
     with own_place(engine) as place:
         plan = Plan(
             place, folder.resolve(), options.hours * 3_600, options.every, options.rate, options.fault_every,
-            options.keep_minutes, options.seed,
+            60 * options.restart_minutes, options.keep_minutes, seed=options.seed,
         )  # fmt: skip
         outcome = asyncio.run(_soak(plan))
     return conclude(folder, engine, outcome)
@@ -101,6 +102,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=40.0, help="jobs created per second (default 40)")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between samples (default 60)")
     parser.add_argument("--fault-every", type=float, default=45.0, help="seconds between faults (default 45)")
+    parser.add_argument(
+        "--restart-minutes", type=float, default=math.inf,
+        help="restart the second server that often; its memory is then not judged (default never)",
+    )  # fmt: skip
     parser.add_argument(
         "--keep-minutes", type=float, default=5.0,
         help="retention of finished jobs, short so that rows become steady (default 5)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from tests.servers import die_with_the_parent
 from tests.soak import fleet, observed
-from tests.soak.kinds import settings_text
+from tests.soak.kinds import SERVED, settings_text
 from tests.soak.measure import children_of
 from tests.torture.places import Place
 
@@ -24,10 +25,9 @@ KEY: Final = "the-key-of-the-soak"
 _START_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 60.0
 SERVERS: Final = ("server-1", "server-2")
-LASTING: Final = (*SERVERS, "manager", "app", "stream-lasting", "rest-lasting")
-"""Processes that run from the beginning to the end: their series are judged."""
 MORTAL: Final = ("stream-mortal", "rest-mortal")
-"""Processes that are killed and come back."""
+"""Processes that are killed and come back. All others run from the beginning to the end: their series are judged."""
+WORKERS: Final = (*SERVED, *MORTAL)
 
 
 @dataclass(slots=True)
@@ -37,6 +37,9 @@ class Deployment:
     place: Place
     folder: Path
     keep_hours: float
+    longest_seconds: float
+    """How long slow jobs run, and the longest delay of a job."""
+    workers: tuple[str, ...] = WORKERS
     leak: dict[str, str] = field(default_factory=dict)
     """For tests of the judge: what a process is to leak, by its name."""
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
@@ -53,8 +56,20 @@ class Deployment:
         (self.folder / "everwork.toml").write_text(settings_text(self.keep_hours), "utf-8")
         for name in SERVERS:
             self.start_server(name)
-        for name in (*LASTING[len(SERVERS) :], *MORTAL):
+        for name in SERVERS:
+            self.await_server(name)
+        for name in self.workers:
             self.start_worker(name)
+
+    @property
+    def lasting(self) -> list[str]:
+        """The processes that run from the beginning to the end."""
+        return [name for name in (*SERVERS, *self.workers) if name not in MORTAL]
+
+    @property
+    def served(self) -> list[str]:
+        """The types that there is a worker for."""
+        return [type for worker, types in SERVED.items() if worker in self.workers for type in types]
 
     def start_server(self, name: str) -> None:
         """Start a server, on the ports that it had before."""
@@ -63,9 +78,12 @@ class Deployment:
             "tests.soak.observed", "serve", "--engine", self.url, "--json", "--grpc-port", str(ports["grpc_port"]),
             "--http-port", str(ports["http_port"]),
         ]  # fmt: skip
-        out = self.folder / "logs" / f"{name}.out"
-        out.unlink(missing_ok=True)
-        process = self._start(name, command)
+        self._out(name).unlink(missing_ok=True)
+        self._start(name, command)
+
+    def await_server(self, name: str) -> None:
+        """Wait until a server serves: it then prints a line with its ports."""
+        out, process = self._out(name), self.processes[name]
         until = time.monotonic() + _START_SECONDS_MAX
         while not (line := out.read_text()).endswith("\n"):
             alive = process.poll() is None and time.monotonic() < until
@@ -95,6 +113,9 @@ class Deployment:
         """What a process has written so far."""
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
 
+    def _out(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.out"
+
     def ended(self) -> dict[str, int]:
         """Processes that ended by themselves, with their codes."""
         codes = {name: process.poll() for name, process in self.processes.items()}
@@ -102,7 +123,7 @@ class Deployment:
 
     def managed(self) -> list[int]:
         """The processes of the manager that run jobs."""
-        found = children_of(self.processes["manager"].pid)
+        found = children_of(self.processes["manager"].pid) if "manager" in self.processes else []
         return [pid for pid in found if b"resource_tracker" not in _command(pid)]
 
     def kill(self, name: str) -> None:
@@ -110,6 +131,14 @@ class Deployment:
         self.processes[name].kill()
         self.processes[name].wait()
         self.start_worker(name)
+
+    async def restart_server(self, name: str) -> None:
+        """Stop a server in an orderly way, and start it again."""
+        self.processes[name].send_signal(signal.SIGTERM)
+        await asyncio.to_thread(self.processes[name].wait, _STOP_SECONDS_MAX)
+        # Not in a thread: what it starts would end with it.
+        self.start_server(name)
+        await asyncio.to_thread(self.await_server, name)
 
     def kill_managed(self, rng: random.Random) -> bool:
         """SIGKILL a process of the manager; whether there was one."""
@@ -140,13 +169,12 @@ class Deployment:
         environment = {one: value for one, value in os.environ.items() if not one.startswith(("EVERWORK_", "GRPC_"))}
         own = {
             "EVERWORK_API_KEY": KEY, "EVERWORK_LOG_FORMAT": "json", fleet.STORE: self.url,
-            fleet.KEEP_HOURS: str(self.keep_hours), observed.FOLDER: str(self.folder),
-            observed.LEAK: self.leak.get(name, ""), "PYTHONUNBUFFERED": "1",
+            fleet.KEEP_HOURS: str(self.keep_hours), fleet.SLOW_SECONDS: str(self.longest_seconds),
+            observed.FOLDER: str(self.folder), observed.LEAK: self.leak.get(name, ""), "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
         if len(self.ports) == len(SERVERS):
             own |= {fleet.GRPC: self.grpc(SERVERS[0]), fleet.HTTP: self.http(SERVERS[-1])}
-        logs = self.folder / "logs"
-        with (logs / f"{name}.log").open("a") as log, (logs / f"{name}.out").open("a") as out:
+        with (self.folder / "logs" / f"{name}.log").open("a") as log, self._out(name).open("a") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", *module_and_arguments], stdout=out, stderr=log, stdin=subprocess.DEVNULL,
                 text=True, cwd=self.folder, env=environment | own | _path(),

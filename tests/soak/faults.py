@@ -23,8 +23,9 @@ class Faults:
 
     async def strike(self) -> str:
         """Do one of them now; what was done."""
-        kind = self._rng.choice(("managed", *MORTAL, "store", "store"))
-        if kind == "managed":
+        there = [name for name in ("manager", *MORTAL) if name in self._deployment.workers]
+        kind = self._rng.choice([*there, "store", "store"])
+        if kind == "manager":
             return "process of the manager killed" if self._deployment.kill_managed(self._rng) else ""
         if kind == "store":
             return await self._disturb()

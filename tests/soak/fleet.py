@@ -56,6 +56,7 @@ STORE: Final = "SOAK_STORE"
 GRPC: Final = "SOAK_GRPC"
 HTTP: Final = "SOAK_HTTP"
 KEEP_HOURS: Final = "SOAK_KEEP_HOURS"
+SLOW_SECONDS: Final = "SOAK_SLOW_SECONDS"
 _POLL_SECONDS: Final = 10
 _RESULT: Final = "y" * 20_000
 
@@ -161,7 +162,7 @@ async def doomed(job: ActiveJob) -> None:
 async def slow(job: ActiveJob) -> None:
     """Run for longer than a lease."""
     ran(job.key)
-    await asyncio.sleep(12)
+    await asyncio.sleep(float(os.environ[SLOW_SECONDS]))
 
 
 async def big(job: ActiveJob) -> dict[str, str]:

@@ -77,8 +77,9 @@ BY_DESIGN: Final = {
     "rows *measure*": "statistics are kept for 30 days",
 }
 """What may grow in a run because it is kept for longer than one lasts: shown, not judged."""
-NOT_JUDGED: Final = ("load", "manager's processes")
-"""The soak's own books grow with its jobs, and processes that are killed have no series: shown, not judged."""
+RESTARTED: Final = "server that is restarted"
+NOT_JUDGED: Final = ("load", "manager's processes", RESTARTED)
+"""The soak's own books grow with its jobs, and processes that come and go have no series: shown, not judged."""
 
 
 class Judged(NamedTuple):

@@ -11,6 +11,13 @@ TICK, EVENT, NOBODY = "soak-tick", "soak-event", "soak-nobody"
 
 MIX: Final = {QUICK: 40, REST: 15, MANAGED: 20, APP: 10, FLAKY: 5, DOOMED: 2, SLOW: 1, BIG: 2, LATER: 5}
 """What is created, as shares of 100: `NOBODY` is only asked for."""
+SERVED: Final = {
+    "manager": (MANAGED, PROBE_MANAGED),
+    "app": (APP,),
+    "stream-lasting": (QUICK, FLAKY, DOOMED, SLOW, BIG, LATER, PROBE),
+    "rest-lasting": (REST,),
+}
+"""Which worker runs what; those that are killed and come back help the two last."""
 EXACT: Final = (QUICK, REST, MANAGED, APP, FLAKY, SLOW, BIG, LATER, PROBE, PROBE_MANAGED)
 """Types whose jobs all complete, each once: their statistics must add up to what was acknowledged."""
 DOOMED_ATTEMPTS: Final = 2

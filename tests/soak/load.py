@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final, Self
 
 import httpx
@@ -15,12 +16,14 @@ import httpx
 from everwork.client import Client
 from everwork.exceptions import EverworkError, WrongState
 from tests.soak.deployment import KEY, SERVERS, Deployment
-from tests.soak.kinds import BIG, LATER, MIX, PROBE, PROBE_MANAGED
+from tests.soak.kinds import BIG, LATER, MIX, PROBE, PROBE_MANAGED, SERVED
 from tests.soak.ledger import Ledger
 
 _CALLS_MAX: Final = 100
 """Creates under way; a deployment that is slower than that is not asked for more."""
+_PROBES: Final = {PROBE: "start stream", PROBE_MANAGED: "start manager"}
 _PROBE_SECONDS: Final = 0.7
+_START_SECONDS_MAX: Final = 120.0
 _TIMEOUT_SECONDS: Final = 30.0
 _BIG_TEXT: Final = "x" * 50_000
 _REST_SHARE: Final = 0.3
@@ -67,13 +70,21 @@ class Load:
         """One of the servers."""
         return self.rng.choice(SERVERS)
 
+    async def await_workers(self) -> None:
+        """Wait until a job of every worker has completed: to start them is no part of the series."""
+        client = self.clients[SERVERS[0]]
+        for type in (types[0] for worker, types in SERVED.items() if worker in self.deployment.workers):
+            created = await client.create(type, {"n": 0})
+            self.ledger.create(type, created.key)
+            await client.result(created.key, wait=_START_SECONDS_MAX)
+
     def begin(self) -> None:
         """Produce and probe from now on."""
         self.spawn(self._produce())
-        self.repeat("probe", _PROBE_SECONDS, lambda: self._probe(PROBE, "start stream"))
-        self.repeat("probe", _PROBE_SECONDS, lambda: self._probe(PROBE_MANAGED, "start manager"))
+        for type in (one for one in _PROBES if one in self.deployment.served):
+            self.repeat("probe", _PROBE_SECONDS, partial(self._probe, type))
         for name in SERVERS:
-            self.repeat("readyz", _PROBE_SECONDS, lambda name=name: self._readyz(name))  # type: ignore[misc]
+            self.repeat("readyz", _PROBE_SECONDS, partial(self._readyz, name))
 
     async def end(self) -> None:
         """Stop everything that is under way."""
@@ -109,7 +120,8 @@ class Load:
 
     async def _produce(self) -> None:
         due = time.monotonic()
-        kinds, weights = list(MIX), list(MIX.values())
+        kinds = [type for type in MIX if type in self.deployment.served]
+        weights = [MIX[type] for type in kinds]
         while True:
             due = max(due + self.rng.expovariate(self._rate), time.monotonic() - 1)
             await asyncio.sleep(max(due - time.monotonic(), 0))
@@ -156,19 +168,23 @@ class Load:
             raise
 
     async def _by_grpc(self, type: str, variables: dict[str, Any], options: dict[str, Any]) -> int:
-        delay = {"delay": self.rng.uniform(2, 20)} if type == LATER else {}
+        delay = {"delay": self._delay()} if type == LATER else {}
         created = await self.clients[self.any_server()].create(type, variables, **options, **delay)
         return created.key
 
+    def _delay(self) -> float:
+        """Long enough for a cancel to come first, mostly."""
+        return self.rng.uniform(0.2, 1) * self.deployment.longest_seconds
+
     async def _by_rest(self, type: str, variables: dict[str, Any], options: dict[str, Any]) -> int:
-        delay = {"delay_ms": self.rng.randint(2_000, 20_000)} if type == LATER else {}
+        delay = {"delay_ms": round(1_000 * self._delay())} if type == LATER else {}
         body = {"type": type, "variables": variables, **options, **delay}
         answer = (await self.https[self.any_server()].post("/api/v1/jobs", json=body)).raise_for_status()
         return int(answer.json()["key"])
 
     # Probes -----------------------------------------------------------------------------------------
 
-    async def _probe(self, type: str, name: str) -> None:
+    async def _probe(self, type: str) -> None:
         """A lone job: how long from before its creation until its handler has started."""
         client = self.clients[SERVERS[0]]
         began = time.time()
@@ -179,7 +195,7 @@ class Load:
             raise
         self.ledger.create(type, created.key)
         result = await client.result(created.key, wait=_TIMEOUT_SECONDS)
-        self.latencies[name].append(max(result["started"] - began, 0))
+        self.latencies[_PROBES[type]].append(max(result["started"] - began, 0))
 
     async def _readyz(self, name: str) -> None:
         started = time.monotonic()

@@ -1,6 +1,7 @@
 """`python -m tests.soak.observed ...`: the `everwork` command, in a process that tells about itself on SIGUSR2.
 
-A planted leak, for the judge's own test, comes from `SOAK_LEAK` (`memory`, `descriptors` or `threads`).
+A planted leak, for the judge's own test, comes from `SOAK_LEAK` (`memory`, `descriptors` or `threads`): some with every
+answer, so that it does not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ FOLDER: Final = "SOAK_FOLDER"
 LEAK: Final = "SOAK_LEAK"
 _TYPES_EVERY: Final = 10
 """With every tenth answer, the most frequent types of objects are counted, to name what grows."""
-_LEAK_SECONDS: Final = 0.05
-_LEAK_BYTES: Final = 300_000
+_LEAK_BYTES: Final = 3_000_000
+_LEAK_PIECES: Final = 10
 _leaked: Final[list[Any]] = []
 
 
@@ -44,6 +45,7 @@ class Teller:
         most = Counter(type(one).__qualname__ for one in objects).most_common(60) if self._is_counting() else []
         del objects
         self._answers += 1
+        _leak(os.environ.get(LEAK, ""))
         self._write(values, most)
 
     def _is_counting(self) -> bool:
@@ -66,23 +68,20 @@ def _tasks() -> int:
 
 
 def _leak(what: str) -> None:
-    while True:
-        time.sleep(_LEAK_SECONDS)
-        match what:
-            case "memory":
-                _leaked.append(bytearray(os.urandom(1) * _LEAK_BYTES))
-            case "descriptors":
-                _leaked.append(socket.socket())
-            case "threads":
+    match what:
+        case "memory":
+            _leaked.append(b"x" * _LEAK_BYTES)
+        case "descriptors":
+            _leaked.extend(socket.socket() for _ in range(_LEAK_PIECES))
+        case "threads":
+            for _ in range(_LEAK_PIECES):
                 threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
 def observe() -> None:
-    """Tell about this process from now on, and leak if it is to."""
+    """Tell about this process from now on."""
     if FOLDER in os.environ:
         Teller(Path(os.environ[FOLDER]) / f"observed-{os.getpid()}.json")
-    if what := os.environ.get(LEAK):
-        threading.Thread(target=_leak, args=(what,), daemon=True).start()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import sqlite3
@@ -16,8 +17,9 @@ import psycopg
 import redis
 
 from tests.soak import ledger
-from tests.soak.deployment import LASTING, SERVERS, Deployment
+from tests.soak.deployment import SERVERS, WORKERS, Deployment
 from tests.soak.faults import Faults
+from tests.soak.judge import RESTARTED
 from tests.soak.load import Load
 from tests.soak.measure import observed_values, process_values, store_values
 from tests.soak.series import FAULTS, FILE, Series
@@ -40,8 +42,15 @@ class Plan:
     every: float = 60.0
     rate: float = 40.0
     fault_every: float = 45.0
+    restart_every: float = math.inf
+    """A server that is restarted has no series that could be judged."""
     keep_minutes: float = 5.0
+    longest: float = 12.0
+    """How long slow jobs run and others are delayed: longer than a lease, or the run has to be short."""
     seed: int = 1
+    samples_min: int = 0
+    """Go on until there are so many, however slow the machine is."""
+    workers: tuple[str, ...] = WORKERS
     leak: dict[str, str] = field(default_factory=dict)
 
 
@@ -60,10 +69,11 @@ class Outcome:
 async def soak(plan: Plan, stop: asyncio.Event, progress: Callable[[str], None]) -> Outcome:
     """Run until the time is up, or `stop` is set; then wait for every job and compare the books."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    deployment = Deployment(plan.place, plan.folder, plan.keep_minutes / 60, plan.leak)
+    deployment = Deployment(plan.place, plan.folder, plan.keep_minutes / 60, plan.longest, plan.workers, plan.leak)
     try:
         deployment.start()
         async with Load(deployment, plan.rate, random.Random(plan.seed)) as load:
+            await load.await_workers()
             run = _Run(plan, deployment, load)
             await run.go_on_until(stop, progress)
             await load.end()
@@ -89,6 +99,7 @@ class _Run:
         self._plan = plan
         self._deployment = deployment
         self._load = load
+        self._samples = 0
         self._started = time.monotonic()
 
     @property
@@ -101,8 +112,8 @@ class _Run:
         plan = self._plan
         self._load.begin()
         Visitors(self._load).begin()
-        sample_at, fault_at = plan.every, plan.fault_every
-        while self.seconds < plan.seconds and not stop.is_set() and not self.ended:
+        sample_at, fault_at, restart_at = plan.every, plan.fault_every, plan.restart_every
+        while not (self._is_enough() or stop.is_set() or self.ended):
             if self.seconds >= sample_at:
                 sample_at = max(sample_at + plan.every, self.seconds)
                 await self.sample()
@@ -110,7 +121,14 @@ class _Run:
             if self.seconds >= fault_at:
                 fault_at = max(fault_at + plan.fault_every, self.seconds)
                 await self._strike()
+            if self.seconds >= restart_at:
+                restart_at += plan.restart_every
+                await self._deployment.restart_server(SERVERS[-1])
+                self.series.add(self.seconds, FAULTS, {f"{SERVERS[-1]} restarted": 1})
             await asyncio.sleep(_TICK_SECONDS)
+
+    def _is_enough(self) -> bool:
+        return self.seconds >= self._plan.seconds and self._samples >= self._plan.samples_min
 
     async def _strike(self) -> None:
         try:
@@ -123,10 +141,12 @@ class _Run:
     async def sample(self) -> None:
         """Measure everything now."""
         now = self.seconds
-        for name in LASTING:
+        self._samples += 1
+        for name in self._deployment.lasting:
             pid = self._deployment.processes[name].pid
             inside = await asyncio.to_thread(observed_values, pid, self._plan.folder)
-            self.series.add(now, name, process_values(pid) | inside)
+            is_judged = name != SERVERS[-1] or math.isinf(self._plan.restart_every)
+            self.series.add(now, name if is_judged else RESTARTED, process_values(pid) | inside)
         self._sample_server(now)
         self.series.add(now, LOAD, process_values(os.getpid()))
         managed = [process_values(pid) for pid in self._deployment.managed()]
@@ -158,7 +178,7 @@ class _Run:
         self._load.done.clear()
 
     def _line(self) -> str:
-        rss = {name: self.series.points(name, "rss_bytes") for name in LASTING}
+        rss = {name: self.series.points(name, "rss_bytes") for name in self._deployment.lasting}
         shown = "  ".join(f"{name} {points[-1].value / 2**20:.0f}" for name, points in rss.items() if points)
         counts = f"{self._load.ledger.jobs:,} jobs  {len(self.series.faults())} faults"
         return f"{self.seconds / 60:6.1f} min  {counts}  {sum(self._load.problems.values())} problems  MiB: {shown}"
