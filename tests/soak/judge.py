@@ -59,7 +59,7 @@ RULES: Final = (
     Rule("descriptors", 4, 3, "a descriptor lost every quarter of an hour is a leak; connections come and go"),
     Rule("sockets", 4, 3, "as descriptors"),
     Rule("threads", 1, 2, "threads are started once; pools fill during the warm-up"),
-    Rule("tasks", 6, 4, "tasks belong to connections and loops, and end with them"),
+    Rule("tasks", 12, 8, "one lost with every tenth live page is 60; pools of runners fill to their highest load"),
     Rule("rows *", 50, 50, "retention deletes as much as is created; rows follow the load", 0.05),
     Rule("store_bytes", 2 * MIB, 2 * MIB, "freed pages are used again", 0.05),
     Rule("wal_bytes", 8 * MIB, 8 * MIB, "checkpoints take back what was written", 0.1),

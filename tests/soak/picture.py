@@ -17,7 +17,7 @@ TOP: Final = 96
 PLOT_HEIGHT: Final = 150
 LEFT: Final = 62
 LEGEND: Final = 34
-CELL_HEIGHT: Final = PLOT_HEIGHT + 92
+CELL_HEIGHT: Final = PLOT_HEIGHT + 116
 STEPS: Final = 4
 COLORS: Final = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#db2777", "#57534e")
 INK, GRID, QUIET, WARM = "#1c1917", "#e7e5e4", "#78716c", "#f5f5f4"
@@ -32,6 +32,28 @@ class Chart(NamedTuple):
     unit: str
     divisor: float
     lines: dict[str, Sequence[Point]]
+    is_log: bool = False
+    """Values of several sizes beside each other; what is below 1 is drawn on the floor."""
+
+
+class Scale:
+    """The value axis: round grid lines from zero, or powers of ten, to just above the highest value."""
+
+    def __init__(self, highest: float, *, is_log: bool) -> None:
+        self._is_log = is_log
+        if is_log:
+            self.ticks = [10.0**power for power in range(max(1, math.ceil(math.log10(max(highest, 1)))) + 1)]
+            return
+        rough = max(highest / STEPS, 1e-3)
+        size = 10.0 ** math.floor(math.log10(rough))
+        step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+        self.ticks = [step * at for at in range(max(1, math.ceil(highest / step)) + 1)]
+
+    def share(self, value: float) -> float:
+        """The height of a value, from 0 to 1."""
+        if self._is_log:
+            return math.log10(max(value, 1)) / math.log10(self.ticks[-1])
+        return value / self.ticks[-1]
 
 
 def picture(series: Series, title: str) -> str:
@@ -54,13 +76,16 @@ def picture(series: Series, title: str) -> str:
 
 
 def _charts(series: Series) -> list[Chart]:
-    processes = [subject for subject, measure, _ in series.lines() if measure == "descriptors"]
+    processes = [subject for subject, measure, _ in series.lines() if measure == "descriptors" and subject != "load"]
 
     def by_process(measure: str) -> dict[str, Sequence[Point]]:
         return {name: points for name in processes if (points := series.points(name, measure))}
 
     def of(pairs: Iterable[tuple[str, str, str]]) -> dict[str, Sequence[Point]]:
         return {label: points for label, subject, measure in pairs if (points := series.points(subject, measure))}
+
+    def name(latency: str) -> str:
+        return latency.removeprefix("latency ")
 
     latencies = sorted({subject for subject, _, _ in series.lines() if subject.startswith("latency ")})
     rows = [(measure, points) for subject, measure, points in series.lines()
@@ -71,15 +96,10 @@ def _charts(series: Series) -> list[Chart]:
         Chart("Open descriptors", "", 1, by_process("descriptors")),
         Chart("Threads", "", 1, by_process("threads")),
         Chart("Asyncio tasks", "", 1, by_process("tasks")),
-        Chart("Rows of the store", "", 1, {measure.removeprefix("rows "): points for measure, points in most}),
+        Chart("Rows of the store", "", 1, {measure.removeprefix("rows "): points for measure, points in most}, True),
         Chart("Size of the store", "MiB", MIB, of([("store", "store", "store_bytes"), ("WAL", "store", "wal_bytes")])),
-        Chart("Latency, median", "ms", 1, of([(one.removeprefix("latency "), one, "p50_ms") for one in latencies])),
-        Chart(
-            "Latency, 99th percentile",
-            "ms",
-            1,
-            of([(one.removeprefix("latency "), one, "p99_ms") for one in latencies]),
-        ),
+        Chart("Latency, median", "ms", 1, of([(name(one), one, "p50_ms") for one in latencies]), True),
+        Chart("Latency, 99th percentile", "ms", 1, of([(name(one), one, "p99_ms") for one in latencies]), True),
     ]
 
 
@@ -87,18 +107,18 @@ def _drawn(chart: Chart, x: float, y: float, ends_at: float, faults: Sequence[fl
     width = (WIDTH - 2 * MARGIN) / COLUMNS - LEFT - MARGIN
     left, floor = x + LEFT, y + PLOT_HEIGHT + 22
     values = [point.value / chart.divisor for points in chart.lines.values() for point in points]
-    ticks = _ticks(max(values, default=0))
+    scale = Scale(max(values, default=0), is_log=chart.is_log)
 
     def at_x(seconds: float) -> float:
         return left + width * seconds / max(ends_at, 1)
 
     def at_y(value: float) -> float:
-        return floor - PLOT_HEIGHT * value / ticks[-1]
+        return floor - PLOT_HEIGHT * scale.share(value)
 
     unit = f" ({chart.unit})" if chart.unit else ""
     warm = f'x="{left:.1f}" y="{floor - PLOT_HEIGHT:.1f}" width="{width * WARM_UP_SHARE:.1f}" height="{PLOT_HEIGHT}"'
     drawn = [_text(x, y + 8, chart.title + unit, 15, INK, weight=600), f'<rect {warm} fill="{WARM}"/>']
-    for value in ticks:
+    for value in scale.ticks:
         drawn.append(_line(left, at_y(value), left + width, at_y(value), GRID))
         drawn.append(_text(left - 8, at_y(value) + 4, f"{value:,g}", 12, QUIET, anchor="end"))
     drawn += [
@@ -118,14 +138,6 @@ def _drawn(chart: Chart, x: float, y: float, ends_at: float, faults: Sequence[fl
         drawn.append(_text(legend_x + 14, legend_y + 1, label, 12, INK))
         legend_x += space
     return "\n".join(drawn)
-
-
-def _ticks(highest: float) -> list[float]:
-    """Round grid lines from zero to just above the highest value."""
-    rough = max(highest / STEPS, 1e-3)
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
-    return [step * at for at in range(max(1, math.ceil(highest / step)) + 1)]
 
 
 def _moments(ends_at: float) -> list[float]:
