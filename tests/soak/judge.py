@@ -62,7 +62,9 @@ RULES: Final = (
     Rule("tasks", 12, 8, "one lost with every tenth live page is 60; pools of runners fill to their highest load"),
     Rule("rows *", 50, 50, "retention deletes as much as is created; rows follow the load", 0.05),
     Rule("store_bytes", 2 * MIB, 2 * MIB, "freed pages are used again; large payloads come by chance", 0.1),
-    Rule("wal_bytes", 8 * MIB, 8 * MIB, "checkpoints take back what was written", 0.1),
+    Rule(
+        "wal_bytes", 64 * MIB, 64 * MIB, "a log that is never taken back grows by a GiB; Redis rewrites its at 64 MiB"
+    ),
     Rule("p50_ms", 1, 1, "nothing that is searched grows, so nothing becomes slower", 0.2),
     Rule("p99_ms", 20, 20, "the same, with room for faults and for other work on the machine", 0.5),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import time
@@ -19,6 +20,7 @@ from psycopg import sql
 
 _KIB: Final = 1_024
 _OBSERVED_SECONDS_MAX: Final = 2.0
+_SEPARATORS: Final = re.compile(r"[\x00\n\x1f:/]")
 
 
 def process_values(pid: int) -> dict[str, float]:
@@ -141,19 +143,32 @@ def _postgres(url: str) -> dict[str, float]:
 
 
 def _redis(url: str) -> dict[str, float]:
+    """Elements by kind of key: a job is an element of a hash, not a key."""
     parts = urlsplit(url)
     with redis.Redis.from_url(parts._replace(query="").geturl(), protocol=3) as client:
         info: dict[str, Any] = client.info()
-        kinds = Counter(_kind(key.decode("utf-8", "replace")) for key in client.scan_iter(count=2_000))
-    found: dict[str, float] = {f"rows {kind}": count for kind, count in sorted(kinds.items())}
+        found: Counter[str] = Counter()
+        for key in client.scan_iter(count=2_000):
+            kind = _kind(key.decode("utf-8", "replace"))
+            if kind == "registry":
+                names = (field.decode("utf-8", "replace") for field in client.hkeys(key))
+                found.update(f"rows registry {_SEPARATORS.split(name)[0]}" for name in names)
+            elif kind != "registered":  # The same names, in their order.
+                found[f"rows {kind}"] += _size(client, key)
     found["rows keys"] = info["db0"]["keys"] if "db0" in info else 0
-    found["store_bytes"] = info["used_memory"]
-    found["wal_bytes"] = info.get("aof_current_size", 0)
-    found["connections"] = info["connected_clients"]
-    return found
+    sizes = {"store_bytes": info["used_memory"], "wal_bytes": info.get("aof_current_size", 0)}
+    return {**found, **sizes, "connections": info["connected_clients"]}
+
+
+def _size(client: redis.Redis, key: bytes) -> int:
+    """How many elements a key holds; it may be gone by now."""
+    commands = {"hash": "HLEN", "zset": "ZCARD", "set": "SCARD", "list": "LLEN", "stream": "XLEN"}
+    command = commands.get(client.type(key).decode())
+    return int(client.execute_command(command, key)) if command else 1
 
 
 def _kind(key: str) -> str:
     """The sort of a key of ours: its first word after the namespace, without numbers and names."""
     word = key.partition("}")[2].strip(":").partition(":")[0] or key
-    return "".join(sign for sign in word if sign.isalpha() or sign == "_")[:24] or "other"
+    letters = "".join(sign for sign in word if sign.isalpha() or sign == "_")[:24] or "other"
+    return {"m": "measures", "w": "hourly", "j": "job", "h": "history"}.get(letters, letters)

@@ -36,7 +36,7 @@ class Series:
             self._points[subject, measure].append(Point(seconds, value))
         if self._file is not None:
             with self._file.open("a", encoding="utf-8", newline="") as opened:
-                csv.writer(opened).writerows(
+                csv.writer(opened, lineterminator="\n").writerows(
                     (f"{seconds:.1f}", subject, measure, f"{value:.6g}" if value % 1 else int(value))
                     for measure, value in values.items()
                 )
