@@ -33,6 +33,7 @@ LONG: Final = (
     "tests/browser/",
     "tests/docs/test_questions",
     "tests/torture/",
+    "tests/soak/",
     "tests/server/http/test_fuzz",
     "tests/server/grpc/test_storm",
     "tests/server/grpc/test_half_open",

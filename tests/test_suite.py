@@ -92,9 +92,10 @@ def test_a_failing_block_leaves_no_process_behind() -> None:
 
 def test_a_test_that_never_ends_ends_with_its_fixtures_also_in_the_background(tmp_path: Path) -> None:
     (tmp_path / "test_endless.py").write_text(NEVER_ENDS)
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", tmp_path, "-p", "tests.conftest", "--timeout", "0.5"]
+    command: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--timeout", "0.5"]
+    command += ["-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path]
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", tmp_path / "test_endless.py"],
+        [*command, tmp_path / "test_endless.py"],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )  # fmt: skip

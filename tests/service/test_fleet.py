@@ -56,12 +56,10 @@ def fleet(engine: Engine) -> Fleet:
 
 async def test_only_the_latest_heartbeat_of_a_process_and_of_a_client_is_kept_in_memory(fleet: Fleet) -> None:
     for running in range(50):
-        process = replace(PROCESS, name="kept-once", running=running)
-        client = replace(PROCESS, name="client-kept-once", kind=STREAM, running=running)
-        await fleet.beat(MANAGER, [process])
-        await fleet.beat_clients("server-1", [client], 0)
+        await fleet.beat(MANAGER, [replace(PROCESS, name="kept-once", running=running)])
+        client = {"name": "client-kept-once", "kind": STREAM, "running": running}
+        await fleet.beat_clients("server-1", [replace(PROCESS, **client)], 0)  # type: ignore[arg-type]
         await fleet.processes()
-    del process, client
     kept = [one.name for one in gc.get_objects() if isinstance(one, ProcessEntry) and "kept-once" in one.name]
     assert sorted(kept) == ["client-kept-once", "kept-once"]
 

@@ -162,9 +162,12 @@ def _redis(url: str) -> dict[str, float]:
 
 def _size(client: redis.Redis, key: bytes) -> int:
     """How many elements a key holds; it may be gone by now."""
-    commands = {"hash": "HLEN", "zset": "ZCARD", "set": "SCARD", "list": "LLEN", "stream": "XLEN"}
-    command = commands.get(client.type(key).decode())
-    return int(client.execute_command(command, key)) if command else 1
+    sizes: dict[str, Any] = {
+        "hash": client.hlen, "zset": client.zcard, "set": client.scard, "list": client.llen, "stream": client.xlen
+    }  # fmt: skip
+    kind: Any = client.type(key)
+    size = sizes.get(kind.decode())
+    return int(size(key)) if size else 1
 
 
 def _kind(key: str) -> str:

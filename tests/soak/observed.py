@@ -76,6 +76,8 @@ def _leak(what: str) -> None:
         case "threads":
             for _ in range(_LEAK_PIECES):
                 threading.Thread(target=threading.Event().wait, daemon=True).start()
+        case _:
+            pass
 
 
 def observe() -> None:

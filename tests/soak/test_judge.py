@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -125,6 +126,15 @@ def test_what_is_kept_for_longer_than_a_run_is_not_judged() -> None:
 
 def test_every_rule_gives_its_reason() -> None:
     assert all(rule.reason and rule.floor > 0 and rule.per_hour > 0 for rule in RULES)
+
+
+def test_the_manual_states_the_bounds_as_they_are() -> None:
+    stated = (Path(__file__).parents[2] / "docs" / "explanation" / "reliability.md").read_text()
+    for rule in RULES:
+        size = f"{rule.per_hour / MIB:g} MiB" if rule.measure.endswith("_bytes") else f"{rule.per_hour:g}"
+        size += " ms" if rule.measure.endswith("_ms") else ""
+        share = f"{100 * rule.share_per_hour:g} %, at least " if rule.share_per_hour else ""
+        assert re.search(rf"^\| .* \| {share}{size}( \||,)", stated, re.MULTILINE), rule
 
 
 def test_outliers_do_not_move_the_slope() -> None:

@@ -24,6 +24,7 @@ from tests.torture.places import Place
 PLANTED: Final = {"server-1": "descriptors", "server-2": "memory", "app": "threads"}
 
 
+@pytest.mark.timeout(300)  # On a busy machine, five processes that start take their time.
 async def test_planted_leaks_are_caught_and_no_job_is_lost_under_faults(tmp_path: Path) -> None:
     plan = Plan(
         Place("sqlite"), tmp_path, seconds=2, samples_min=20, every=0.1, rate=10, fault_every=0.8, longest=0.5,
