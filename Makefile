@@ -16,7 +16,7 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test test-all test-lowest test-newest prepared figures lint proto bench torture docs dist sbom audit screenshots image clean
+.PHONY: help up test test-all test-lowest test-newest prepared figures lint proto bench torture soak docs dist sbom audit screenshots image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ bench: $(DEV) ## measure speed
 
 torture: $(DEV) ## kill processes at random for a while and count lost jobs
 	$(BIN)/python -m tests.torture $(ARGS)
+
+soak: $(DEV) ## load a deployment for hours, with faults, and look for leaks
+	$(BIN)/python -m tests.soak $(ARGS)
 
 docs: $(DEV) ## build the documentation site strictly, in build/docs/html, and run its examples
 	$(BIN)/python -m tools.site

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,7 @@ LONG: Final = (
     "tests/browser/",
     "tests/docs/test_questions",
     "tests/torture/",
+    "tests/soak/",
     "tests/server/http/test_fuzz",
     "tests/server/grpc/test_storm",
     "tests/server/grpc/test_half_open",
@@ -121,6 +123,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for title, reason in missing.items():
         terminalreporter.write_sep("!", title, red=True, bold=True)
         terminalreporter.write_line(reason, red=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """The alarm of a test is off once it has failed: its fixtures must end, too, each in the time of a test."""
+    if any(signal.getitimer(signal.ITIMER_REAL)):
+        return (yield)
+    seconds = float(item.config.getoption("timeout") or item.config.getini("timeout") or 0)
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _give_up(*_: object) -> None:
+    pytest.fail("a fixture of a failed test did not end")
 
 
 def pytest_unconfigure() -> None:

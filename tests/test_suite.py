@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -13,6 +14,7 @@ from typing import Final
 import pytest
 
 from tests.forked import run_forked
+from tests.servers import free_port
 from tests.stores import ENGINES
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -26,6 +28,23 @@ import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 print(child.pid, flush=True)
 child.wait()
+"""
+NEVER_ENDS: Final = """
+import signal, subprocess, sys
+import pytest
+
+@pytest.fixture
+def never_closed():
+    yield
+    signal.pause()
+
+@pytest.fixture
+def never_left():
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]):
+        yield
+
+def test_that_waits_for_ever(never_closed, never_left):
+    signal.pause()
 """
 IN_THE_BACKGROUND: Final = """
 import signal, subprocess, sys
@@ -71,10 +90,33 @@ def test_a_failing_block_leaves_no_process_behind() -> None:
     os.close(grandchild)
 
 
+def test_a_test_that_never_ends_ends_with_its_fixtures_also_in_the_background(tmp_path: Path) -> None:
+    (tmp_path / "test_endless.py").write_text(NEVER_ENDS)
+    command: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "--timeout", "0.5"]
+    command += ["-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path]
+    done = subprocess.run(
+        [*command, tmp_path / "test_endless.py"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    assert "1 failed, 1 error" in done.stdout, done.stdout
+
+
 def test_children_do_not_ignore_what_a_run_in_the_background_ignores() -> None:
     command = [sys.executable, "-c", IN_THE_BACKGROUND]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["SIGINT", "SIGHUP", "SIGQUIT"], done.stdout
+
+
+def test_an_npm_registry_that_cannot_be_reached_is_reported_once(tmp_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(tmp_path), "npm_config_registry": f"http://127.0.0.1:{free_port()}"}
+    for options in (["--install"], []):  # As `make test` prepares, and as a test asks.
+        command = [sys.executable, "-m", "tools.node", *options]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True, timeout=DEADLINE_S
+        )
+        assert done.stderr.startswith("NO JAVASCRIPT PACKAGES"), done.stderr
+        assert not done.stdout
 
 
 def test_a_forked_program_has_its_own_arguments_folder_environment_and_streams(tmp_path: Path) -> None:

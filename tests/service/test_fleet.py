@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from everwork.engines.contract import Engine
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.service.fleet.entries import (
     PROBLEM_CHARS_MAX,
+    STREAM,
     ManagerEntry,
     Off,
     ProcessEntry,
@@ -50,6 +52,16 @@ PROCESS = ProcessEntry(
 def fleet(engine: Engine) -> Fleet:
     """The fleet of the test's engine."""
     return Fleet(engine)
+
+
+async def test_only_the_latest_heartbeat_of_a_process_and_of_a_client_is_kept_in_memory(fleet: Fleet) -> None:
+    for running in range(50):
+        await fleet.beat(MANAGER, [replace(PROCESS, name="kept-once", running=running)])
+        client = {"name": "client-kept-once", "kind": STREAM, "running": running}
+        await fleet.beat_clients("server-1", [replace(PROCESS, **client)], 0)  # type: ignore[arg-type]
+        await fleet.processes()
+    kept = [one.name for one in gc.get_objects() if isinstance(one, ProcessEntry) and "kept-once" in one.name]
+    assert sorted(kept) == ["client-kept-once", "kept-once"]
 
 
 async def test_what_a_manager_declares_is_seen_as_it_was_told(fleet: Fleet) -> None:

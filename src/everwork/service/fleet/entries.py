@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -34,7 +33,7 @@ CLIENT_TYPES_MAX: Final = 20
 CLIENTS_BYTES_MAX: Final = 128 * 1024
 """The maximum size of the whole list in the registry."""
 READ_MAX: Final = 4_096
-"""How many parsed entries are cached: a page reads all of them several times, and parsing takes most of the time."""
+"""How many parsed entries are cached, each as it was last read: a page reads all of them several times."""
 
 # Every field added after the first version needs a default, because entries written by other versions are also read.
 
@@ -227,8 +226,9 @@ def read_clients(entry: Registered) -> ClientsEntry:
     """A list of streams and pollers; unreadable entries are left out."""
     try:
         stored = _object(orjson.loads(entry.body))
+        named = {at: one.get("name", at) if isinstance(one, dict) else at for at, one in enumerate(stored["workers"])}
         bodies = [orjson.dumps(one).decode() for one in stored["workers"]]
-        found = [_read(ProcessEntry.__name__, entry.name, body) for body in bodies]
+        found = [_read(ProcessEntry.__name__, f"{entry.name}/{named[at]}", body) for at, body in enumerate(bodies)]
         workers = tuple(one for one in found if isinstance(one, ProcessEntry))
         return ClientsEntry(workers, _number("left_out", stored["left_out"]))
     except (ValueError, TypeError, KeyError) as error:
@@ -260,9 +260,20 @@ def trigger_names(entry: Registered) -> tuple[str, ...]:
         return ()
 
 
-@lru_cache(maxsize=READ_MAX)
 def _read(kind: str, name: str, body: str) -> Entry | None:
-    """Parse an entry; None if it cannot be read, which is logged once. Fields of other versions are ignored."""
+    """Parse an entry, unless its body is still the one that was parsed last; older ones are not kept."""
+    known = _parsed.get((kind, name))
+    if known is not None and known[0] == body:
+        return known[1]
+    entry = _parse(kind, name, body)
+    if known is None and len(_parsed) >= READ_MAX:
+        _parsed.pop(next(iter(_parsed)), None)
+    _parsed[kind, name] = body, entry
+    return entry
+
+
+def _parse(kind: str, name: str, body: str) -> Entry | None:
+    """Parse an entry; None if it cannot be read, which is logged. Fields of other versions are ignored."""
     try:
         stored = _object(orjson.loads(body))
         known = {one.name: one.type for one in fields(_KINDS[kind])}
@@ -311,7 +322,8 @@ def _text_by_name(name: str, value: object) -> Mapping[str, str]:
 _KINDS: Final[Mapping[str, type[Entry]]] = {
     kind.__name__: kind for kind in (WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 }
-
+_parsed: Final[dict[tuple[str, str], tuple[str, Entry | None]]] = {}
+"""By kind and name: the body that was read last, and its entry."""
 _DEFAULTS: Final = {one.name: one.default for one in fields(ProcessEntry)}
 
 _READERS: Final[Mapping[Any, Callable[[str, object], Any]]] = {

@@ -1,0 +1,161 @@
+"""The judge: which series grow, by one rule.
+
+The first half of a run is warm-up: caches fill, the allocator finds its level, rows reach their retention. In the
+second half a line fails if all of these hold:
+
+1. *It is steep*: its slope (Theil-Sen: the median of the slopes between all pairs of points, which outliers do not
+   move) is over the bound of its measure per hour.
+2. *It is large*: the growth in the judged time is over the measure's floor, below which nothing can be told apart
+   from the steps in which memory is allocated and connections come and go.
+3. *It is a trend*: Mann-Kendall's test says that so many later values are higher with a chance of less than 1 in 1,000
+   for points without a trend (neighbors are alike, so the usual 1 in 20 would cry wolf).
+4. *It goes on*: the floor of the line (its lower quartile) rises from the first third of the judged time to the second,
+   and again to the last, at least half as steeply as its bound allows. A step (another arena, a longer queue after a
+   fault) rises once and stays; a sawtooth (garbage collection, checkpoints of a write-ahead log) comes back.
+
+A bound is relative to the line's own level where a measure has no natural size (rows, bytes of a store, latencies).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import combinations, pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from tests.soak.series import Point, Series
+
+WARM_UP_SHARE: Final = 0.5
+POINTS_MIN: Final = 8
+"""Fewer points in the second half are no series: such a run is inconclusive, which is not a success."""
+TREND_Z: Final = 3.09
+"""One chance in 1,000, one-sided."""
+PARTS: Final = 3
+GOES_ON_SHARE: Final = 0.5
+MIB: Final = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How much a measure may grow: `per_hour` and `floor` in its own unit, `share_per_hour` of its own level."""
+
+    measure: str
+    per_hour: float
+    floor: float
+    reason: str
+    share_per_hour: float = 0.0
+
+    def bound(self, level: float) -> float:
+        """The highest slope per hour of a line on this level."""
+        return max(self.per_hour, self.share_per_hour * level)
+
+
+RULES: Final = (
+    Rule("rss_bytes", 4 * MIB, 2 * MIB, "30 bytes a job at 40 jobs/s; the allocator's own steps are smaller"),
+    Rule("anonymous_bytes", 4 * MIB, 2 * MIB, "the same without files that are mapped"),
+    Rule("descriptors", 4, 3, "a descriptor lost every quarter of an hour is a leak; connections come and go"),
+    Rule("sockets", 4, 3, "as descriptors"),
+    Rule("threads", 1, 2, "threads are started once; pools fill during the warm-up"),
+    Rule("tasks", 12, 8, "one lost with every tenth live page is 60; pools of runners fill to their highest load"),
+    Rule("rows *", 50, 50, "retention deletes as much as is created; rows follow the load", 0.05),
+    Rule("store_bytes", 2 * MIB, 2 * MIB, "freed pages are used again; large payloads come by chance", 0.1),
+    Rule(
+        "wal_bytes", 64 * MIB, 64 * MIB, "a log that is never taken back grows by a GiB; Redis rewrites its at 64 MiB"
+    ),
+    Rule("p50_ms", 1, 1, "nothing that is searched grows, so nothing becomes slower", 0.2),
+    Rule("p99_ms", 20, 20, "the same, with room for faults and for other work on the machine", 0.5),
+)
+"""The one place where bounds are stated. A measure that matches none is shown, not judged."""
+
+BY_DESIGN: Final = {
+    "rows registry audit": "the audit log is kept for 90 days",
+    "rows registry minute": "samples of a minute are kept for 3 hours",
+    "rows registry api_key": "revoked keys stay listed",
+    "rows registry session": "sessions last 12 hours",
+    "rows *hour*": "statistics are kept for 30 days, by worker; workers that were killed come back by another name",
+    "rows *measure*": "statistics are kept for 30 days",
+}
+"""What may grow in a run because it is kept for longer than one lasts: shown, not judged."""
+RESTARTED: Final = "server that is restarted"
+NOT_JUDGED: Final = ("load", "manager's processes", RESTARTED)
+"""The soak's own books grow with its jobs, and processes that come and go have no series: shown, not judged."""
+
+
+class Judged(NamedTuple):
+    """The verdict on one line. `slope` and `bound` are per hour; `why` names what held when it does not fail."""
+
+    subject: str
+    measure: str
+    first: float
+    last: float
+    slope: float
+    bound: float
+    z: float
+    fails: bool
+    why: str
+
+
+def judge(series: Series, rules: Sequence[Rule] = RULES) -> list[Judged]:
+    """A verdict on every line that a rule is made for."""
+    since = series.ends_at * WARM_UP_SHARE
+    found = []
+    for subject, measure, points in series.lines():
+        rule = rule_of(measure, rules)
+        judged = [point for point in points if point.seconds >= since]
+        if subject in NOT_JUDGED:
+            continue
+        if rule is not None and len(judged) >= POINTS_MIN and points[0].seconds <= since:
+            found.append(verdict(subject, measure, judged, rule))
+    return sorted(found, key=lambda one: (not one.fails, one.subject, one.measure))
+
+
+def rule_of(measure: str, rules: Sequence[Rule] = RULES) -> Rule | None:
+    """The rule for a measure; None: it is not judged."""
+    if any(fnmatchcase(measure, pattern) for pattern in BY_DESIGN):
+        return None
+    return next((rule for rule in rules if fnmatchcase(measure, rule.measure)), None)
+
+
+def verdict(subject: str, measure: str, points: Sequence[Point], rule: Rule) -> Judged:
+    """Judge the points after the warm-up."""
+    values = [point.value for point in points]
+    quarter = max(len(values) // 4, 1)
+    first, last = median(values[:quarter]), median(values[-quarter:])
+    slope, bound, z = slope_per_hour(points), rule.bound(median(values)), trend_z(values)
+    hours = (points[-1].seconds - points[0].seconds) / 3_600
+    tests: list[tuple[str, Callable[[], bool]]] = [
+        ("within its bound", lambda: slope > bound),
+        ("too little to tell", lambda: slope * hours > rule.floor),
+        ("no trend", lambda: z > TREND_Z),
+        ("a step or a wave", lambda: _rise_of_floor(values) > bound * GOES_ON_SHARE * hours / PARTS),
+    ]
+    why = next((name for name, holds in tests if not holds()), "")
+    return Judged(subject, measure, first, last, slope, bound, z, not why, why)
+
+
+def slope_per_hour(points: Sequence[Point]) -> float:
+    """Theil-Sen: the median of the slopes between all pairs of points."""
+    pairs = ((a, b) for a, b in combinations(points, 2) if b.seconds > a.seconds)
+    return 3_600 * median([(b.value - a.value) / (b.seconds - a.seconds) for a, b in pairs] or [0.0])
+
+
+def _rise_of_floor(values: Sequence[float]) -> float:
+    """The smaller of the rises from part to part."""
+    size = len(values) / PARTS
+    parts = [sorted(values[round(at * size) : round((at + 1) * size)]) for at in range(PARTS)]
+    floors = [part[len(part) // 4] for part in parts]
+    return min(later - earlier for earlier, later in pairwise(floors))
+
+
+def trend_z(values: Sequence[float]) -> float:
+    """Mann-Kendall: by how many standard deviations more pairs rise than fall, with ties taken into account."""
+    rises = sum((b > a) - (b < a) for a, b in combinations(values, 2))
+    count = len(values)
+    ties = sum(t * (t - 1) * (2 * t + 5) for t in (values.count(value) for value in set(values)))
+    variance = (count * (count - 1) * (2 * count + 5) - ties) / 18
+    if variance <= 0 or rises == 0:
+        return 0.0
+    return (rises - math.copysign(1, rises)) / math.sqrt(variance)

@@ -1,0 +1,41 @@
+"""The types of jobs in a soak, and how they are kept and mixed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+QUICK, REST, MANAGED, APP = "soak-quick", "soak-rest", "soak-managed", "soak-app"
+FLAKY, DOOMED, SLOW, BIG, LATER = "soak-flaky", "soak-doomed", "soak-slow", "soak-big", "soak-later"
+PROBE, PROBE_MANAGED = "soak-probe", "soak-probe-managed"
+TICK, EVENT, NOBODY = "soak-tick", "soak-event", "soak-nobody"
+
+MIX: Final = {QUICK: 40, REST: 15, MANAGED: 20, APP: 10, FLAKY: 5, DOOMED: 2, SLOW: 1, BIG: 2, LATER: 5}
+"""What is created, as shares of 100: `NOBODY` is only asked for."""
+SERVED: Final = {
+    "manager": (MANAGED, PROBE_MANAGED),
+    "app": (APP,),
+    "stream-lasting": (QUICK, FLAKY, DOOMED, SLOW, BIG, LATER, PROBE),
+    "rest-lasting": (REST,),
+}
+"""Which worker runs what; those that are killed and come back help the two last."""
+EXACT: Final = (QUICK, REST, MANAGED, APP, FLAKY, SLOW, BIG, LATER, PROBE, PROBE_MANAGED)
+"""Types whose jobs all complete, each once: their statistics must add up to what was acknowledged."""
+DOOMED_ATTEMPTS: Final = 2
+RETRIES_MAX: Final = 50
+"""So many attempts that no fault makes a dead letter of a job that should complete."""
+
+
+def settings_text(keep_hours: float) -> str:
+    """The settings file of the servers."""
+    lines = ["[types]"]
+    for type in (*EXACT, DOOMED, EVENT, TICK, NOBODY):
+        attempts = DOOMED_ATTEMPTS if type == DOOMED else RETRIES_MAX
+        lines += [
+            f'[types."{type}"]',
+            f"max_attempts = {attempts}",
+            "base = 0.5",
+            "cap = 5",
+            f"keep_completed_hours = {keep_hours}",
+            f"keep_failed_hours = {keep_hours}",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,119 @@
+"""The books of a soak: what was acknowledged, what ran, and whether the store's own counts agree."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from everwork.client import Client
+from everwork.core.limits import STATISTICS_KEEP_HOURS
+from everwork.core.queries import Stats
+from everwork.core.states import State
+from tests.soak.kinds import DOOMED, EXACT
+
+DRAIN_SECONDS_MAX: Final = 180.0
+_LOOKS_MAX: Final = 10
+_SHOWN_MAX: Final = 10
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Keys by type: created and answered, and cancelled with an answer; and how many calls had no answer."""
+
+    acknowledged: dict[str, set[int]] = field(default_factory=dict)
+    cancelled: dict[str, set[int]] = field(default_factory=dict)
+    unanswered: Counter[str] = field(default_factory=Counter)
+
+    def create(self, type: str, key: int) -> None:
+        """A create was acknowledged."""
+        self.acknowledged.setdefault(type, set()).add(key)
+
+    def cancel(self, type: str, key: int) -> None:
+        """A cancel was acknowledged."""
+        self.cancelled.setdefault(type, set()).add(key)
+
+    def forget(self, type: str, key: int) -> None:
+        """A cancel had no answer: whether the job is to complete is unknown, as if its create had had none."""
+        self.acknowledged[type].discard(key)
+        self.unanswered[type] += 1
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs were acknowledged."""
+        return sum(map(len, self.acknowledged.values()))
+
+
+def keys_that_ran(folder: Path) -> set[int]:
+    """What the workers have written down; a killed one may have left half a line, which is then no other key."""
+    found: set[int] = set()
+    for path in folder.glob("ran-*.txt"):
+        lines = path.read_bytes().split(b"\n")
+        found.update(int(line) for line in lines[:-1] if line)
+    return found
+
+
+async def drain(client: Client) -> dict[str, int]:
+    """Wait until no job is pending or running; what is left, by type."""
+    until = time.monotonic() + DRAIN_SECONDS_MAX
+    while (left := _left(await client.stats(1))) and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.5)
+    return left
+
+
+async def violations(ledger: Ledger, folder: Path, client: Client) -> list[str]:
+    """What does not add up after the drain; empty if all is well."""
+    stats = await client.stats(STATISTICS_KEEP_HOURS)
+    found = [f"{count} jobs of {type} have not finished" for type, count in _left(stats).items()]
+    there = keys_that_ran(folder)
+    for type, keys in ledger.acknowledged.items():
+        missing = sorted(keys - there - ledger.cancelled.get(type, set()))
+        if missing:
+            found.append(f"{len(missing)} acknowledged jobs of {type} never ran: {missing[:_SHOWN_MAX]}")
+    return found + _uneven(ledger, stats) + await _miscounted(client)
+
+
+def _uneven(ledger: Ledger, stats: Stats) -> list[str]:
+    """Types whose completions are not exactly their jobs; a create without an answer may have taken effect."""
+    completed: Counter[str] = Counter()
+    for hour in stats.hours:
+        completed[hour.type] += hour.completed
+    found = ["the statistics were too long for one message"] if stats.partial else []
+    for type in (one for one in EXACT if one in ledger.acknowledged):
+        least = len(ledger.acknowledged[type] - ledger.cancelled.get(type, set()))
+        if not least <= completed[type] <= least + ledger.unanswered[type]:
+            problem = f"{completed[type]} completions of {type} in the statistics, but {least} jobs to complete"
+            found.append(f"{problem} and {ledger.unanswered[type]} creates without an answer")
+    return found
+
+
+async def _miscounted(client: Client) -> list[str]:
+    """States whose count differs from the number of jobs listed; looks again while retention still deletes some."""
+    for _ in range(_LOOKS_MAX):
+        before = _by_state(await client.stats(1))
+        listed = Counter([job.state.label async for job in client.list()])
+        if before == _by_state(await client.stats(1)):
+            states = sorted(set(before) | set(listed))
+            different = [state for state in states if before[state] != listed[state]]
+            return [f"{before[state]} {state} jobs counted, {listed[state]} listed" for state in different]
+        await asyncio.sleep(1)
+    return ["the counts never stood still"]
+
+
+def _by_state(stats: Stats) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for one in stats.counts:
+        found[one.state.label] += one.jobs
+    return +found
+
+
+def _left(stats: Stats) -> dict[str, int]:
+    """Jobs that have not finished; those of schedules go on until the workers stop."""
+    found: Counter[str] = Counter()
+    for one in stats.counts:
+        if one.state in (State.PENDING, State.PROCESSING) and one.type in (*EXACT, DOOMED):
+            found[one.type] += one.jobs
+    return dict(+found)
