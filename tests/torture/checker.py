@@ -27,6 +27,8 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     verdict = Verdict()
     for text in histories.broken:
         verdict.violation("V0", text)
+    for text in histories.foreign:
+        verdict.violation("V14", text)
     reports = reported.reports_of(histories.calls)
     asked.check_creates(histories.calls, reports, final, verdict)
     asked.check_dedupe(histories.calls, final, verdict)
@@ -57,7 +59,7 @@ def _check_life(job: StoredJob, events: Sequence[HistoryEntry], verdict: Verdict
     state = State.PENDING
     for event in events:
         if event.kind == "requeue":
-            if state is not State.FAILED:
+            if state is not State.FAILED and not (state is State.PENDING and attempts_seen):
                 verdict.violation("V4", f"job {job.key} was requeued while {state.label}")
             state, counted, finished = State.PENDING, 0, False
             continue

@@ -63,6 +63,10 @@ class HistoryWriter:
         """Write that the process knows what a signal means."""
         self._write("joins")
 
+    def foreign(self, where: str, tenant: str) -> None:
+        """Write that something of another tenant was shown."""
+        self._write("foreign", where=where, tenant=tenant)
+
     def dies(self) -> None:
         """Write that the process is about to kill itself."""
         self._write("dies")
@@ -92,6 +96,11 @@ class Call:
     error: str = ""
     answered_t: int | None = None
 
+    @property
+    def is_inner(self) -> bool:
+        """Whether a server made it, for a client that has a history of its own."""
+        return self.process.startswith("server-")
+
 
 @dataclass(slots=True)
 class Histories:
@@ -103,6 +112,8 @@ class Histories:
     broken: list[str] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
     """When processes killed themselves at fault points."""
+    foreign: list[str] = field(default_factory=list)
+    """What callers were shown that is another tenant's."""
 
 
 def read_histories(folder: Path) -> Histories:
@@ -142,6 +153,8 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
                 histories.begins.append((process, entry["key"], entry["attempt"]))
             case "joins":
                 pass
+            case "foreign":
+                histories.foreign.append(f"{process} was shown bytes of {entry['tenant']} ({entry['where']})")
             case "end":
                 histories.ends += 1
             case "dies":
