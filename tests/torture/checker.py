@@ -8,7 +8,7 @@ from typing import Final
 
 from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.states import FINISHED_STATES, State
-from tests.torture import asked, deaths, leases, limited, reported, spooled
+from tests.torture import asked, deaths, duplicates, leases, limited, reported, spooled
 from tests.torture.history import Histories
 from tests.torture.verdict import FinalState, Verdict
 
@@ -46,6 +46,7 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     limited.check_limits(histories.calls, final, verdict)
     deaths.check_deaths(histories, final, verdict)
     spooled.check_spools(histories.calls, final, verdict)
+    duplicates.check_duplicates(histories, final, verdict)
     return verdict
 
 

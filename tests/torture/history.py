@@ -108,7 +108,8 @@ class Histories:
 
     calls: list[Call] = field(default_factory=list)
     begins: list[tuple[str, int, int]] = field(default_factory=list)
-    ends: int = 0
+    through: list[tuple[str, int, int, str, int]] = field(default_factory=list)
+    """The attempts that handlers were through with: by whom, which, how, and when."""
     broken: list[str] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
     """When processes killed themselves at fault points."""
@@ -156,7 +157,8 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
             case "foreign":
                 histories.foreign.append(f"{process} was shown bytes of {entry['tenant']} ({entry['where']})")
             case "end":
-                histories.ends += 1
+                ended = (entry["key"], entry["attempt"], entry["how"], entry["t"])
+                histories.through.append((process, *ended))
             case "dies":
                 histories.deaths[process] = entry["t"]
             case "broken":

@@ -60,7 +60,7 @@ def _mutations(engine: str) -> dict[str, Callable[[], None]]:
     # Loaded when asked for: the mutants of one engine need nothing of the others.
     own: dict[str, Callable[[], None]] = {}
     if engine != "grpc":
-        own = import_module(f"tests.torture.mutants_{engine}").MUTATIONS
+        own = import_module(f"tests.torture.mutants_{engine.removesuffix('-cluster')}").MUTATIONS
     return {**own, **_OF_EVERY_ENGINE}
 
 

@@ -55,7 +55,7 @@ def check_attempts(histories: Histories, verdict: Verdict) -> None:
         if times > 1:
             verdict.violation("V5", f"job {key}: attempt {attempt} was leased or begun {times} times")
     verdict.figures["attempts begun"] = len(begun)
-    verdict.figures["attempts ended by their handler"] = histories.ends
+    verdict.figures["attempts ended by their handler"] = len(histories.through)
 
 
 class Newest:

@@ -29,7 +29,7 @@ VIOLATIONS: Final[Mapping[str, str]] = {
     "V12": "trigger time points fired twice or missed",
     "V13": "spooled jobs or outcomes left, or set aside without a reason",
     "V14": "bytes of one tenant shown to another",
-    "V15": "jobs that ran again after their completion was kept",
+    "V15": "jobs that ran again after their completion was kept, or for no reason",
     "V16": "more jobs at once than their type's limits allow",
     "V17": "jobs of one producer in another order than they were acknowledged",
 }
@@ -88,6 +88,8 @@ class FinalState:
     spooled: list[Spooled] = field(default_factory=list)
     struck: list[tuple[str, int, int]] = field(default_factory=list)
     """What was done to whom (a life of a process, the store, the network), from when to when."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """When lives of workers ended, by the names that they gave to servers."""
 
 
 @dataclass(slots=True)

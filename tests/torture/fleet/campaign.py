@@ -18,12 +18,13 @@ from everwork.exceptions import EngineError
 from everwork.service.access.keys import KeyRing
 from tests.torture import crew, plan
 from tests.torture.checker import check
-from tests.torture.controller import Run, read_final_state, read_triggers
+from tests.torture.controller import Run, facts_of, finish, read_final_state, read_triggers
 from tests.torture.fleet import members as fleet
 from tests.torture.fleet.members import Member, Members
 from tests.torture.fleet.parts import BRAKE, TENANTS, TYPES, Caller
 from tests.torture.fleet.storm import Storm
-from tests.torture.history import host_clock_ms, read_histories
+from tests.torture.history import HistoryWriter, host_clock_ms, read_histories
+from tests.torture.logged import LoggedEngine
 from tests.torture.managed import Processes
 from tests.torture.nemesis import Progress
 from tests.torture.offline.spools import is_waiting, left_in, spools_in
@@ -74,14 +75,15 @@ async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
         await campaign.rage()
         drain_ms = await campaign.drain()
         progress("reading the final state")
-        final = await campaign.final_state(drain_ms)
+        await finish(LoggedEngine(engine, HistoryWriter(settings.folder / "controller.jsonl")))
+        final, facts = await campaign.final_state(drain_ms), await facts_of(engine)
     finally:
         await campaign.close()
         await engine.close()
     (settings.folder / FINAL).write_bytes(pickle.dumps(final))
     progress("checking")
     verdict = check(read_histories(settings.folder), final)
-    return Run(settings.place.engine, settings.seed, verdict, campaign.members.done, time.monotonic() - begun)
+    return Run(settings.place.engine, settings.seed, verdict, campaign.members.done, time.monotonic() - begun, facts)
 
 
 class Campaign:
@@ -263,7 +265,7 @@ class Campaign:
         final.managers, final.deaths = self._managers, self._processes.deaths
         final.triggers = await read_triggers(self._engine, due_ms=self.healed_at_ms)
         final.spooled = left_in(spools_in(self.settings.folder))
-        final.struck = self.members.struck
+        final.struck, final.ended = self.members.struck, self.members.ended
         return final
 
     async def close(self) -> None:

@@ -87,6 +87,8 @@ class Members:
         self.stops: list[tuple[int, int]] = []
         self.struck: list[tuple[str, int, int]] = []
         """What was done to whom, from when to when: it explains what comes of it."""
+        self.ended: dict[str, int] = {}
+        """When lives ended."""
         self._folder = folder
         self._rng = random.Random(f"members:{seed}")
         self._nursery = Nursery(*PRELOADED)
@@ -184,6 +186,7 @@ class Members:
         self.struck.append((f"{member.name}.{member.life.life}", begin_ms, host_clock_ms()))
 
     def _restart(self, member: Member, *, faulty: bool) -> None:
+        self.ended[f"{member.name}.{member.life.life}"] = host_clock_ms()
         member.life = replace(member.life, life=member.life.life + 1)
         member.resume_at = member.leaves_by = None
         self._launch(member, faulty=faulty)

@@ -50,8 +50,9 @@ def in_rest(outcome: Outcome) -> Outcome:
     key, attempt = outcome.key, outcome.attempt
     match outcome:
         case Complete(result=result):
-            token = json.dumps({"token": json.loads(result or "null")}, separators=(",", ":"))
-            return Complete(key, attempt, token)
+            token = json.loads(result or "null")
+            shown = token if isinstance(token, dict) else {"token": token}  # Translated in an earlier life.
+            return Complete(key, attempt, json.dumps(shown, separators=(",", ":")))
         case Throw():
             return outcome
         case Failed(final=True):

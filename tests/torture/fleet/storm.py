@@ -44,14 +44,15 @@ class Storm:
     def kills(self) -> int:
         """Deaths of processes by SIGKILL."""
         done = self._members.done
-        return sum(times for name, times in done.items() if name.startswith("kills"))
+        return sum(times for name, times in done.items() if name.startswith("kills") and name != "kills: store")
 
     async def store_url(self, folder: Path, *, is_bad: bool) -> str:
         """Where the store is; on a bad way, if one is wanted and there can be one."""
-        if not is_bad or self._place.server is None:
+        port = self._place.port
+        if not is_bad or port is None:
             return self._place.url(folder)
         if self._store_link is None:
-            self._store_link = Proxy(self._place.server.port)
+            self._store_link = Proxy(port)
             self._store_port = await self._store_link.start()
             self._links.append(self._store_link)
         return self._place.url(folder, self._store_port)
@@ -118,7 +119,7 @@ class Storm:
         server.start()
         self._members.stops.append((begun_ms, host_clock_ms() + _RECONNECT_MS))
         self._members.struck.append(("store", begun_ms, host_clock_ms() + _RECONNECT_MS))
-        self._members.done["store kills"] += 1
+        self._members.done["kills: store"] += 1
         self.store_kills += 1
 
     def _disturb(self) -> None:

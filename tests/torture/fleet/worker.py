@@ -20,7 +20,9 @@ _WAIT_SECONDS: Final = 1.5
 _PAUSE_SECONDS: Final = 0.1
 _TICK_SECONDS: Final = 0.03
 _AGAIN_MS: Final = 300
+_AT_ONCE: Final = 40
 _LIMIT: Final = 20
+_UNREPORTED_MAX: Final = 20
 _LOOK_SHARE: Final = 0.05
 
 
@@ -53,6 +55,8 @@ async def _poll(
     """Poll for one type, and run what comes."""
     rng = life.rng
     while True:
+        while len(desk.outcomes) > _UNREPORTED_MAX:  # noqa: ASYNC110 - no more than can be reported in time
+            await asyncio.sleep(_TICK_SECONDS)
         jobs = await engine.poll(kind, rng.randint(1, _LIMIT), life.lease_ms, _WAIT_SECONDS, group)
         for job in jobs or ():
             run(engine, desk, job, life.lease_ms)
@@ -70,7 +74,7 @@ async def _report(engine: RemoteEngine, desk: Desk) -> None:
     now_ms = host_clock_ms()
     while desk.late and desk.late[0][0] <= now_ms:
         desk.outcomes.append(heapq.heappop(desk.late)[2])
-    outcomes, desk.outcomes = desk.outcomes, []
+    outcomes, desk.outcomes = desk.outcomes[:_AT_ONCE], desk.outcomes[_AT_ONCE:]
     if not outcomes:
         return
     judged = await engine.report(outcomes)
