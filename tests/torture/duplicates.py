@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from everwork.core.job import HistoryEntry
@@ -19,6 +19,7 @@ _MARGIN_MS: Final = 2_000
 
 def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) -> None:
     """A job whose handler was through runs again only because somebody was killed, stopped or cut off, or was late."""
+    _check_dead_callers({**histories.left, **final.ended}, final, verdict)
     if not final.struck:
         return
     ends = {(key, event.attempt): event for key, events in final.events.items() for event in events}
@@ -36,7 +37,6 @@ def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) 
             text = f"job {key}: attempt {attempt} was through, ended as {event.kind}, and nothing was done to {process}"
             verdict.violation("V15", text)
     verdict.figures["handlers that ran in vain, each explained by a fault or a lapsed lease"] = explained
-    _check_dead_callers(final, verdict)
 
 
 def _asked(histories: Histories) -> set[tuple[int, int, str]]:
@@ -67,11 +67,11 @@ def _faults(process: str, final: FinalState) -> Iterable[tuple[str, int, int]]:
     )
 
 
-def _check_dead_callers(final: FinalState, verdict: Verdict) -> None:
+def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Verdict) -> None:
     """V11: what is leased to a caller that has long gone was never sent, and is given back at once."""
     for key, events in final.events.items():
         for event in events:
-            died_ms = final.ended.get(event.worker or "")
+            died_ms = left.get(event.worker or "")
             if event.kind != "lapse" or died_ms is None or event.activated_at_ms is None:
                 continue
             late_ms = event.activated_at_ms - died_ms

@@ -15,14 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tests.torture.clocks import host_clock_ms
 from tests.torture.logs import errors_in
 
+__all__ = ["Call", "Histories", "HistoryWriter", "entries_of", "host_clock_ms", "read_histories"]
+
 Entry = dict[str, Any]
-
-
-def host_clock_ms() -> int:
-    """The host's instant, in milliseconds UTC."""
-    return time.time_ns() // 1_000_000
 
 
 class HistoryWriter:
@@ -62,6 +60,10 @@ class HistoryWriter:
     def joins(self) -> None:
         """Write that the process knows what a signal means."""
         self._write("joins")
+
+    def leaves(self, worker: str) -> None:
+        """Write that a caller, by the name that it gave to servers, is no longer there for anything."""
+        self._write("leaves", worker=worker)
 
     def foreign(self, where: str, tenant: str) -> None:
         """Write that something of another tenant was shown."""
@@ -113,6 +115,8 @@ class Histories:
     broken: list[str] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
     """When processes killed themselves at fault points."""
+    left: dict[str, int] = field(default_factory=dict)
+    """When callers went away, by the names that they gave to servers."""
     foreign: list[str] = field(default_factory=list)
     """What callers were shown that is another tenant's."""
 
@@ -154,6 +158,8 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
                 histories.begins.append((process, entry["key"], entry["attempt"]))
             case "joins":
                 pass
+            case "leaves":
+                histories.left[entry["worker"]] = entry["t"]
             case "foreign":
                 histories.foreign.append(f"{process} was shown bytes of {entry['tenant']} ({entry['where']})")
             case "end":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ import redis
 from tests.servers import RedisCluster, RedisServer, Server, postgres_server, redis_cluster, redis_server
 from tests.stores import word_of
 
+_DISK_BYTES: Final = 4_000_000_000
 Disturbance = Callable[[str, random.Random], str]
 
 
@@ -56,6 +59,36 @@ class ClusterNode:
         if self._killed is not None:
             self._killed.start()
             self.cluster.wait()
+
+
+class Disk:
+    """A small file system in memory, which can be full; only root may make one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.is_there = _run("mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(folder))
+
+    def fill(self) -> None:
+        """From now on there is no room for anything more."""
+        used = shutil.disk_usage(self.folder).used
+        _run("mount", "-o", f"remount,size={max(used, 4_096)}", str(self.folder))
+
+    def empty(self) -> None:
+        """There is room again."""
+        _run("mount", "-o", f"remount,size={_DISK_BYTES}", str(self.folder))
+
+    def remove(self) -> None:
+        """Take it away, with all that is on it."""
+        if self.is_there:
+            _run("umount", "-l", str(self.folder))
+
+
+def _run(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 class Place:

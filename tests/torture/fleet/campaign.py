@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineError
 from everwork.service.access.keys import KeyRing
-from tests.torture import crew, plan
+from tests.torture import clocks, crew, plan
 from tests.torture.checker import check
 from tests.torture.controller import Run, facts_of, finish, read_final_state, read_triggers
 from tests.torture.fleet import members as fleet
@@ -28,7 +29,7 @@ from tests.torture.logged import LoggedEngine
 from tests.torture.managed import Processes
 from tests.torture.nemesis import Progress
 from tests.torture.offline.spools import is_waiting, left_in, spools_in
-from tests.torture.places import Place
+from tests.torture.places import Disk, Place
 from tests.torture.process import Life, patiently
 from tests.torture.verdict import FinalState, Overseen
 
@@ -58,18 +59,21 @@ class Settings:
     mutant: str = ""
 
     @property
-    def url(self) -> str:
-        """The store of the run."""
-        return self.place.url(self.folder)
+    def store(self) -> Path:
+        """The folder of the store; one of its own, because its disk may be full."""
+        return self.folder / "store"
 
 
 async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
     """One run from the empty store to the verdict."""
     begun = time.monotonic()
-    engine = open_engine(settings.url)
-    await engine.open()
-    campaign = Campaign(settings, engine, progress)
+    os.environ[clocks.HOST] = str(settings.folder / "clock")
+    clocks.follow()
+    disk = Disk(settings.store)
+    engine = open_engine(settings.place.url(settings.store))
+    campaign = Campaign(settings, engine, progress, disk)
     try:
+        await engine.open()
         await campaign.prepare()
         await campaign.start()
         await campaign.rage()
@@ -80,6 +84,8 @@ async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
     finally:
         await campaign.close()
         await engine.close()
+        disk.remove()
+        del os.environ[clocks.HOST]
     (settings.folder / FINAL).write_bytes(pickle.dumps(final))
     progress("checking")
     verdict = check(read_histories(settings.folder), final)
@@ -89,7 +95,7 @@ async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
 class Campaign:
     """The fleet of a run, and what is done to it."""
 
-    def __init__(self, settings: Settings, engine: Engine, progress: Progress) -> None:
+    def __init__(self, settings: Settings, engine: Engine, progress: Progress, disk: Disk) -> None:
         self.settings = settings
         self.members = Members(settings.folder, settings.seed)
         self.acknowledged = Tally(settings.folder)
@@ -102,6 +108,8 @@ class Campaign:
         self._processes = Processes(self.members._rng, self.members.done, self.members.stops)
         self._managers: dict[str, Overseen] = {}
         self.storm = Storm(self.members, self._processes, settings.place, settings.lease_ms, settings.seed)
+        if settings.place.server is None and disk.is_there:
+            self.storm.disk = disk
 
     async def prepare(self) -> None:
         """Policies, groups and keys, before anybody starts."""
@@ -133,7 +141,7 @@ class Campaign:
 
     async def _life(self, name: str, at: int) -> Life:
         settings = self.settings
-        url = await self.storm.store_url(settings.folder, is_bad=at == 1)
+        url = await self.storm.store_url(settings.store, is_bad=at == 1)
         return Life(
             name, 0, url, settings.folder, settings.seed, settings.lease_ms, self._epoch_ms, settings.mutant
         )
@@ -222,7 +230,7 @@ class Campaign:
         for one in self.members.all:
             self.members.resume(one)
         self._processes.resume()
-        self.members.watch(faulty=False)
+        await self._until_served()
         await self._leave(self.members.of("producer"))
         while time.monotonic() - begun < _PATIENCE_SECONDS and not await self._is_drained():
             self.members.watch(faulty=False)
@@ -232,6 +240,14 @@ class Campaign:
         self.members.done["unexpected ends"] += await self._processes.leave(self.settings.folder)
         await self._leave(self.members.of("server"))
         return drain_ms
+
+    async def _until_served(self) -> None:
+        """Wait until every server is there: who was asked to stop may still be about to."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while not all(one.is_up and one.listens for one in self.members.of("server")):
+            assert time.monotonic() < until, "a server does not come back"
+            self.members.watch(faulty=False)
+            await asyncio.sleep(_TICK_SECONDS)
 
     async def _is_drained(self) -> bool:
         counts = await patiently(self._engine.count, outages=True)
@@ -252,6 +268,7 @@ class Campaign:
                     self.members.ask_to_leave(one, _LEAVE_SECONDS_MAX)
             await asyncio.sleep(_TICK_SECONDS)
             waiting = [one for one in waiting if not self.members.has_left(one)]
+            self.members.watch(faulty=False, besides=leaving)
             if time.monotonic() > until:
                 self.members.done["unexpected ends"] += len(waiting)
                 self.members.done.update(f"did not stop in the end: {one.name}" for one in waiting)

@@ -11,7 +11,7 @@ from everwork.app import app as app_module
 from everwork.app import engine_host
 from everwork.engines.contract import Engine
 from everwork.service.service import JobService
-from tests.torture import crew, faults, mutants, plan
+from tests.torture import clocks, crew, faults, mutants, plan
 from tests.torture.fleet.parts import SERVED
 from tests.torture.fleet.streamer import handle
 from tests.torture.history import HistoryWriter
@@ -25,6 +25,7 @@ _CONCURRENCY: Final = 10
 
 def make_app() -> Everwork:
     """The application of this process; every call to its engine is written down."""
+    clocks.follow()
     life = read_life(json.loads(os.environ[LIFE]))
     history = HistoryWriter(crew.file_of(life, os.getpid()))
     if life.mutant in mutants.names(faults.engine_of(life.url)):

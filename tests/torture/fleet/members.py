@@ -7,13 +7,13 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from tests.servers import LOOPBACK, free_port
-from tests.torture import faults
+from tests.torture import clocks, faults
 from tests.torture.fleet.parts import ADMIN
 from tests.torture.fleet.server import PORTS
 from tests.torture.history import host_clock_ms
@@ -33,7 +33,7 @@ PRELOADED: Final = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Member:
     """A process of the fleet: what it is, what is done to it."""
 
@@ -127,10 +127,10 @@ class Members:
         member.leaves_by = time.monotonic() + seconds
         member.stopped_at_ms = host_clock_ms()
 
-    def watch(self, *, faulty: bool = True) -> None:
+    def watch(self, *, faulty: bool = True, besides: Sequence[Member] = ()) -> None:
         """Start again whoever has ended, and wake who has been stopped for long enough."""
         now = time.monotonic()
-        for one in self.all:
+        for one in [one for one in self.all if one not in besides]:
             if one.resume_at is not None and now >= one.resume_at:
                 self.resume(one)
             status = one.process.poll() if one.process is not None else None
@@ -205,7 +205,9 @@ class Members:
 def server(life: Life) -> Member:
     """A server, on ports of its own."""
     ports = (free_port(), free_port())
-    environment = {PORTS: " ".join(map(str, ports)), "EVERWORK_API_KEY": ADMIN, "EVERWORK_LOG_FORMAT": "json"}
+    own_clock = str(life.folder / f"{life.name}.clock")
+    environment = {clocks.OWN: own_clock, PORTS: " ".join(map(str, ports))}
+    environment |= {"EVERWORK_API_KEY": ADMIN, "EVERWORK_LOG_FORMAT": "json"}
     return Member("server", "tests.torture.fleet.server", life, environment, ports)
 
 

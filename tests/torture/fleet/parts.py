@@ -18,7 +18,7 @@ from everwork.core.job import NewJob
 from everwork.core.leasing import Judged
 from everwork.core.outcome import Complete, Outcome
 from everwork.exceptions import CallTimeout, EngineBusy, EngineUnavailable, EverworkError
-from tests.torture import faults, mutants, plan
+from tests.torture import clocks, faults, mutants, plan
 from tests.torture.history import HistoryWriter
 from tests.torture.logged import LoggedEngine, Shown, wire_leased
 from tests.torture.process import Life, die_with_the_controller, read_life
@@ -85,6 +85,7 @@ def main(body: Body) -> None:
 def begin() -> tuple[Life, HistoryWriter]:
     """The life that this process is to live, mutated as it says."""
     die_with_the_controller()
+    clocks.follow()
     life = read_life(sys.argv[1:])
     if life.mutant in mutants.names(faults.engine_of(life.url)):
         mutants.apply(life.mutant, life.url)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.torture import clocks
 from tests.torture.fleet.members import Member, Members
 from tests.torture.history import host_clock_ms
 from tests.torture.managed import Processes
-from tests.torture.places import Place
+from tests.torture.places import Disk, Place
 from tests.torture.proxy import Proxy
 
 _RECONNECT_MS: Final = 1_500
@@ -22,6 +24,12 @@ _AGE_SECONDS: Final = (0.3, 6.0)
 """How old somebody is at least when it is struck: some die at once, some in the middle of their work."""
 _KILL: Final = "kill"
 _BLOWS: Final = (_KILL, _KILL, _KILL, _KILL, _KILL, _KILL, "stop", "leave")
+_DISTURBANCE_SHARE: Final = 0.3
+_CLOCK_SHARE: Final = 0.05
+_DISK_SHARE: Final = 0.04
+_FULL_SECONDS: Final = (0.3, 2.5)
+_JUMP_MS: Final = (500, 5_000)
+_WRONG_MS_MAX: Final = 3_600_000
 PassTime = Callable[[float], Awaitable[None]]
 
 
@@ -39,6 +47,8 @@ class Storm:
         self._store_link: Proxy | None = None
         self._store_port: int | None = None
         self.store_kills = 0
+        self.disk: Disk | None = None
+        """Where the store is, if it can be filled."""
 
     @property
     def kills(self) -> int:
@@ -78,8 +88,12 @@ class Storm:
         """Do something to somebody; to the store, if it is its turn."""
         if self._place.server is not None and store_is_due:
             await self._kill_the_store(pass_time)
-        elif self._rng.random() < 0.3:
+        elif self._rng.random() < _DISTURBANCE_SHARE:
             self._disturb()
+        if self._rng.random() < _CLOCK_SHARE:
+            self._turn_a_clock()
+        if self.disk is not None and self._rng.random() < _DISK_SHARE:
+            await self._fill_the_disk(self.disk, pass_time)
         victim = self._victim()
         if victim is not None:
             self._strike(victim)
@@ -117,10 +131,36 @@ class Storm:
         server.kill()
         await pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
         server.start()
-        self._members.stops.append((begun_ms, host_clock_ms() + _RECONNECT_MS))
-        self._members.struck.append(("store", begun_ms, host_clock_ms() + _RECONNECT_MS))
-        self._members.done["kills: store"] += 1
+        self._note_outage("kills: store", begun_ms)
         self.store_kills += 1
+
+    async def _fill_the_disk(self, disk: Disk, pass_time: PassTime) -> None:
+        """No room for the store, for a while."""
+        begun_ms = host_clock_ms()
+        disk.fill()
+        try:
+            await pass_time(self._rng.uniform(*_FULL_SECONDS))
+        finally:
+            disk.empty()
+        self._note_outage("disk full", begun_ms)
+
+    def _turn_a_clock(self) -> None:
+        """The host's clock jumps forth where the store goes by it; else a server's own clock is wrong, by far."""
+        begun_ms = host_clock_ms()
+        if self._place.server is None:
+            clocks.clock_at(os.environ[clocks.HOST]).jump(self._rng.randint(*_JUMP_MS))
+            self._note_outage("jumps of the host's clock", begun_ms)
+            return
+        server = self._rng.choice(self._members.of("server"))
+        wrong_ms = self._rng.choice((-1, 1)) * self._rng.randint(1, _WRONG_MS_MAX)
+        clocks.clock_at(server.environment[clocks.OWN]).jump(wrong_ms)
+        self._members.done["jumps of a server's clock"] += 1
+
+    def _note_outage(self, what: str, begun_ms: int) -> None:
+        end_ms = host_clock_ms() + _RECONNECT_MS
+        self._members.stops.append((begun_ms, end_ms))
+        self._members.struck.append(("store", begun_ms, end_ms))
+        self._members.done[what] += 1
 
     def _disturb(self) -> None:
         begun_ms = host_clock_ms()
