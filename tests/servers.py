@@ -231,10 +231,11 @@ class RedisServer(Server):
 
 
 class RedisCluster:
-    """Three nodes that share the slots."""
+    """Three nodes that share the slots; options as on the command line of each."""
 
-    def __init__(self) -> None:
-        self.nodes = [RedisServer("--cluster-enabled", "yes", "--cluster-node-timeout", "5000") for _ in range(3)]
+    def __init__(self, *options: str) -> None:
+        clustered = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
+        self.nodes = [RedisServer(*clustered, *options) for _ in range(3)]
 
     @property
     def url(self) -> str:
@@ -251,8 +252,12 @@ class RedisCluster:
             if node.ask("CLUSTER", "INFO").find("cluster_slots_assigned:0") >= 0:
                 node.ask("CLUSTER", "ADDSLOTS", *slots[number * share : (number + 1) * share])
             node.ask("CLUSTER", "MEET", LOOPBACK, str(self.nodes[0].port))
-        wait_until(lambda: all(self._is_whole(node) for node in self.nodes), "the cluster never came together")
+        self.wait()
         return self
+
+    def wait(self) -> None:
+        """Wait until the cluster serves."""
+        wait_until(lambda: all(self._is_whole(node) for node in self.nodes), "the cluster never came together")
 
     def kill(self) -> None:
         """SIGKILL to every node."""
@@ -291,9 +296,9 @@ def redis_server(*options: str) -> RedisServer:
     return RedisServer(*options).start()
 
 
-def redis_cluster() -> RedisCluster:
-    """Three Redis nodes of one's own, started."""
-    return RedisCluster().start()
+def redis_cluster(*options: str) -> RedisCluster:
+    """Three Redis nodes of one's own, started; options as on their command line."""
+    return RedisCluster(*options).start()
 
 
 def postgres_install(version: int = 18) -> Path:

@@ -169,3 +169,30 @@ async def test_running_jobs_are_counted_with_it(engine: Engine, clock: VirtualCl
 
 def _another(limit_key: str | None) -> NewJob:
     return NewJob(TYPE, limit_key=limit_key)
+
+
+async def test_two_attempts_of_a_job_in_one_call_undo_only_the_last_expiry(engine: Engine, clock: VirtualClock) -> None:
+    key = (lapsed := await a_lapsed_job(engine, clock)).key
+    clock.advance(ms=600_000)
+    await activated(engine, lapsed)
+    clock.advance(ms=LEASE_MS)
+    await engine.sweep("sweeper")
+    statuses = await engine.reclaim([Lease(key, 1), Lease(key, 2)], LEASE_MS)
+    assert statuses == [LeaseStatus.LOST, LeaseStatus.HELD]
+    assert [(entry.attempt, entry.kind) for entry in await engine.history(key)] == [(1, "lapse")]
+    job = await settled(engine, Complete(key, 2))
+    assert (job.state, job.attempts) == (State.COMPLETED, 2)
+
+
+async def test_a_dead_letter_is_taken_back_once_although_an_earlier_attempt_is_named_too(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    key = (lapsed := await a_lapsed_job(engine, clock, max_attempts=2)).key
+    clock.advance(ms=600_000)
+    await activated(engine, lapsed)
+    clock.advance(ms=LEASE_MS)
+    await engine.sweep("sweeper")
+    assert (await the_job(engine, key)).state is State.FAILED
+    statuses = await engine.reclaim([Lease(key, 2), Lease(key, 1)], LEASE_MS)
+    assert statuses == [LeaseStatus.HELD, LeaseStatus.LOST]
+    assert [(entry.attempt, entry.kind) for entry in await engine.history(key)] == [(1, "lapse")]

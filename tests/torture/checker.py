@@ -8,7 +8,7 @@ from typing import Final
 
 from everwork.core.job import HistoryEntry, StoredJob
 from everwork.core.states import FINISHED_STATES, State
-from tests.torture import asked, deaths, leases, limited, reported, spooled
+from tests.torture import asked, deaths, duplicates, leases, limited, reported, spooled
 from tests.torture.history import Histories
 from tests.torture.verdict import FinalState, Verdict
 
@@ -27,6 +27,8 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     verdict = Verdict()
     for text in histories.broken:
         verdict.violation("V0", text)
+    for text in histories.foreign:
+        verdict.violation("V14", text)
     reports = reported.reports_of(histories.calls)
     asked.check_creates(histories.calls, reports, final, verdict)
     asked.check_dedupe(histories.calls, final, verdict)
@@ -44,6 +46,7 @@ def check(histories: Histories, final: FinalState) -> Verdict:
     limited.check_limits(histories.calls, final, verdict)
     deaths.check_deaths(histories, final, verdict)
     spooled.check_spools(histories.calls, final, verdict)
+    duplicates.check_duplicates(histories, final, verdict)
     return verdict
 
 
@@ -57,7 +60,7 @@ def _check_life(job: StoredJob, events: Sequence[HistoryEntry], verdict: Verdict
     state = State.PENDING
     for event in events:
         if event.kind == "requeue":
-            if state is not State.FAILED:
+            if state is not State.FAILED and not (state is State.PENDING and attempts_seen):
                 verdict.violation("V4", f"job {job.key} was requeued while {state.label}")
             state, counted, finished = State.PENDING, 0, False
             continue

@@ -41,6 +41,14 @@ class Run:
     verdict: Verdict
     nemeses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
+    facts: dict[str, str] = field(default_factory=dict)
+    """What it ran on: versions, and what an accepted job survives."""
+
+
+async def facts_of(engine: Engine) -> dict[str, str]:
+    """What a run is on."""
+    health = await engine.health()
+    return {"store": f"{health.engine} {health.version}", "durability": health.durability.value}
 
 
 async def torture(settings: Settings, progress: Progress = lambda _: None) -> Run:
@@ -60,11 +68,12 @@ async def torture(settings: Settings, progress: Progress = lambda _: None) -> Ru
             drain_ms = await _drain(engine, nemesis)
         finally:
             await nemesis.end()
-        await _finish(LoggedEngine(engine, HistoryWriter(settings.folder / "controller.jsonl")))
+        await finish(LoggedEngine(engine, HistoryWriter(settings.folder / "controller.jsonl")))
         progress("reading the final state")
         final = await read_final_state(engine)
         final.drain_ms, final.slack_ms, final.stops = drain_ms, nemesis.slack_ms, nemesis.stops
         final.managers, final.deaths = nemesis.managers, nemesis.processes.deaths
+        facts = await facts_of(engine)
         if settings.managers:
             final.triggers = await read_triggers(engine, due_ms=nemesis.healed_at_ms)
     finally:
@@ -72,7 +81,7 @@ async def torture(settings: Settings, progress: Progress = lambda _: None) -> Ru
         await engine.close()
     progress("checking")
     verdict = check(read_histories(settings.folder), final)
-    return Run(settings.place.engine, settings.seed, verdict, nemesis.done, time.monotonic() - begun)
+    return Run(settings.place.engine, settings.seed, verdict, nemesis.done, time.monotonic() - begun, facts)
 
 
 async def _sweep(engine: Engine) -> bool:
@@ -125,7 +134,7 @@ async def read_triggers(engine: Engine, due_ms: int = 0) -> list[Ticking]:
     ]
 
 
-async def _finish(last: LoggedEngine) -> None:
+async def finish(last: LoggedEngine) -> None:
     """Run what was fired while the managers were already stopping: there is nobody else for it."""
     begun = time.monotonic()
     wanted = [Demand(one._get_settings().default_source, "controller", 100, DRAIN_MS_MAX) for one in crew.WORKERS]

@@ -16,7 +16,7 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import Fail, Reject, Retry
 from everwork.manager import child
-from tests.torture import faults, mutants, plan
+from tests.torture import clocks, faults, mutants, plan
 from tests.torture.history import HistoryWriter
 from tests.torture.logged import watched
 from tests.torture.process import Life, read_life
@@ -172,6 +172,7 @@ def history() -> HistoryWriter:
 
 def _join() -> None:
     """In a process of a manager, before it does anything: every call to the engine is to be written down."""
+    clocks.follow()
     mutants.apply(life().mutant, life().url)
     if _is_doomed():
         faults.on_death = history().dies

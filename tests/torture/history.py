@@ -15,14 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tests.torture.clocks import host_clock_ms
 from tests.torture.logs import errors_in
 
+__all__ = ["Call", "Histories", "HistoryWriter", "entries_of", "host_clock_ms", "read_histories"]
+
 Entry = dict[str, Any]
-
-
-def host_clock_ms() -> int:
-    """The host's instant, in milliseconds UTC."""
-    return time.time_ns() // 1_000_000
 
 
 class HistoryWriter:
@@ -63,6 +61,14 @@ class HistoryWriter:
         """Write that the process knows what a signal means."""
         self._write("joins")
 
+    def leaves(self, worker: str) -> None:
+        """Write that a caller, by the name that it gave to servers, is no longer there for anything."""
+        self._write("leaves", worker=worker)
+
+    def foreign(self, where: str, tenant: str) -> None:
+        """Write that something of another tenant was shown."""
+        self._write("foreign", where=where, tenant=tenant)
+
     def dies(self) -> None:
         """Write that the process is about to kill itself."""
         self._write("dies")
@@ -92,6 +98,11 @@ class Call:
     error: str = ""
     answered_t: int | None = None
 
+    @property
+    def is_inner(self) -> bool:
+        """Whether a server made it, for a client that has a history of its own."""
+        return self.process.startswith("server-")
+
 
 @dataclass(slots=True)
 class Histories:
@@ -99,10 +110,15 @@ class Histories:
 
     calls: list[Call] = field(default_factory=list)
     begins: list[tuple[str, int, int]] = field(default_factory=list)
-    ends: int = 0
+    through: list[tuple[str, int, int, str, int]] = field(default_factory=list)
+    """The attempts that handlers were through with: by whom, which, how, and when."""
     broken: list[str] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
     """When processes killed themselves at fault points."""
+    left: dict[str, int] = field(default_factory=dict)
+    """When callers went away, by the names that they gave to servers."""
+    foreign: list[str] = field(default_factory=list)
+    """What callers were shown that is another tenant's."""
 
 
 def read_histories(folder: Path) -> Histories:
@@ -142,8 +158,13 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
                 histories.begins.append((process, entry["key"], entry["attempt"]))
             case "joins":
                 pass
+            case "leaves":
+                histories.left[entry["worker"]] = entry["t"]
+            case "foreign":
+                histories.foreign.append(f"{process} was shown bytes of {entry['tenant']} ({entry['where']})")
             case "end":
-                histories.ends += 1
+                ended = (entry["key"], entry["attempt"], entry["how"], entry["t"])
+                histories.through.append((process, *ended))
             case "dies":
                 histories.deaths[process] = entry["t"]
             case "broken":

@@ -37,8 +37,11 @@ def most_at_once(spans: Iterable[Span]) -> int:
 
 def _held(calls: Sequence[Call], final: FinalState) -> Iterable[tuple[int, Span]]:
     told = {(leased[0], leased[1]): call.answered_t for call in calls for leased in call.leased}
+    # Whose lease was taken back did not hold it all the time, and the lapse is no longer in the history.
+    reclaimed = {(key, attempt) for call in calls if call.name == "reclaim" for key, attempt, _ in call.items}
     for key, job in final.jobs.items():
         for event in final.events.get(key, ()) if job.type == plan.LIMITED else ():
             began = told.get((key, event.attempt))
-            if began is not None and event.activated_at_ms is not None:
+            is_whole = (key, event.attempt) not in reclaimed
+            if began is not None and event.activated_at_ms is not None and is_whole:
                 yield key, (began, max(began, event.at_ms))

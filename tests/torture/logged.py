@@ -104,7 +104,12 @@ async def written(
 
 def watched(engine: Engine, history: HistoryWriter) -> Engine:
     """The same engine for programs that know nothing of a history: what they do to jobs is written down."""
-    settle, extend, reclaim, fire = engine.settle, engine.extend, engine.reclaim, engine.fire
+    activate, settle, extend, reclaim, fire = (
+        engine.activate, engine.settle, engine.extend, engine.reclaim, engine.fire,
+    )  # fmt: skip
+
+    async def watched_activate(demands: Sequence[Demand]) -> Activation:
+        return await written(history, "activate", [], lambda: activate(demands), _activated)
 
     async def watched_settle(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
         items = [wire_outcome(outcome) for outcome in outcomes]
@@ -122,8 +127,8 @@ def watched(engine: Engine, history: HistoryWriter) -> Engine:
         items = [[one.trigger, one.point_ms] for one in fires]
         return await written(history, "fire", items, lambda: fire(fires), _fired)
 
-    watching = {"settle": watched_settle, "extend": watched_extend, "reclaim": watched_reclaim, "fire": watched_fire}
-    vars(engine).update(watching)
+    watching = {"activate": watched_activate, "settle": watched_settle, "extend": watched_extend}
+    vars(engine).update({**watching, "reclaim": watched_reclaim, "fire": watched_fire})
     return engine
 
 

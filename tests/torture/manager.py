@@ -13,7 +13,7 @@ from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.manager import manager
 from tests.manager.program import sides_of
-from tests.torture import crew, mutants
+from tests.torture import clocks, crew, mutants
 from tests.torture.history import HistoryWriter
 from tests.torture.logged import watched
 from tests.torture.process import Life, die_with_the_controller, read_life
@@ -48,6 +48,7 @@ def manage(life: Life, history: HistoryWriter) -> None:
 def main() -> None:
     """Live one life."""
     die_with_the_controller()
+    clocks.follow()
     life = read_life(sys.argv[1:])
     os.environ[crew.LIFE] = json.dumps(sys.argv[1:])
     history = HistoryWriter(life.file(life.life))

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Final
 
 from everwork.core import schedule
+from everwork.core.leasing import Judged, Verdict
+from everwork.core.outcome import Outcome
+from everwork.core.states import State
 from everwork.manager import cleanup
+from everwork.server.http.api import outcomes as outcomes_api
+from everwork.service.access.principal import Principal
+from everwork.service.jobs import Jobs
+from everwork.service.service import JobService
 from everwork.service.store_access import StoreAccess
 from everwork.spool.courier import SpoolThread
 from everwork.spool.file import SpoolFile
@@ -38,6 +45,11 @@ UNBEGUN_KEPT_AFTER_DEATH: Final = "unbegun-kept-after-death"
 SPOOL_ACK_BEFORE_SYNC: Final = "spool-ack-before-sync"
 DELIVERED_WITHOUT_STAMP: Final = "delivered-without-stamp"
 LATE_WITHOUT_FENCE: Final = "late-outcome-without-fence"
+OUTCOME_ACK_BEFORE_COMMIT: Final = "server-ack-before-commit"
+REST_ATTEMPT_IGNORED: Final = "rest-attempt-ignored"
+TENANT_CHECK_DROPPED: Final = "tenant-check-dropped"
+FIRST_TENANT_ONLY: Final = "first-tenant-of-a-batch-only"
+UNDELIVERED_KEPT: Final = "undelivered-lease-kept"
 
 EVERY: Final = tuple(
     sorted(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
@@ -60,7 +72,7 @@ def _mutations(engine: str) -> dict[str, Callable[[], None]]:
     # Loaded when asked for: the mutants of one engine need nothing of the others.
     own: dict[str, Callable[[], None]] = {}
     if engine != "grpc":
-        own = import_module(f"tests.torture.mutants_{engine}").MUTATIONS
+        own = import_module(f"tests.torture.mutants_{engine.removesuffix('-cluster')}").MUTATIONS
     return {**own, **_OF_EVERY_ENGINE}
 
 
@@ -120,6 +132,44 @@ def _late_without_fence() -> None:
     replace_source(StoreAccess, "settle_late", fenced, loose)
 
 
+def _outcome_ack_before_commit() -> None:
+    """A server answers that an outcome is stored, and stores it a moment later."""
+    sound = JobService.settle
+
+    async def settle(self: JobService, outcomes: Sequence[Outcome]) -> list[Judged]:
+        vars(self)["late"] = asyncio.create_task(_settle_late(sound, self, outcomes))
+        return [Judged(Verdict.ACCEPTED, State.PROCESSING) for _ in outcomes]
+
+    JobService.settle = settle  # type: ignore[method-assign]
+
+
+async def _settle_late(sound: Any, service: JobService, outcomes: Sequence[Outcome]) -> None:
+    await asyncio.sleep(0.05)
+    await sound(service, outcomes)
+
+
+def _rest_attempt_ignored() -> None:
+    """Whatever attempt a REST worker names, its outcome is of the one that runs."""
+    told, loose = "call.jobs.settle([outcome])", "call.jobs.settle([outcome._replace(attempt=0)])"
+    replace_source(outcomes_api, "_settle", told, loose)
+
+
+def _tenant_check_dropped() -> None:
+    """A key that is bound to tenants is given the jobs of all."""
+    replace_source(Principal, "tenants_for", "tuple(requested) or self.tenants", "tuple(requested)")
+
+
+def _first_tenant_only() -> None:
+    """Of a batch only the first job is looked at."""
+    replace_source(Principal, "tenant_for_create", "self.require_tenant(requested)", "pass")
+    replace_source(Jobs, "create", "for job in jobs:", "for job in jobs[:1]:")
+
+
+def _undelivered_kept() -> None:
+    """What was leased to a caller who has gone waits for the end of its lease."""
+    JobService.release_undelivered = lambda *_: None  # type: ignore[method-assign]
+
+
 _OF_EVERY_ENGINE: Final[dict[str, Callable[[], None]]] = {
     TRIGGER_FROM_NOW: _trigger_from_now,
     TIME_POINT_FROM_NOW: _time_point_from_now,
@@ -128,4 +178,9 @@ _OF_EVERY_ENGINE: Final[dict[str, Callable[[], None]]] = {
     SPOOL_ACK_BEFORE_SYNC: _spool_ack_before_sync,
     DELIVERED_WITHOUT_STAMP: _delivered_without_stamp,
     LATE_WITHOUT_FENCE: _late_without_fence,
+    OUTCOME_ACK_BEFORE_COMMIT: _outcome_ack_before_commit,
+    REST_ATTEMPT_IGNORED: _rest_attempt_ignored,
+    TENANT_CHECK_DROPPED: _tenant_check_dropped,
+    FIRST_TENANT_ONLY: _first_tenant_only,
+    UNDELIVERED_KEPT: _undelivered_kept,
 }

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.forked import ForkedPopen
-from tests.servers import Server
 from tests.torture import faults
 from tests.torture.crew import LEASE_MS
 from tests.torture.history import host_clock_ms
 from tests.torture.managed import Processes
-from tests.torture.places import Place
+from tests.torture.places import Killable, Place
 from tests.torture.process import Life
 from tests.torture.proxy import Proxy
 from tests.torture.verdict import Overseen
@@ -123,8 +122,8 @@ class Nemesis:
         self._children: list[Child] = []
         self.processes = Processes(self._rng, self.done, self.stops)
         self.managers: dict[str, Overseen] = {}
-        server = settings.place.server
-        self._proxy = Proxy(server.port) if server is not None else None
+        port = settings.place.port
+        self._proxy = Proxy(port) if port is not None else None
 
     async def begin(self) -> None:
         """Start the children; where there is a server, every other one has a bad network to it."""
@@ -250,7 +249,7 @@ class Nemesis:
             self.slack_ms = max(self.slack_ms, late_ms)
             self.watch()
 
-    async def _strike_the_server(self, server: Server) -> None:
+    async def _strike_the_server(self, server: Killable) -> None:
         """Kill the server whenever its share of the kills has come, and let it come back; disturb it in between."""
         settings = self._settings
         due = (self.server_kills + 1) * settings.kills <= self.kills * (settings.server_kills + 1)

@@ -3,39 +3,121 @@
 from __future__ import annotations
 
 import random
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import psycopg
 import redis
 
-from tests.servers import Server, postgres_server, redis_server
+from tests.servers import RedisCluster, RedisServer, Server, postgres_server, redis_cluster, redis_server
 from tests.stores import word_of
 
+_DISK_BYTES: Final = 4_000_000_000
 Disturbance = Callable[[str, random.Random], str]
+
+
+class Killable(Protocol):
+    """A server that a run may kill, and that comes back."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, as an engine understands it."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        ...
+
+    def start(self) -> object:
+        """Come back, with all that was accepted."""
+        ...
+
+
+class ClusterNode:
+    """The node of a Redis cluster that has the store: all keys of a namespace are in one slot."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self.cluster = cluster
+        self._killed: RedisServer | None = None
+
+    @property
+    def url(self) -> str:
+        """A node that is told to clients; they find the others."""
+        return f"{self.cluster.url}/"
+
+    def kill(self) -> None:
+        """Kill the node that has most of the keys."""
+        self._killed = max(self.cluster.nodes, key=lambda node: int(node.ask("DBSIZE")))
+        self._killed.kill()
+
+    def start(self) -> None:
+        """Start it again, and wait until the cluster is whole."""
+        if self._killed is not None:
+            self._killed.start()
+            self.cluster.wait()
+
+
+class Disk:
+    """A small file system in memory, which can be full; only root may make one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.is_there = _run("mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(folder))
+
+    def fill(self) -> None:
+        """From now on there is no room for anything more."""
+        used = shutil.disk_usage(self.folder).used
+        _run("mount", "-o", f"remount,size={max(used, 4_096)}", str(self.folder))
+
+    def empty(self) -> None:
+        """There is room again."""
+        _run("mount", "-o", f"remount,size={_DISK_BYTES}", str(self.folder))
+
+    def remove(self) -> None:
+        """Take it away, with all that is on it."""
+        if self.is_there:
+            _run("umount", "-l", str(self.folder))
+
+
+def _run(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 class Place:
     """Stores of one engine, and the server behind them, if there is one."""
 
-    def __init__(self, engine: str, server: Server | None = None) -> None:
+    def __init__(self, engine: str, server: Killable | None = None) -> None:
         self.engine = engine
         self.server = server
+
+    @property
+    def port(self) -> int | None:
+        """Where a proxy finds the server; None if clients do not stay with the address that they are told."""
+        return self.server.port if isinstance(self.server, Server) else None
 
     def url(self, folder: Path, port: int | None = None) -> str:
         """The store that belongs to this folder; through a proxy's port, if one is given."""
         if self.server is None:
             return f"sqlite:///{folder}/torture.db"
         named = "schema" if self.engine == "postgres" else "namespace"
-        server = self.server.url.replace(f":{self.server.port}/", f":{port or self.server.port}/")
+        server = self.server.url.replace(f":{self.port}/", f":{port or self.port}/")
         return f"{server}?{named}=torture_{word_of(folder)}"
 
     def disturb(self, rng: random.Random) -> str:
         """Do something to the server that its clients must survive; what was done."""
         assert self.server is not None
-        return rng.choice(_DISTURBANCES[self.engine])(self.server.url, rng)
+        urls = [self.server.url]
+        if isinstance(self.server, ClusterNode):
+            urls = [node.url for node in self.server.cluster.nodes]
+        return [rng.choice(_DISTURBANCES[self.engine])(url, rng) for url in rng.sample(urls, 1)][0]
 
 
 @contextmanager
@@ -52,6 +134,9 @@ def own_place(engine: str) -> Iterator[Place]:
             # acknowledged writes away (461 were counted after one of four kills).
             with redis_server("--appendfsync", "always") as server:
                 yield Place(engine, server)
+        case "redis-cluster":
+            with redis_cluster("--appendfsync", "always") as cluster:
+                yield Place(engine, ClusterNode(cluster))
         case _:
             raise ValueError(f"no engine is called {engine!r}")
 
@@ -88,4 +173,5 @@ def _flush_scripts(url: str, rng: random.Random) -> str:
 _DISTURBANCES: Final[dict[str, tuple[Disturbance, ...]]] = {
     "postgres": (_terminate_backends,),
     "redis": (_kill_clients, _flush_scripts),
+    "redis-cluster": (_kill_clients, _flush_scripts),
 }

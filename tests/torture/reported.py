@@ -43,18 +43,19 @@ def flat(reports: Mapping[ReportKey, list[Report]]) -> Iterable[Report]:
 
 def check_attempts(histories: Histories, verdict: Verdict) -> None:
     """V5: an attempt is leased once, begun once, and never over the limit."""
-    leased: Counter[tuple[int, int]] = Counter()
+    # What a server has leased, its client writes down again: each is to see an attempt once.
+    leases: dict[bool, Counter[tuple[int, int]]] = {True: Counter(), False: Counter()}
     for call in histories.calls:
         for key, attempt, attempts, max_attempts, _ in call.leased:
-            leased[key, attempt] += 1
+            leases[call.is_inner][key, attempt] += 1
             if attempts > max_attempts:
                 verdict.violation("V5", f"job {key} was leased with attempts {attempts} of {max_attempts}")
     begun = Counter((key, attempt) for _, key, attempt in histories.begins)
-    for (key, attempt), times in (leased | begun).items():
+    for (key, attempt), times in (leases[True] | leases[False] | begun).items():
         if times > 1:
             verdict.violation("V5", f"job {key}: attempt {attempt} was leased or begun {times} times")
     verdict.figures["attempts begun"] = len(begun)
-    verdict.figures["attempts ended by their handler"] = histories.ends
+    verdict.figures["attempts ended by their handler"] = len(histories.through)
 
 
 class Newest:
@@ -81,7 +82,8 @@ def check_fencing(calls: Sequence[Call], verdict: Verdict) -> None:
         if answer == "held" and newest.before(key, call.invoked_m) > attempt:
             verdict.violation("V6", f"job {key}: the lease of old attempt {attempt} was said to be held")
     for call, item, answer in _items(calls, "settle"):
-        if answer == "accepted" and newest.before(item["k"], call.invoked_m) > item["a"]:
+        # Without a number there is no old attempt: the state decides.
+        if answer == "accepted" and item["a"] and newest.before(item["k"], call.invoked_m) > item["a"]:
             verdict.violation("V6", f"job {item['k']}: {item['o']} of old attempt {item['a']} was accepted")
 
 
@@ -90,7 +92,8 @@ def check_finished(calls: Sequence[Call], verdict: Verdict) -> None:
     requeues = _requeue_instants(calls)
     finished: dict[int, list[int]] = defaultdict(list)
     for call, item, answer in _items(calls, "settle"):
-        if answer == "accepted" and item["o"] in ("complete", "reject", "throw"):
+        is_final = item["o"] == "complete" or (answer == "accepted" and item["o"] in ("reject", "throw"))
+        if answer in ("accepted", "taken") and is_final:
             insort(finished[item["k"]], call.answered_m or 0)
     for call in calls:
         for key, attempt, *_ in call.leased:
@@ -119,7 +122,8 @@ def check_reports(reports: Mapping[ReportKey, list[Report]], final: FinalState, 
     for (key, attempt, kind), group in reports.items():
         if key not in final.jobs:
             continue  # V1 has it already.
-        stands = any(one.attempt == attempt and one.kind == kind for one in final.events.get(key, ()))
+        events = final.events.get(key, ())
+        stands = any(one.kind == kind and attempt in (0, one.attempt) for one in events)
         verdicts.update(report.verdict for report in group)
         first_told = _first_told(group)
         for report in group:
@@ -127,11 +131,12 @@ def check_reports(reports: Mapping[ReportKey, list[Report]], final: FinalState, 
             if report.verdict in OK and not stands:
                 verdict.violation("V8", f"{told} and is not in its history")
             is_late = report.call.invoked_m > first_told.get(str(report.item["fields"]), report.call.invoked_m)
-            if report.verdict not in (*OK, "unknown") and is_late:
+            if attempt and report.verdict not in (*OK, "unknown") and is_late:
                 verdict.violation("V9", f"{told} although it had been accepted before")
         if stands and not any(report.verdict in (*OK, "unknown") for report in group):
             verdict.violation("V9", f"job {key}: {kind} of attempt {attempt} was refused and is in its history")
-        if sum(report.verdict == "accepted" for report in group) > 1:
+        times = Counter(report.call.is_inner for report in group if report.verdict == "accepted")
+        if attempt and max(times.values(), default=0) > 1:
             verdict.violation("V9", f"job {key}: {kind} of attempt {attempt} was accepted twice")
         if kind == "complete":
             _check_completion(final.jobs[key], stands, group, names, verdict)

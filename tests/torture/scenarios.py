@@ -26,6 +26,7 @@ from tests.stores import VirtualClock
 from tests.torture import crew, faults, managed_stories, mutants, plan
 from tests.torture.checker import check
 from tests.torture.controller import read_final_state, read_triggers
+from tests.torture.fleet import stories as fleet_stories
 from tests.torture.history import HistoryWriter, host_clock_ms, read_histories
 from tests.torture.logged import LoggedEngine
 from tests.torture.offline import stories as spool_stories
@@ -193,6 +194,11 @@ STORIES: Final[dict[str, tuple[Story, frozenset[str]]]] = {
     mutants.SPOOL_ACK_BEFORE_SYNC: (spool_stories.killed_after_the_spool_answered, frozenset({"V1"})),
     mutants.DELIVERED_WITHOUT_STAMP: (spool_stories.answer_lost, frozenset({"V2"})),
     mutants.LATE_WITHOUT_FENCE: (completion_after_another_attempt, frozenset({"V6"})),
+    mutants.OUTCOME_ACK_BEFORE_COMMIT: (fleet_stories.death_after_an_outcome_was_taken, frozenset({"V8"})),
+    mutants.REST_ATTEMPT_IGNORED: (fleet_stories.late_outcome_by_rest, frozenset({"V8"})),
+    mutants.TENANT_CHECK_DROPPED: (fleet_stories.two_tenants, frozenset({"V14"})),
+    mutants.FIRST_TENANT_ONLY: (fleet_stories.a_batch_for_two_tenants, frozenset({"V14"})),
+    mutants.UNDELIVERED_KEPT: (fleet_stories.a_caller_that_has_gone, frozenset({"V11"})),
 }
 
 

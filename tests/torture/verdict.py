@@ -28,7 +28,8 @@ VIOLATIONS: Final[Mapping[str, str]] = {
     "V11": "recoveries slower than promised; drains over 60 s",
     "V12": "trigger time points fired twice or missed",
     "V13": "spooled jobs or outcomes left, or set aside without a reason",
-    "V15": "jobs that ran again after their completion was kept",
+    "V14": "bytes of one tenant shown to another",
+    "V15": "jobs that ran again after their completion was kept, or for no reason",
     "V16": "more jobs at once than their type's limits allow",
     "V17": "jobs of one producer in another order than they were acknowledged",
 }
@@ -36,7 +37,8 @@ TIMING: Final = frozenset({"V11"})
 """Depends on the machine's speed: judged by `make torture`, shown only in the short lane among the tests."""
 
 _SHOWN_MAX: Final = 20
-OK: Final = ("accepted", "repeated")
+OK: Final = ("accepted", "repeated", "taken")
+"""`taken`: the caller was told that it is in the state, not whether for the first time."""
 
 
 @dataclass(slots=True)
@@ -84,6 +86,10 @@ class FinalState:
     """When processes of managers were killed, by the name of their history."""
     triggers: list[Ticking] = field(default_factory=list)
     spooled: list[Spooled] = field(default_factory=list)
+    struck: list[tuple[str, int, int]] = field(default_factory=list)
+    """What was done to whom (a life of a process, the store, the network), from when to when."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """When lives of workers ended, by the names that they gave to servers."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from everwork.engines.open import open_engine
 from everwork.exceptions import EngineError
 from tests.torture import faults
 from tests.torture.checker import check
-from tests.torture.controller import Run, read_final_state
+from tests.torture.controller import Run, facts_of, read_final_state
 from tests.torture.history import host_clock_ms, read_histories
 from tests.torture.nemesis import Progress
 from tests.torture.offline import parts, remote
@@ -95,7 +95,7 @@ async def endure(ordeal: Ordeal, progress: Progress = lambda _: None) -> Run:
         progress("draining")
         drain_ms = await _drain(engine, crowd, ordeal.folder)
         await crowd.stop("worker")
-        final = await read_final_state(engine)
+        final, facts = await read_final_state(engine), await facts_of(engine)
     finally:
         sweeping.cancel()
         crowd.kill_all()
@@ -105,7 +105,7 @@ async def endure(ordeal: Ordeal, progress: Progress = lambda _: None) -> Run:
     final.spooled = left_in(spools_in(ordeal.folder))
     progress("checking")
     verdict = check(read_histories(ordeal.folder), final)
-    return Run(ordeal.place.engine, ordeal.seed, verdict, crowd.done, time.monotonic() - begun)
+    return Run(ordeal.place.engine, ordeal.seed, verdict, crowd.done, time.monotonic() - begun, facts)
 
 
 async def _sweep(engine: Engine) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.outages import FileStore
-from tests.servers import LOOPBACK, Server, free_port
+from tests.servers import LOOPBACK, free_port
 from tests.torture import faults
 from tests.torture.offline.nursery import SERVER, Launched, Nursery
-from tests.torture.places import Place
+from tests.torture.places import Killable, Place
 from tests.torture.process import Life
 from tests.torture.proxy import Proxy
 
@@ -35,7 +35,7 @@ class Outages:
     def __init__(self, place: Place, folder: Path) -> None:
         self._place = place
         self._folder = folder
-        self._proxy = Proxy(place.server.port) if place.server is not None else None
+        self._proxy = Proxy(place.port) if place.port is not None else None
         self._ways: list[Outage] = []
 
     async def start(self) -> str:
@@ -48,7 +48,7 @@ class Outages:
         self._ways = self._ways_of(server, self._proxy)
         return self._place.url(self._folder, await self._proxy.start())
 
-    def _ways_of(self, server: Server, proxy: Proxy) -> list[Outage]:
+    def _ways_of(self, server: Killable, proxy: Proxy) -> list[Outage]:
         return [
             Outage("outages: server killed", server.kill, lambda: _start(server)),
             Outage("outages: network cut", proxy.cut, proxy.mend),
@@ -102,5 +102,5 @@ class Gateway:
         self._process.kill()
 
 
-def _start(server: Server) -> None:
+def _start(server: Killable) -> None:
     server.start()

@@ -1,0 +1,80 @@
+"""Attempts that ran in vain: V15 (not explained by what was done to anybody) and V11 (leased to the dead)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from everwork.core.job import HistoryEntry
+from tests.torture.deaths import RECOVERY_MS_MAX
+from tests.torture.history import Histories
+from tests.torture.verdict import FinalState, Verdict
+
+_ENDED_BY_OTHERS: Final = frozenset({"lapse", "fail", "release"})
+_IN_VAIN: Final = frozenset({"complete", "events"})
+"""What a handler has done, whose job has to run again if this attempt does not count."""
+_MARGIN_MS: Final = 2_000
+"""A fault may begin a little before the attempt that suffers from it, and its effects outlast it."""
+
+
+def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) -> None:
+    """A job whose handler was through runs again only because somebody was killed, stopped or cut off, or was late."""
+    _check_dead_callers({**histories.left, **final.ended}, final, verdict)
+    if not final.struck:
+        return
+    ends = {(key, event.attempt): event for key, events in final.events.items() for event in events}
+    asked = _asked(histories)
+    explained = 0
+    for process, key, attempt, how, ended_ms in histories.through:
+        event = ends.get((key, attempt))
+        if how not in _IN_VAIN or event is None or event.kind not in _ENDED_BY_OTHERS:
+            continue
+        if (key, attempt, event.kind) in asked:
+            continue  # Its own worker said so: it was the plan.
+        if _is_explained(process, event, ended_ms, final):
+            explained += 1
+        else:
+            text = f"job {key}: attempt {attempt} was through, ended as {event.kind}, and nothing was done to {process}"
+            verdict.violation("V15", text)
+    verdict.figures["handlers that ran in vain, each explained by a fault or a lapsed lease"] = explained
+
+
+def _asked(histories: Histories) -> set[tuple[int, int, str]]:
+    return {
+        (item["k"], item["a"], item["o"])
+        for call in histories.calls
+        if call.name == "settle" and not call.is_inner
+        for item in call.items
+    }
+
+
+def _is_explained(process: str, event: HistoryEntry, ended_ms: int, final: FinalState) -> bool:
+    """Whether a fault was near, or the lease had run out before the handler was through."""
+    begin_ms = (event.activated_at_ms or event.at_ms) - _MARGIN_MS
+    if event.kind == "lapse" and ended_ms >= event.at_ms - final.slack_ms - _MARGIN_MS:
+        return True
+    return any(begin <= event.at_ms and end + _MARGIN_MS >= begin_ms for _, begin, end in _faults(process, final))
+
+
+def _faults(process: str, final: FinalState) -> Iterable[tuple[str, int, int]]:
+    """What was done to the process itself, or to what everybody needs: servers, the store, the network."""
+    name, _, life = process.partition(".")
+    own = f"{name}.{int(life.partition('-')[0])}" if life[:4].isdigit() else name
+    return (
+        one
+        for one in final.struck
+        if one[0] == own or one[0].startswith(("server-", "store", "network", name))
+    )
+
+
+def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Verdict) -> None:
+    """V11: what is leased to a caller that has long gone was never sent, and is given back at once."""
+    for key, events in final.events.items():
+        for event in events:
+            died_ms = left.get(event.worker or "")
+            if event.kind != "lapse" or died_ms is None or event.activated_at_ms is None:
+                continue
+            late_ms = event.activated_at_ms - died_ms
+            if late_ms > RECOVERY_MS_MAX + final.slack_ms:
+                text = f"job {key}: attempt {event.attempt} was leased {late_ms} ms after its caller had died"
+                verdict.violation("V11", text)

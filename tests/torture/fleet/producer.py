@@ -1,0 +1,66 @@
+"""A producer of the fleet: `python -m tests.torture.fleet.producer`; its name says which way it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tests.torture import plan
+from tests.torture.fleet.parts import BRAKE, ZEEBE, RemoteEngine, engine_of, main, read_caller
+from tests.torture.history import HistoryWriter
+from tests.torture.offline.spools import is_waiting
+from tests.torture.process import Life
+from tests.torture.producer import batch, trigger_points, unanswered
+
+_PAUSE_SECONDS: Final = 0.05
+_ZEEBE_SHARE: Final = 0.12
+_CANCEL_SHARE: Final = 0.1
+
+
+async def produce(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
+    """Ask for jobs until told to stop, but no more than the workers can take; then deliver what is spooled."""
+    async with engine_of(life.name.partition("-")[0], life, history) as engine:
+        await _ask(life, engine, stop)
+        spool = read_caller().spool
+        while spool and is_waiting(Path(spool)):  # noqa: ASYNC110 - no one tells
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
+    rng, brake = life.rng, life.folder / BRAKE
+    names = (f"{life.name}.{life.life}.{number}" for number in count())
+    again = unanswered(life)
+    while not stop.is_set():
+        wanted = [*again, *_batch(life, rng, names), *trigger_points(life, names)]
+        created = await engine.create(wanted)
+        # What has a dedupe key is asked for again until there is an answer.
+        again = [] if created else [one for one in wanted if one.job.dedupe_key is not None]
+        keys = [one.key for one in created or () if one.key > 0]
+        if keys and rng.random() < _CANCEL_SHARE:
+            await engine.cancel([rng.choice(keys)])
+        while not stop.is_set():
+            await asyncio.sleep(_PAUSE_SECONDS)
+            if not brake.exists():
+                break
+
+
+def _batch(life: Life, rng: random.Random, names: Iterator[str]) -> list[plan.Request]:
+    """As for workers on the store; a share is for those that know no attempts."""
+    return [_for_zeebe(one) if _may_be_moved(one) and rng.random() < _ZEEBE_SHARE else one
+            for one in batch(life, rng, names)]  # fmt: skip
+
+
+def _may_be_moved(one: plan.Request) -> bool:
+    return one.job.dedupe_key is None and one.job.type == plan.WORK
+
+
+def _for_zeebe(one: plan.Request) -> plan.Request:
+    return one._replace(job=one.job._replace(type=ZEEBE))
+
+
+if __name__ == "__main__":
+    main(produce)

@@ -1,0 +1,137 @@
+"""Stories about servers: what they answer to whom, and what becomes of a lease that nobody was there for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from everwork.core.job import NewJob
+from everwork.engines.contract import Engine
+from everwork.engines.open import open_engine
+from everwork.server import server as server_module
+from tests.server.whole import Whole, running
+from tests.torture import faults, plan
+from tests.torture.fleet.parts import TENANTS, Caller, Eyes, PolledJob, RemoteEngine, of_tenant
+from tests.torture.fleet.rest_jobs import RestEngine, RestJobs
+from tests.torture.history import HistoryWriter
+from tests.torture.logged import watched
+
+if TYPE_CHECKING:
+    from tests.torture.scenarios import Stage
+
+_LEASE_MS: Final = 1_000
+_SECONDS_MAX: Final = 20
+_TICK_SECONDS: Final = 0.01
+
+
+async def death_after_an_outcome_was_taken(stage: Stage) -> None:
+    """The server dies the moment it has told a worker that its outcome is stored."""
+    async with _fleet(stage) as (_, first, _other):
+        await _create(first, "done")
+        job = await _take(first)
+        await first.report([plan.outcome(job, "complete")])  # type: ignore[arg-type]
+        faults.die()
+
+
+async def late_outcome_by_rest(stage: Stage) -> None:
+    """A REST worker comes back after its lease went to another, and completes."""
+    async with _fleet(stage) as (_, first, _other):
+        await _create(first, "late")
+        old = await _take(first)
+        stage.clock.advance(ms=_LEASE_MS)
+        await stage.second.engine.sweep("second")
+        stage.clock.advance(ms=_LEASE_MS)
+        await _take(first)
+        await first.report([plan.outcome(old, "complete")])  # type: ignore[arg-type]
+
+
+async def two_tenants(stage: Stage) -> None:
+    """A tenant polls while only the other has jobs."""
+    async with _fleet(stage) as (_, first, other):
+        await _create(other, "private")
+        await first.poll(plan.WORK, 10, _LEASE_MS, 0)
+
+
+async def a_batch_for_two_tenants(stage: Stage) -> None:
+    """A tenant creates a job of its own, and in the same call one that it puts into the other's queue."""
+    async with _fleet(stage) as (_, first, other):
+        mine = plan.Request("mine", _job("mine", first.tenant))
+        foreign = plan.Request("foreign", _job("foreign", first.tenant)._replace(tenant=other.tenant))
+        await first.create([mine, foreign])
+        await other.poll(plan.WORK, 10, _LEASE_MS, 0)
+
+
+async def a_caller_that_has_gone(stage: Stage) -> None:
+    """A long poll leases a job in the moment in which its caller goes away; the caller never sees it."""
+    async with _fleet(stage) as (whole, first, _other):
+        await _create(first, "for nobody")
+        engine = whole.service._engine
+        activate, is_asked, may_answer = engine.activate, asyncio.Event(), asyncio.Event()
+
+        async def slow(*given: Any) -> Any:
+            is_asked.set()
+            await may_answer.wait()
+            return await activate(*given)
+
+        vars(engine)["activate"] = slow
+        caller = asyncio.create_task(first.poll(plan.WORK, 1, _LEASE_MS, 5))
+        await asyncio.wait_for(is_asked.wait(), _SECONDS_MAX)
+        caller.cancel()
+        await asyncio.wait([caller])
+        await first.engine.close()
+        first.history.leaves(_WORKER)
+        stage.clock.advance(seconds=5)
+        may_answer.set()
+        await _is_leased(stage)
+        vars(engine)["activate"] = activate
+
+
+async def _is_leased(stage: Stage) -> None:
+    """Wait until the job was leased, and given back if it is."""
+    async with asyncio.timeout(_SECONDS_MAX):
+        while not (jobs := await stage.first.engine.get([1])) or jobs[0] is None or not jobs[0].attempt:
+            await asyncio.sleep(_TICK_SECONDS)
+
+
+_WORKER: Final = "rest-0.0"
+
+
+@asynccontextmanager
+async def _fleet(stage: Stage) -> AsyncIterator[tuple[Whole, RestEngine, RestEngine]]:
+    """A server in this process, and a REST client of each of two tenants."""
+
+    def open_watched(url: str, **options: Any) -> Engine:
+        history = HistoryWriter(stage.folder / "server-0.0000.jsonl", stage.clock)
+        return watched(open_engine(url, clock=stage.clock, **options), history)
+
+    vars(server_module)["open_engine"] = open_watched
+    async with running(stage.url) as whole:
+        clients = [await _client(stage, whole, tenant) for tenant in TENANTS]
+        yield whole, *clients
+        for one in clients:
+            await one.engine.close()
+
+
+async def _client(stage: Stage, whole: Whole, tenant: str) -> RestEngine:
+    key = await whole.server.keys.create(tenant, ["jobs"], tenants=[tenant])
+    caller = Caller(tenant, key.text, whole.ports.grpc, whole.ports.http)
+    history = HistoryWriter(stage.folder / f"rest-{tenant}.0000.jsonl", stage.clock)
+    return RestEngine(RestJobs(caller, Eyes(history, tenant), _WORKER), history, tenant)
+
+
+async def _create(client: RemoteEngine, name: str) -> None:
+    await client.create([plan.Request(name, _job(name, client.tenant))])
+
+
+async def _take(client: RemoteEngine) -> PolledJob:
+    jobs = await client.poll(plan.WORK, 1, _LEASE_MS, 0)
+    assert jobs
+    client.history.begin(jobs[0].key, jobs[0].attempt)
+    return jobs[0]
+
+
+def _job(name: str, tenant: str) -> NewJob:
+    return of_tenant(NewJob(plan.WORK, json.dumps({"r": name})), tenant)

@@ -1,0 +1,182 @@
+"""What is done to a fleet: kills, stops and stops in order, of everybody; the store and every network link too."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.torture import clocks
+from tests.torture.fleet.members import Member, Members
+from tests.torture.history import host_clock_ms
+from tests.torture.managed import Processes
+from tests.torture.places import Disk, Place
+from tests.torture.proxy import Proxy
+
+_RECONNECT_MS: Final = 1_500
+"""Who lost the store looks for it with growing pauses: by then it has been found again."""
+_DOWN_SECONDS_MAX: Final = 1.0
+_LEAVE_SECONDS: Final = 25.0
+_AGE_SECONDS: Final = (0.3, 6.0)
+"""How old somebody is at least when it is struck: some die at once, some in the middle of their work."""
+_KILL: Final = "kill"
+_BLOWS: Final = (_KILL, _KILL, _KILL, _KILL, _KILL, _KILL, "stop", "leave")
+_DISTURBANCE_SHARE: Final = 0.3
+_CLOCK_SHARE: Final = 0.05
+_DISK_SHARE: Final = 0.04
+_FULL_SECONDS: Final = (0.3, 2.5)
+_JUMP_MS: Final = (500, 5_000)
+_WRONG_MS_MAX: Final = 3_600_000
+PassTime = Callable[[float], Awaitable[None]]
+
+
+class Storm:
+    """The faults of a run."""
+
+    def __init__(self, members: Members, processes: Processes, place: Place, lease_ms: int, seed: int) -> None:
+        self._members = members
+        self._processes = processes
+        self._place = place
+        self._lease_ms = lease_ms
+        self._rng = random.Random(f"storm:{seed}")
+        self._links: list[Proxy] = []
+        self._ports: dict[tuple[int, bool], tuple[int, int]] = {}
+        self._store_link: Proxy | None = None
+        self._store_port: int | None = None
+        self.store_kills = 0
+        self.disk: Disk | None = None
+        """Where the store is, if it can be filled."""
+
+    @property
+    def kills(self) -> int:
+        """Deaths of processes by SIGKILL."""
+        done = self._members.done
+        return sum(times for name, times in done.items() if name.startswith("kills") and name != "kills: store")
+
+    async def store_url(self, folder: Path, *, is_bad: bool) -> str:
+        """Where the store is; on a bad way, if one is wanted and there can be one."""
+        port = self._place.port
+        if not is_bad or port is None:
+            return self._place.url(folder)
+        if self._store_link is None:
+            self._store_link = Proxy(port)
+            self._store_port = await self._store_link.start()
+            self._links.append(self._store_link)
+        return self._place.url(folder, self._store_port)
+
+    async def open(self, servers: Sequence[Member]) -> None:
+        """Lay a good and a bad way to each port of each server."""
+        for number, one in enumerate(servers):
+            self._ports[number, False] = one.ports
+            ways = [Proxy(port) for port in one.ports]
+            self._links += ways
+            grpc_port, http_port = [await way.start() for way in ways]
+            self._ports[number, True] = (grpc_port, http_port)
+
+    def ports(self, server: int, *, is_bad: bool) -> tuple[int, int]:
+        """Where a client finds a server."""
+        return self._ports[server, is_bad]
+
+    def pause(self, strikes_per_minute: float) -> float:
+        """How long nothing happens."""
+        return self._rng.uniform(0.3, 1.7) * 60 / strikes_per_minute
+
+    async def strike(self, store_is_due: bool, pass_time: PassTime) -> None:
+        """Do something to somebody; to the store, if it is its turn."""
+        if self._place.server is not None and store_is_due:
+            await self._kill_the_store(pass_time)
+        elif self._rng.random() < _DISTURBANCE_SHARE:
+            self._disturb()
+        if self._rng.random() < _CLOCK_SHARE:
+            self._turn_a_clock()
+        if self.disk is not None and self._rng.random() < _DISK_SHARE:
+            await self._fill_the_disk(self.disk, pass_time)
+        victim = self._victim()
+        if victim is not None:
+            self._strike(victim)
+
+    def _victim(self) -> Member | None:
+        """Somebody who has worked for a while; one server at a time."""
+        age = self._rng.uniform(*_AGE_SECONDS)
+        servers = self._members.of("server")
+        may_strike_server = all(one.is_up and one.listens for one in servers)
+        old = [
+            one
+            for one in self._members.all
+            if one.is_up and time.monotonic() - one.born_at > age and (one.role != "server" or may_strike_server)
+        ]
+        weights = [2.0 if one.role == "server" else 1.0 for one in old]
+        return self._rng.choices(old, weights)[0] if old else None
+
+    def _strike(self, victim: Member) -> None:
+        blow = self._rng.choice(_BLOWS)
+        if victim.role in ("manager", "functions"):
+            if self._rng.random() < 0.7 and victim.process is not None:
+                if self._processes.strike(victim.life, victim.process.pid):
+                    return
+        if blow == _KILL or not victim.has_begun:
+            self._members.kill(victim)
+        elif blow == "stop":
+            self._members.stop(victim, self._lease_ms / 1000 * self._rng.uniform(1.2, 2.0))
+        else:
+            self._members.ask_to_leave(victim, _LEAVE_SECONDS)
+
+    async def _kill_the_store(self, pass_time: PassTime) -> None:
+        server = self._place.server
+        assert server is not None
+        begun_ms = host_clock_ms()
+        server.kill()
+        await pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
+        server.start()
+        self._note_outage("kills: store", begun_ms)
+        self.store_kills += 1
+
+    async def _fill_the_disk(self, disk: Disk, pass_time: PassTime) -> None:
+        """No room for the store, for a while."""
+        begun_ms = host_clock_ms()
+        disk.fill()
+        try:
+            await pass_time(self._rng.uniform(*_FULL_SECONDS))
+        finally:
+            disk.empty()
+        self._note_outage("disk full", begun_ms)
+
+    def _turn_a_clock(self) -> None:
+        """The host's clock jumps forth where the store goes by it; else a server's own clock is wrong, by far."""
+        begun_ms = host_clock_ms()
+        if self._place.server is None:
+            clocks.clock_at(os.environ[clocks.HOST]).jump(self._rng.randint(*_JUMP_MS))
+            self._note_outage("jumps of the host's clock", begun_ms)
+            return
+        server = self._rng.choice(self._members.of("server"))
+        wrong_ms = self._rng.choice((-1, 1)) * self._rng.randint(1, _WRONG_MS_MAX)
+        clocks.clock_at(server.environment[clocks.OWN]).jump(wrong_ms)
+        self._members.done["jumps of a server's clock"] += 1
+
+    def _note_outage(self, what: str, begun_ms: int) -> None:
+        end_ms = host_clock_ms() + _RECONNECT_MS
+        self._members.stops.append((begun_ms, end_ms))
+        self._members.struck.append(("store", begun_ms, end_ms))
+        self._members.done[what] += 1
+
+    def _disturb(self) -> None:
+        begun_ms = host_clock_ms()
+        if self._place.server is not None and self._rng.random() < 0.5:
+            done = self._place.disturb(self._rng)
+        else:
+            done = self._rng.choice(self._links).disturb(self._rng)
+        self._members.done[done] += 1
+        self._members.struck.append(("network", begun_ms, host_clock_ms() + _RECONNECT_MS))
+
+    async def heal(self) -> None:
+        """From now on the network is good."""
+        for link in self._links:
+            link.heal()
+
+    async def close(self) -> None:
+        """End every link."""
+        for link in self._links:
+            await link.close()

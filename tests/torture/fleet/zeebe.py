@@ -1,0 +1,142 @@
+"""A worker of the fleet that is written with pyzeebe: `python -m tests.torture.fleet.zeebe`. It knows no attempts."""
+# No annotations from the future: pyzeebe looks at them to find the parameter that takes the job.
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from pyzeebe import Job, JobController, ZeebeWorker
+from pyzeebe.errors import BusinessError
+from pyzeebe.errors.pyzeebe_errors import PyZeebeError
+
+from tests.torture import plan
+from tests.torture.fleet.parts import ZEEBE, Eyes, main, read_caller
+from tests.torture.history import HistoryWriter
+from tests.torture.process import Life
+
+_OUTCOMES: Final = {"CompleteJob": "complete", "FailJob": "fail", "ThrowError": "throw"}
+_REFUSED: Final = {grpc.StatusCode.NOT_FOUND: "not found", grpc.StatusCode.FAILED_PRECONDITION: "wrong state"}
+_POLL_MS: Final = 1_500
+_STREAM_SECONDS: Final = 20
+_PAUSE_SECONDS: Final = 0.1
+
+
+class Witness(grpc.aio.UnaryUnaryClientInterceptor):
+    """Puts the key into calls with one answer, and writes outcomes down, before and after."""
+
+    def __init__(self, key: str, history: HistoryWriter) -> None:
+        self._key = key
+        self._history = history
+
+    async def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        """Make the call."""
+        name = details.method.decode().rpartition("/")[2] if isinstance(details.method, bytes) else ""
+        name = name or str(details.method).rpartition("/")[2]
+        if name not in _OUTCOMES:
+            return await continuation(with_key(details, self._key), request)
+        call_id = self._history.invoked("settle", [shown(_OUTCOMES[name], request)])
+        call = await continuation(with_key(details, self._key), request)
+        code = await call.code()
+        if code is grpc.StatusCode.OK:
+            self._history.answered(call_id, ["taken"])
+        elif code in _REFUSED:
+            self._history.answered(call_id, [_REFUSED[code]])
+        else:
+            self._history.unknown(call_id, RuntimeError(f"{code}: {await call.details()}"))
+        return call
+
+
+class StreamKey(grpc.aio.UnaryStreamClientInterceptor):
+    """Puts the key into calls with a stream of answers."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    async def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        """Add the key."""
+        return await continuation(with_key(details, self._key), request)
+
+
+def with_key(details: Any, key: str) -> Any:
+    """The same call, with the key."""
+    return details._replace(metadata=grpc.aio.Metadata(*(details.metadata or ()), ("x-api-key", key)))
+
+
+def shown(kind: str, request: Any) -> dict[str, Any]:
+    """An outcome as the history shows it; the attempt is whichever runs."""
+    result = None
+    if kind == "complete":
+        result = json.dumps(json.loads(request.variables), separators=(",", ":"))
+    return {"k": request.jobKey, "a": 0, "o": kind, "fields": [str(request)], "result": result, "events": []}
+
+
+async def back_off(error: Exception, job: Job, controller: JobController) -> None:
+    """Fail with a short backoff."""
+    await controller.set_failure_status(str(error), retry_back_off_ms=50)
+
+
+async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
+    """Work until told to stop; every other life takes its jobs from a stream."""
+    caller = read_caller()
+    eyes = Eyes(history, caller.tenant)
+    channel = grpc.aio.insecure_channel(
+        f"127.0.0.1:{caller.grpc_port}", interceptors=[Witness(caller.key, history), StreamKey(caller.key)]
+    )
+    is_streaming = life.life % 2 == 1
+
+    def new_worker() -> ZeebeWorker:
+        return ZeebeWorker(
+            channel, name=f"{life.name}.{life.life}", request_timeout=_POLL_MS, stream_enabled=is_streaming,
+            stream_request_timeout=_STREAM_SECONDS * 1_000, max_connection_retries=-1,
+        )  # fmt: skip
+
+    limits = {"max_jobs_to_activate": 0} if is_streaming else {"max_jobs_to_activate": 20}
+
+    async def run(job: Job, r: str, mark: str) -> dict[str, str]:
+        eyes.look("zeebe", mark)
+        # Without an attempt number: how many are left tells the attempts apart, as far as the plan needs it.
+        chosen = plan.action(r, 100 - job.retries)
+        if chosen in ("fail-now", "fail-later", "retry", "reject"):
+            raise ValueError("failed")
+        if chosen == "throw":
+            raise BusinessError("TORTURE", "thrown")
+        if chosen in ("hang", "slow"):
+            await asyncio.sleep(life.lease_ms / 1000 * 1.3)
+        return {"token": f"{job.key} by {life.name}.{life.life}"}
+
+    while not stop.is_set():
+        worker = new_worker()
+        options = {"exception_handler": back_off, "max_running_jobs": 20, **limits}
+        worker.task(task_type=ZEEBE, timeout_ms=life.lease_ms, **options)(run)
+        await work_until(stop, worker)
+    await channel.close()
+
+
+async def work_until(stop: asyncio.Event, worker: ZeebeWorker) -> None:
+    """Work until told to stop, or until pyzeebe gives up, as it does after some errors: then it is started again."""
+    working = asyncio.create_task(worker.work())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not working.done():
+        await worker.stop()
+    stopping.cancel()
+    [ended] = await asyncio.gather(working, return_exceptions=True)
+    if ended is not None and not is_pyzeebes(ended):
+        raise ended
+    await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def is_pyzeebes(error: BaseException) -> bool:
+    """Whether an error is one that pyzeebe raises about the gateway."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_pyzeebes, error.exceptions))
+    return isinstance(error, PyZeebeError | grpc.aio.AioRpcError)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.ERROR)  # It tells of every failed job and of polls that it may not make.
+    main(work)
