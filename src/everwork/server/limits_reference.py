@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from everwork.core import limits
-from everwork.server.grpc.server import RECEIVE_BYTES_MAX
 from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, OUTCOMES_MAX
 from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, VALUES_MAX
 from everwork.server.http.framework.protocol import HEAD_BYTES_MAX
@@ -57,7 +56,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("body of a bulk create", BULK_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("values in one body", VALUES_MAX, INVALID),
         _fixed("form of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
-        _fixed("gRPC message", RECEIVE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
+        _fixed("gRPC message", limits.MESSAGE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
         _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
         _fixed("outcomes in one settle", limits.SETTLE_BATCH_MAX, INVALID),
         _fixed("jobs in one activation over gRPC", limits.ACTIVATE_MAX, "fewer jobs"),

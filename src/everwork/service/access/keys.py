@@ -298,7 +298,7 @@ class RateLimiter:
 
     def pace(self, id: str, per_second: float | None = None) -> float:
         """Take one token even if there is none; returns the seconds until it is there."""
-        rate = self._per_second if per_second is None else per_second
+        rate = self.per_second if per_second is None else per_second
         if rate <= 0:
             return 0.0
         now = self._clock()
