@@ -44,6 +44,11 @@ class Lifecycle(ABC):
 
     @property
     @abstractmethod
+    def has_real_clock(self) -> bool:
+        """Whether time is that of the host or server; False with a clock that was passed to the engine, as in tests."""
+
+    @property
+    @abstractmethod
     def retention(self) -> Mapping[State, int]:
         """How long, in milliseconds, finished jobs are kept, by state."""
 

@@ -64,6 +64,10 @@ class PostgresEngine(
         return True
 
     @property
+    def has_real_clock(self) -> bool:
+        return self._clock is None
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 

@@ -55,6 +55,10 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
         return True
 
     @property
+    def has_real_clock(self) -> bool:
+        return self._clock is None
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 

@@ -13,6 +13,7 @@ from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.sqlite.activate import SqliteActivate
 from everwork.engines.sqlite.change import SqliteChanges
+from everwork.engines.sqlite.clock import host_clock_ms
 from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import SqliteCreate
 from everwork.engines.sqlite.file_lock import FileLock
@@ -102,6 +103,10 @@ class SqliteEngine(
     @property
     def is_remote(self) -> bool:
         return False
+
+    @property
+    def has_real_clock(self) -> bool:
+        return self._clock is host_clock_ms
 
     @property
     def retention(self) -> Mapping[State, int]:
