@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -34,20 +35,25 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     return made
 
 
+@pytest.fixture
+async def service(
+    engine_name: str, tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[JobService]:
+    """A service whose sweeps the test calls, on an engine whose clock counts as a real one."""
+    engine = open_engine(url_of(engine_name, tmp_path), clock=clocks.engine)
+    monkeypatch.setattr(type(engine), "has_real_clock", True)
+    opened = JobService(engine, "watcher")
+    await opened.open(upkeep=False)
+    yield opened
+    await opened.close()
+
+
 @pytest.mark.every_engine
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS], ids=["forward", "back"])
 async def test_a_jump_is_logged_counted_and_told_by_the_doctor(
-    engine_name: str,
-    tmp_path: Path,
-    clocks: Clocks,
-    jump_ms: int,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    service: JobService, clocks: Clocks, jump_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = open_engine(url_of(engine_name, tmp_path), clock=clocks.engine)
-    monkeypatch.setattr(type(engine), "has_real_clock", True)  # As it is without a clock of the test's own.
-    service = JobService(engine, "watcher")
-    await service.open(upkeep=False)
+    engine = service._engine
     job = await a_processing_job(engine)
     for _ in range(3):
         await service.sweep()
@@ -59,16 +65,12 @@ async def test_a_jump_is_logged_counted_and_told_by_the_doctor(
     texts = [finding.text for finding in (await examine(engine, clocks.engine)).findings if finding.is_problem]
     assert any(text.startswith(f"the engine's clock jumped by {jump_ms // 1000:+d} s at ") for text in texts)
     assert await engine.extend([Lease(job.key, 1)], LEASE_MS) == [LeaseStatus.HELD]
-    await service.close()
 
 
 async def test_after_a_jump_forward_sweeps_wait_for_the_workers_and_then_end_the_leases_of_the_dead(
-    tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+    service: JobService, clocks: Clocks
 ) -> None:
-    engine = open_engine(url_of("sqlite", tmp_path), clock=clocks.engine)
-    monkeypatch.setattr(type(engine), "has_real_clock", True)
-    service = JobService(engine, "watcher")
-    await service.open(upkeep=False)
+    engine = service._engine
     alive, dead = await a_processing_job(engine), await a_processing_job(engine)
     await service.sweep()
     clocks.engine.advance(ms=HOUR_MS)
@@ -78,16 +80,12 @@ async def test_after_a_jump_forward_sweeps_wait_for_the_workers_and_then_end_the
     await service.sweep()
     statuses = await engine.check([Lease(alive.key, 1), Lease(dead.key, 1)])
     assert statuses == [LeaseStatus.HELD, LeaseStatus.LOST]
-    await service.close()
 
 
 async def test_a_slow_answer_of_the_engine_is_no_jump(
-    tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+    service: JobService, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_engine(url_of("sqlite", tmp_path), clock=clocks.engine)
-    monkeypatch.setattr(type(engine), "has_real_clock", True)
-    service = JobService(engine, "watcher")
-    await service.open(upkeep=False)
+    engine = service._engine
     await service.sweep()
     now = engine.now
 
@@ -100,4 +98,3 @@ async def test_a_slow_answer_of_the_engine_is_no_jump(
     monkeypatch.setattr(engine, "now", slow)
     await service.sweep()
     assert service.clock_jumps == 0
-    await service.close()

@@ -1,4 +1,4 @@
-"""Notices when the engine's clock jumps: leases would end early or late, so sweeps pause and operators are told."""
+"""Notices when the engine's clock jumps: leases would end early or late, so sweeps pause and the jump is reported."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from everwork.core.states import State
-from everwork.engines.values import Defect, Durability, Health, Schema, Swept
+from everwork.engines.values import Durability, Health, Schema, StoreProblem, Swept
 
 if TYPE_CHECKING:
     from everwork.engines.contract import Engine
@@ -61,7 +61,7 @@ class Lifecycle(ABC):
         """The version of the store's schema, read without changing anything; the engine does not have to be open."""
 
     @abstractmethod
-    async def verify(self) -> list[Defect]:
+    async def verify(self) -> list[StoreProblem]:
         """Check the store itself: its files or tables, whether they are sound and agree, and who can read them.
 
         Nothing is changed, and other calls are not blocked. It may take minutes, because everything is read.

@@ -83,10 +83,11 @@ class ClockGuard:
 
 def _offset_ms() -> int:
     """The difference of the clocks, measured without a pause in between."""
+    before_ms, now_ms = boot_clock_ms(), host_clock_ms()
     for _ in range(MEASURES_MAX):
-        before_ms, now_ms = boot_clock_ms(), host_clock_ms()
         if boot_clock_ms() - before_ms <= STEADY_MS:
             break
+        before_ms, now_ms = boot_clock_ms(), host_clock_ms()
     return now_ms - before_ms
 
 

@@ -30,7 +30,7 @@ from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, req
 from everwork.engines.sqlite.sweep import SqliteSweep
 from everwork.engines.sqlite.verify import verify
 from everwork.engines.sqlite.writer import ThreadWriter
-from everwork.engines.values import Defect, Durability, Health, Schema
+from everwork.engines.values import Durability, Health, Schema, StoreProblem
 
 
 class SqliteEngine(
@@ -120,7 +120,7 @@ class SqliteEngine(
     async def schema(self) -> Schema:
         return Schema(await asyncio.to_thread(stored_version, self._url), max(migrations()))
 
-    async def verify(self) -> list[Defect]:
+    async def verify(self) -> list[StoreProblem]:
         self._store  # noqa: B018 - it must be open
         return [] if self._url.in_memory else await in_daemon(lambda: verify(self._url))
 

@@ -131,7 +131,7 @@ class Writer(ABC):
         return [a for answers, *_ in each for a in answers], any(w for _, w, _ in each), any(f for *_, f in each)
 
     def _transact_damaged(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
-        """Run calls in one transaction, if need be with texts that are not UTF-8."""
+        """Run calls in one transaction, if needed with texts that are not UTF-8."""
         try:
             return self._transact(calls)
         except EngineUnavailable as error:
