@@ -52,7 +52,7 @@ class StoreDamage:
             if raw is None:
                 client.hdel(name, id)
             else:
-                client.hset(name, id, raw)  # type: ignore[arg-type]  # It takes bytes.
+                client.hset(name, id, raw)
 
     def spoil_registry(self, kind: str, name: str, raw: str) -> None:
         """Replace the body of a registry entry."""

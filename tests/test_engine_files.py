@@ -28,6 +28,7 @@ WITHOUT_FILE: Final = {
     "close": "nothing is asked",
     "fresh": "nothing is asked",
     "is_remote": "known from the engine",
+    "has_real_clock": "known from the engine",
     "durability": "known from the settings",
     "retention": "known from the core",
     "health": "settings of the store",
@@ -58,6 +59,7 @@ FURTHER: Final = {
         "registry": "its operations",
         "shared": "what several operations write",
         "recount": "what runs, counted anew by set_policy and sweep",
+        "clock": "what every transaction does when the host's clock has jumped",
     },
     "postgres": {"registry": "its operations", "complete": "one document that every driver can send"},
     "redis": {

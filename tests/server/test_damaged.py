@@ -60,7 +60,7 @@ async def by_stream(server: RunningServer) -> list[int]:
     """A Python worker on a stream reads the variables of each job."""
     done: list[int] = []
     async with Client(f"grpc://127.0.0.1:{server.port}", key=KEY) as client:
-        working = asyncio.create_task(client.work({TYPE: lambda job: done.append(job.variables and job.key)}))
+        working = asyncio.create_task(client.work({TYPE: lambda job: done.append(job.key * bool(job.variables))}))
         await until(lambda: all_ended(server))
         working.cancel()
     return sorted(done)

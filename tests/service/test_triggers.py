@@ -215,6 +215,19 @@ async def test_a_point_that_comes_earlier_because_the_clock_was_set_back_is_not_
     assert await fired(engine) == [HOUR_MS]
 
 
+async def test_a_trigger_that_fired_while_the_clock_was_years_ahead_fires_again_once_it_is_right(
+    engine: Engine, clock: VirtualClock, switch: Switch
+) -> None:
+    loop = TriggerLoop(engine, [a_trigger(Plan(Every(MINUTE_MS), is_catchup=False))], switch)
+    await run_for(clock, 2 * MINUTE_MS, loop)
+    years_ms = 10 * 365 * 24 * HOUR_MS
+    clock.advance(ms=years_ms)
+    await loop.tick()
+    clock.advance(ms=-years_ms)
+    await run_for(clock, 3 * MINUTE_MS, loop)
+    assert (await fired(engine))[3:5] == [3 * MINUTE_MS, 4 * MINUTE_MS]
+
+
 async def test_a_changed_interval_holds_from_the_last_point_on(
     engine: Engine, clock: VirtualClock, switch: Switch
 ) -> None:

@@ -48,7 +48,7 @@ class Swept:
     more: bool = False
 
 
-class Defect(NamedTuple):
+class StoreProblem(NamedTuple):
     """Something that is wrong with a store itself, and what to do about it. A note needs no action."""
 
     text: str

@@ -38,6 +38,10 @@ class Metrics:
         self._upkeep = Gauge(
             "everwork_upkeep_age_seconds", "Time since this process last ran maintenance", registry=registry
         )
+        self._clock_jumps = Counter(
+            "everwork_clock_jumps", "Jumps of the engine's clock that this process has seen", registry=registry
+        )
+        self._clock_jumps_seen = 0
         calls = Counter("everwork_calls", "Answered API calls", ["door", "method", "status"], registry=registry)
         unfenced = Counter(
             "everwork_unfenced_outcomes", "Outcomes without an attempt number", ["door"], registry=registry
@@ -90,11 +94,17 @@ class Metrics:
             waiting.dec()
 
     def text(
-        self, fleet: FleetState | None = None, upkeep_age_s: float | None = None, spool: SpoolStatus | None = None
+        self,
+        fleet: FleetState | None = None,
+        upkeep_age_s: float | None = None,
+        spool: SpoolStatus | None = None,
+        clock_jumps: int = 0,
     ) -> bytes:
         """All metrics in the Prometheus text format; pass None if the engine could not be read or there is no spool."""
         self._up.set(fleet is not None)
         self._upkeep.set(math.nan if upkeep_age_s is None else upkeep_age_s)
+        self._clock_jumps.inc(clock_jumps - self._clock_jumps_seen)
+        self._clock_jumps_seen = clock_jumps
         fleet_text = "" if fleet is None else self._fleet.text(fleet)
         return generate_latest(self.registry) + (fleet_text + spool_text(spool)).encode(errors="replace")
 

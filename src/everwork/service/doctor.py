@@ -20,6 +20,7 @@ from everwork.engines.rules import REQUESTED_RECENTLY_MS
 from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
+from everwork.service.clock_watch import JUMP_KIND, jump_at_ms
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.store_copy import COPY_KIND
 from everwork.spool.contents import SpoolStatus
@@ -91,6 +92,7 @@ async def examine(
     findings = [
         *_of_settings(health),
         *_of_trips(trips),
+        *await _of_clock(engine),
         *await _of_leases(engine, stats.generated_at_ms),
         *await _of_types(engine, stats),
         *await _of_copies(engine),
@@ -170,6 +172,19 @@ def _is_damaged(job: StoredJob) -> bool:
     except (ValueError, TypeError):
         return True
     return False
+
+
+async def _of_clock(engine: Engine) -> list[Finding]:
+    """Jumps of the engine's clock that running processes have seen."""
+    advice = (
+        "let one time service adjust the clock gradually; a jump back delays retries and keeps leases of dead workers"
+    )
+    findings = []
+    for entry in await engine.registered(JUMP_KIND):
+        at_ms = jump_at_ms(entry.body)
+        when = "" if at_ms is None else f" at {utc_text(at_ms)}"
+        findings.append(Finding(True, f"the engine's clock jumped by {entry.name} s{when}", advice))
+    return findings
 
 
 async def _of_leases(engine: Engine, now_ms: int) -> list[Finding]:

@@ -16,6 +16,7 @@ from everwork.engines.contract import Engine
 from everwork.engines.values import Health
 from everwork.exceptions import EngineError, EngineUnavailable, NotDelivered
 from everwork.logs import get_logger
+from everwork.service.clock_watch import ClockWatch
 from everwork.service.fleet.clients import ClientWorkers
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.policies import Declared, PolicyFields, TypeDefaults, declare_policies, declare_settings
@@ -53,6 +54,7 @@ class StoreAccess:
         self.fleet = Fleet(engine)
         self.clients = ClientWorkers(self.fleet, holder)
         self._write_check = WriteCheck(engine, holder)
+        self._clock_watch = ClockWatch(engine)
         self.outbox: Outbox | None = None
         if offline is not None:
             from everwork.spool.outbox import Outbox  # noqa: PLC0415 - loaded only for offline mode
@@ -248,6 +250,11 @@ class StoreAccess:
         """What the engine reports about itself."""
         return await self._engine.health()
 
+    @property
+    def clock_jumps(self) -> int:
+        """How often the engine's clock has jumped while this process was running."""
+        return self._clock_watch.jumps
+
     async def require_writable(self) -> None:
         """Raise `EngineError` if the store accepts no writes; it is asked at most every few seconds."""
         await self._write_check.require()
@@ -275,6 +282,8 @@ class StoreAccess:
 
     async def sweep(self, holder: str | None = None) -> bool:
         """Run one maintenance step; returns whether there is more to do."""
+        if not await self._clock_watch.may_sweep():
+            return False
         return (await self._engine.sweep(holder or self.holder)).more
 
     # Everything else in the store: imported on use, because applications and workers need none of it. -----------

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from everwork.core.states import State
-from everwork.engines.values import Defect, Durability, Health, Schema, Swept
+from everwork.engines.values import Durability, Health, Schema, StoreProblem, Swept
 
 if TYPE_CHECKING:
     from everwork.engines.contract import Engine
@@ -44,6 +44,11 @@ class Lifecycle(ABC):
 
     @property
     @abstractmethod
+    def has_real_clock(self) -> bool:
+        """Whether time is that of the host or server; False with a clock that was passed to the engine, as in tests."""
+
+    @property
+    @abstractmethod
     def retention(self) -> Mapping[State, int]:
         """How long, in milliseconds, finished jobs are kept, by state."""
 
@@ -56,7 +61,7 @@ class Lifecycle(ABC):
         """The version of the store's schema, read without changing anything; the engine does not have to be open."""
 
     @abstractmethod
-    async def verify(self) -> list[Defect]:
+    async def verify(self) -> list[StoreProblem]:
         """Check the store itself: its files or tables, whether they are sound and agree, and who can read them.
 
         Nothing is changed, and other calls are not blocked. It may take minutes, because everything is read.

@@ -18,7 +18,7 @@ from everwork.engines.postgres.registry import PostgresRegistry
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.sweep import PostgresSweep
 from everwork.engines.postgres.verify import verify
-from everwork.engines.values import Defect, Durability, Health, Schema
+from everwork.engines.values import Durability, Health, Schema, StoreProblem
 
 
 class PostgresEngine(
@@ -64,6 +64,10 @@ class PostgresEngine(
         return True
 
     @property
+    def has_real_clock(self) -> bool:
+        return self._clock is None
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 
@@ -77,7 +81,7 @@ class PostgresEngine(
     async def schema(self) -> Schema:
         return await stored_schema(self._url)
 
-    async def verify(self) -> list[Defect]:
+    async def verify(self) -> list[StoreProblem]:
         return await verify(self._store)
 
     async def now(self) -> int:

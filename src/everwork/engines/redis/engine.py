@@ -19,7 +19,7 @@ from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.sweep import KEEP_MS, sweep
 from everwork.engines.redis.verify import verify
 from everwork.engines.redis.wake import DONE, WORK
-from everwork.engines.values import Defect, Durability, Health, Schema, Swept
+from everwork.engines.values import Durability, Health, Schema, StoreProblem, Swept
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from everwork.logs import get_logger
 
@@ -55,6 +55,10 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
         return True
 
     @property
+    def has_real_clock(self) -> bool:
+        return self._clock is None
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 
@@ -80,7 +84,7 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
             await connection.close()
         return Schema(None if reply is None else _parse_version(self._url, reply[0]), SCHEMA_VERSION)
 
-    async def verify(self) -> list[Defect]:
+    async def verify(self) -> list[StoreProblem]:
         return await verify(self._connection)
 
     async def now(self) -> int:

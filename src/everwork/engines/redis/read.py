@@ -74,8 +74,8 @@ class RedisQuestions(RedisBase, Questions):
 
     async def history(self, key: int) -> list[HistoryEntry]:
         stored, error, entries = await self._connection.read("history", id_of(key))
-        [record] = readable(record_of, [] if stored is None else [stored]) or [None]
-        return history_of(record, error, entries)[-HISTORY_ENTRIES_MAX:]
+        found = readable(record_of, [] if stored is None else [stored])
+        return history_of(found[0] if found else None, error, entries)[-HISTORY_ENTRIES_MAX:]
 
     async def count(self) -> list[Count]:
         return _counts(await self._connection.read("count"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from everwork.engines.redis.connection import Connection
-from everwork.engines.values import Defect
+from everwork.engines.values import StoreProblem
 
 SHOWN_MAX: Final = 5
 RESTORE: Final = "keep a copy of the data, then restore a backup, or delete these jobs"
 
 
-async def verify(connection: Connection) -> list[Defect]:
-    """The defects of a namespace, found in steps, because the server serves no other client while a script runs."""
+async def verify(connection: Connection) -> list[StoreProblem]:
+    """The problems of a namespace, found in steps, because the server serves no other client while a script runs."""
     damaged: set[int] = set()
     after = ""
     while True:
@@ -23,4 +23,4 @@ async def verify(connection: Connection) -> list[Defect]:
     keys = sorted(damaged)
     shown = ", ".join(map(str, keys[:SHOWN_MAX])) + (" …" if len(keys) > SHOWN_MAX else "")
     text = f"{len(keys):,} job{' is' if len(keys) == 1 else 's are'} damaged or incomplete: {shown}"
-    return [Defect(text, RESTORE)] if keys else []
+    return [StoreProblem(text, RESTORE)] if keys else []

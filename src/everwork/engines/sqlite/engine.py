@@ -13,6 +13,7 @@ from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.sqlite.activate import SqliteActivate
 from everwork.engines.sqlite.change import SqliteChanges
+from everwork.engines.sqlite.clock import host_clock_ms
 from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import SqliteCreate
 from everwork.engines.sqlite.file_lock import FileLock
@@ -29,7 +30,7 @@ from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, req
 from everwork.engines.sqlite.sweep import SqliteSweep
 from everwork.engines.sqlite.verify import verify
 from everwork.engines.sqlite.writer import ThreadWriter
-from everwork.engines.values import Defect, Durability, Health, Schema
+from everwork.engines.values import Durability, Health, Schema, StoreProblem
 
 
 class SqliteEngine(
@@ -104,6 +105,10 @@ class SqliteEngine(
         return False
 
     @property
+    def has_real_clock(self) -> bool:
+        return self._clock is host_clock_ms
+
+    @property
     def retention(self) -> Mapping[State, int]:
         return KEEP_MS
 
@@ -115,7 +120,7 @@ class SqliteEngine(
     async def schema(self) -> Schema:
         return Schema(await asyncio.to_thread(stored_version, self._url), max(migrations()))
 
-    async def verify(self) -> list[Defect]:
+    async def verify(self) -> list[StoreProblem]:
         self._store  # noqa: B018 - it must be open
         return [] if self._url.in_memory else await in_daemon(lambda: verify(self._url))
 

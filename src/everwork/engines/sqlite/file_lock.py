@@ -134,7 +134,7 @@ def _mode_beside(path: str) -> int:
 
 
 def folder_mode_beside(path: str) -> int:
-    """The mode for a folder beside a database: whoever may read may also enter."""
+    """The mode for a folder beside a database: users who may read may also enter."""
     mode = _mode_beside(path)
     return mode | (mode & 0o444) >> 2
 

@@ -47,7 +47,7 @@ class LoopWriter(ThreadWriter):
             super()._put(call)
 
     def _finish_here(self, calls: Sequence[Call]) -> bool:
-        """Run calls in the transaction that has begun; False if the thread must run them again, or each alone."""
+        """Run calls in the started transaction; False if the thread must run them again, or each alone."""
         try:
             values, woken, finished = self._transact(calls, has_begun=True)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to the loop

@@ -6,7 +6,6 @@ import asyncio
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import processes
+from everwork.engines.sqlite.clock import host_clock_ms
 from everwork.engines.sqlite.connections import Pause, Query, Reader, T
 from everwork.engines.sqlite.file_lock import FileLock
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
@@ -166,11 +166,6 @@ class OpenStore:
             self._probe = None  # The file was removed: writers get an error, but other callers must not be affected.
         finally:
             self._probing.release()
-
-
-def host_clock_ms() -> int:
-    """The host's clock."""
-    return time.time_ns() // 1_000_000
 
 
 class SqliteBase:

@@ -10,7 +10,7 @@ from typing import Final
 
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.store_url import StoreUrl, connect
-from everwork.engines.values import Defect
+from everwork.engines.values import StoreProblem
 from everwork.exceptions import EngineError
 
 SQL = statements("verify")
@@ -20,33 +20,33 @@ RESTORE: Final = "stop every process that uses the file, keep a copy of it, and 
 _OTHERS: Final = 0o007
 
 
-def verify(url: StoreUrl) -> list[Defect]:
-    """The defects of a file, found on a connection of its own, so that no reader waits."""
+def verify(url: StoreUrl) -> list[StoreProblem]:
+    """The problems of a file, found on a connection of its own, so that no reader waits."""
     return [*_of_files(url.path), *_of_pages(url)]
 
 
-def _of_files(path: str) -> list[Defect]:
+def _of_files(path: str) -> list[StoreProblem]:
     files = [Path(path + suffix) for suffix in SUFFIXES]
     modes = [(file, stat.S_IMODE(file.stat().st_mode)) for file in files if file.exists()]
     advice = f"run: chmod 600 {path}*, or chmod 660 to share the store with a group"
     return [
-        Defect(f"every user of this machine can access {file} (mode {mode:o})", advice)
+        StoreProblem(f"every user of this machine can access {file} (mode {mode:o})", advice)
         for file, mode in modes
         if mode & _OTHERS
     ]
 
 
-def _of_pages(url: StoreUrl) -> list[Defect]:
+def _of_pages(url: StoreUrl) -> list[StoreProblem]:
     try:
         with closing(connect(url, read_only=True)) as connection:
             found = [str(text) for (text,) in connection.execute(f"PRAGMA quick_check({PROBLEMS_MAX})")]
-            damaged = [Defect(f"the file is damaged: {text}", RESTORE) for text in found if text != "ok"]
+            damaged = [StoreProblem(f"the file is damaged: {text}", RESTORE) for text in found if text != "ok"]
             return damaged or _of_rows(connection)
     except (sqlite3.DatabaseError, EngineError) as error:
-        return [Defect(f"the file is damaged: {error}", RESTORE)]
+        return [StoreProblem(f"the file is damaged: {error}", RESTORE)]
 
 
-def _of_rows(connection: sqlite3.Connection) -> list[Defect]:
+def _of_rows(connection: sqlite3.Connection) -> list[StoreProblem]:
     (strays,) = connection.execute(SQL["strays"]).fetchone()
     text = f"{strays:,} row{'' if strays == 1 else 's'} of pending or running jobs that do not exist"
-    return [Defect(text, RESTORE)] if strays else []
+    return [StoreProblem(text, RESTORE)] if strays else []

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from everwork.codec.local_file import require_same_file, unavailable
 from everwork.engines.contract import Clock
+from everwork.engines.sqlite.clock import ClockGuard, host_clock_ms
 from everwork.engines.sqlite.connections import (
     BUSY,
     Action,
@@ -62,6 +63,7 @@ class Writer(ABC):
         self._cursor = connection.cursor()
         self._lock = lock
         self._clock = clock
+        self._clock_guard = ClockGuard() if clock is host_clock_ms and not url.in_memory else None
         self._file = identity(url)
         self._loop = asyncio.get_running_loop()
         self._closing = False
@@ -129,7 +131,7 @@ class Writer(ABC):
         return [a for answers, *_ in each for a in answers], any(w for _, w, _ in each), any(f for *_, f in each)
 
     def _transact_damaged(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
-        """Run calls in one transaction, if need be with texts that are not UTF-8."""
+        """Run calls in one transaction, if needed with texts that are not UTF-8."""
         try:
             return self._transact(calls)
         except EngineUnavailable as error:
@@ -146,12 +148,16 @@ class Writer(ABC):
                 self._refuse_another_file()
                 self._begin()
             tx = Transaction(self._cursor, self._clock())
+            if self._clock_guard is not None:
+                self._clock_guard.check(tx)
             values = [call.action(tx) for call in calls if call.action is not None]
             tx.flush()
             self._cursor.execute("COMMIT")
         except BaseException as error:
             if self._connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
+            if self._clock_guard is not None:
+                self._clock_guard.forget()
             if isinstance(error, sqlite3.Error):
                 raise unavailable(self._url.path, error) from error
             raise

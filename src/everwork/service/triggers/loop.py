@@ -12,11 +12,13 @@ from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
-from everwork.core.limits import FIRES_STEP_MAX
+from everwork.core.limits import FIRES_STEP_MAX, HOUR_MS
 from everwork.core.schedule import GRACE_MS, Due, Outlook, Plan, outlook
 from everwork.engines.contract import Engine
+from everwork.engines.rules import mark_text
 from everwork.engines.values import Fire, TriggerMark
 from everwork.logs import Outage, get_logger
+from everwork.service.fleet.fleet import TRIGGER_MARK
 from everwork.service.triggers.fires import fire_key
 from everwork.service.triggers.schedule_call import ANSWER_SECONDS_MAX, ScheduleCall
 
@@ -32,6 +34,8 @@ CALL_WAIT_SECONDS: Final = 1.0
 """How long the loop waits for users' schedules to answer; answers that arrive later are processed later."""
 BROKEN_MS_MIN: Final = 1_000
 BROKEN_MS_MAX: Final = 60_000
+AHEAD_MS_MAX: Final = HOUR_MS
+"""A mark further in the future comes from a clock that was wrong. After a smaller step back no time is repeated."""
 
 Off = Callable[[], Awaitable[frozenset[str]]]
 """Returns the names of the disabled triggers."""
@@ -123,8 +127,17 @@ class TriggerLoop(BackgroundLoop):
                 one.reset()  # The clock was set back, so plans based on it are invalid.
         self._now_ms = answer.now_ms
         for name, mark in zip(self._expected, answer.marks, strict=True):
-            self._states[name].adopt(mark)
+            is_ahead = max(mark) > answer.now_ms + AHEAD_MS_MAX
+            self._states[name].adopt(await self._corrected(name, mark) if is_ahead else mark)
         return answer.now_ms
+
+    async def _corrected(self, name: str, mark: TriggerMark) -> TriggerMark:
+        """The mark of a trigger that fired while the clock was wrong; otherwise it would not fire for as long."""
+        now_ms = self._now_ms
+        log.warning("a trigger's last time is in the future; it continues from now", trigger=name, last_ms=mark.last_ms)
+        corrected = TriggerMark(min(mark.began_ms, now_ms), min(mark.last_ms, now_ms))
+        await self._engine.register(TRIGGER_MARK, name, mark_text(corrected))
+        return corrected
 
     async def _await_calls(self, due: Sequence[_TriggerState], now_ms: int) -> None:
         """Wait briefly for users' schedules that were just called."""

@@ -40,8 +40,9 @@ async def readyz(call: Call) -> Response:
 async def metrics(call: Call) -> Response:
     """Prometheus metrics; if the engine is unreachable, only the metrics of this process."""
     context = call.context
-    spool = await context.service.spool_status()
-    text = context.metrics.text(await _sample(context), context.service.upkeep_age_s, spool)
+    service = context.service
+    spool = await service.spool_status()
+    text = context.metrics.text(await _sample(context), service.upkeep_age_s, spool, service.clock_jumps)
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 

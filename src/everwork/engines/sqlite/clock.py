@@ -1,0 +1,101 @@
+"""The host's clock, and what happens when it jumps.
+
+Leases, retries and breakers are stored as instants of the host's clock, which all processes on the file share. When
+someone sets that clock, each of these instants would come too early or too late: an hour back, and the lease of a dead
+worker holds an hour longer; an hour forward, and every lease ends. The kernel also has a clock that only goes forward.
+The difference of the two is stored with the instants; the first transaction that finds another difference moves them.
+
+Differs from postgres and redis: their servers have no second clock that a statement could read.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from everwork.engines.sqlite.shared import SQL as SHARED
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Transaction
+from everwork.logs import get_logger
+
+log = get_logger("everwork.sqlite")
+
+JUMP_MS: Final = 2_000
+"""The clock is slewed by less than this between two looks; more is a jump."""
+DRIFT_MS: Final = 500
+"""A difference above this is stored, so that drift never adds up to a jump."""
+STEADY_MS: Final = 50
+MEASURES_MAX: Final = 20
+SQL = statements("clock")
+
+
+def host_clock_ms() -> int:
+    """The host's clock."""
+    return time.time_ns() // 1_000_000
+
+
+def boot_clock_ms() -> int:
+    """The time since the host was started, including suspensions; setting the clock does not change it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def boot_id() -> str:
+    """Identifies the start of the host: its clock since then means nothing after the next start."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class ClockGuard:
+    """Finds jumps of the host's clock, for one writer."""
+
+    def __init__(self) -> None:
+        self._boot_id = boot_id()
+        self._offset_ms: int | None = None
+
+    def check(self, tx: Transaction) -> None:
+        """Move the stored instants if the clock has jumped; runs first in every transaction."""
+        known_ms = self._offset_ms
+        if known_ms is None or abs(tx.now_ms - boot_clock_ms() - known_ms) >= DRIFT_MS:
+            self._adopt(tx, _offset_ms())
+
+    def forget(self) -> None:
+        """Look again in the next transaction: this one was rolled back."""
+        self._offset_ms = None
+
+    def _adopt(self, tx: Transaction, offset_ms: int) -> None:
+        stored_ms = self._stored_ms(tx)
+        if stored_ms is not None and abs(offset_ms - stored_ms) >= JUMP_MS:
+            _move(tx, offset_ms - stored_ms)
+        if stored_ms is None or abs(offset_ms - stored_ms) >= DRIFT_MS:
+            tx.cursor.execute(SQL["store"], (f"{self._boot_id} {offset_ms}",))
+        self._offset_ms = offset_ms
+
+    def _stored_ms(self, tx: Transaction) -> int | None:
+        """The offset that the stored instants belong to; None if it is from before the host was started."""
+        row = tx.cursor.execute(SQL["stored"]).fetchone()
+        boot, _, offset = str(row[0]).partition(" ") if row else ("", "", "")
+        is_number = offset.removeprefix("-").isdecimal()
+        return int(offset) if boot and boot == self._boot_id and is_number else None
+
+
+def _offset_ms() -> int:
+    """The difference of the clocks, measured without a pause in between."""
+    before_ms, now_ms = boot_clock_ms(), host_clock_ms()
+    for _ in range(MEASURES_MAX):
+        if boot_clock_ms() - before_ms <= STEADY_MS:
+            break
+        before_ms, now_ms = boot_clock_ms(), host_clock_ms()
+    return now_ms - before_ms
+
+
+def _move(tx: Transaction, by_ms: int) -> None:
+    """Move what was measured from an instant. Instants that users have given, such as run_at, stay as they are."""
+    log.warning("the clock was set; leases, retries and breakers keep their length", seconds=by_ms / 1000)
+    for name in ("move_leases", "move_breakers", "move_rates", "move_entries"):
+        tx.cursor.execute(SQL[name], (by_ms,))
+    retries = tx.cursor.execute(SQL["move_retries"], (by_ms,)).fetchall()
+    tx.cursor.executemany(SHARED["revise"], [retry[:3] for retry in retries])
+    tx.cursor.executemany(SQL["move_history"], [(run_at_ms, key, attempt) for key, run_at_ms, _, attempt in retries])
