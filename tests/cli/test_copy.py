@@ -24,6 +24,8 @@ from everwork.exceptions import (
     SchemaMismatch,
     Unauthenticated,
 )
+from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import ANYBODY
 from everwork.service.access.sessions import Sessions
 from everwork.service.store_copy import COPY_KIND, StoreCopy
 from tests.app.waiting import until
@@ -191,14 +193,14 @@ async def test_a_source_with_live_processes_is_refused(
 
 async def test_who_is_logged_in_and_what_was_measured_stay_where_they_are(cli: Cli, engine: Engine, file: str) -> None:
     sessions = Sessions(engine)
-    link, session = await sessions.new_link(), await sessions.begin("k1")
+    link, session = await sessions.new_link(), await sessions.begin(ANYBODY, KeyRing(engine), "cli")
     for kind in ("restart", "minute", "worker"):
         await engine.register(kind, "one", "{}", ttl_ms=60_000)
     assert cli("copy", "sqlite:///everwork.db", file).code == 0
     async with store(file) as copied:
         assert await Sessions(copied).find(session.token) is None
         with pytest.raises(Unauthenticated):
-            await Sessions(copied).follow(link)
+            await Sessions(copied).follow(link, "cli")
         assert [entry.kind for entry in await copied.registered(None)] == ["worker"]
 
 

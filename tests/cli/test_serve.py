@@ -51,7 +51,8 @@ def test_up_makes_a_key_once_serves_with_it_and_stops_cleanly(cli: Cli, stop: si
         assert status(facts, "wrong") == 401
         process.send_signal(stop)
         _, err = process.communicate(timeout=DEADLINE_SECONDS)
-        assert (process.returncode, err) == (0, "")
+        [line] = err.splitlines()
+        assert ("authentication failed" in line, "wrong" in line, process.returncode) == (True, False, 0)
     with started(cli, "up") as (_, again):
         assert again["api_key"] is None
         noted = [(entry["action"], entry["origin"]) for entry in cli("audit", "--json").json["entries"]]
@@ -153,10 +154,30 @@ def test_a_port_that_is_taken_is_told_in_one_line(cli: Cli) -> None:
 
 def test_a_host_that_is_not_this_one_s_is_told_in_one_line(cli: Cli) -> None:
     answer = cli("serve", *PORTS, "--host", "192.0.2.1", EVERWORK_API_KEY="x" * 20)
-    assert answer.complaint == (
-        "host: cannot listen on 192.0.2.1:0: Cannot assign requested address; "
+    _, complaint = answer.err.splitlines()
+    assert complaint == (
+        "everwork: host: cannot listen on 192.0.2.1:0: Cannot assign requested address; "
         "choose another one with --host or EVERWORK_HOST"
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([], "TLS is off and host is 192.0.2.1: API keys are accepted only from this host, and through proxies "),
+        (
+            ["--insecure"],
+            "TLS is off, host is 192.0.2.1 and insecure is on: API keys and jobs can be read on the network",
+        ),
+    ],
+)
+def test_a_server_for_other_hosts_without_tls_warns(cli: Cli, flags: list[str], told: str) -> None:
+    (cli.folder / "everwork.toml").write_text("")
+    (cli.folder / "everwork.toml").chmod(0o666)
+    answer = cli("serve", *PORTS, "--host", "192.0.2.1", *flags, EVERWORK_API_KEY="x" * 20)
+    permissions, exposed, _ = answer.err.splitlines()
+    assert permissions.startswith("everwork: warning: everwork.toml can be changed by every user of this host")
+    assert exposed.startswith(f"everwork: warning: {told}")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +193,7 @@ def test_a_variable_that_resembles_a_setting_is_ignored_with_a_warning(
 ) -> None:
     environment: dict[str, Any] = {f"EVERWORK_{name}": "1", "EVERWORK_API_KEY": "x" * 20}
     answer = cli(command, *PORTS, "--host", "192.0.2.1", **environment)
-    warning, _ = answer.err.splitlines()
+    warning, _, _ = answer.err.splitlines()
     assert warning == (
         f"everwork: warning: environment variable EVERWORK_{name} is unknown and ignored; did you mean {similar}?"
     )

@@ -59,9 +59,9 @@ def test_an_address_that_fails_too_often_is_told_when_to_come_again(
 
 
 def test_the_addresses_of_one_ipv6_network_are_one(failures: AuthenticationFailures) -> None:
-    for number in range(AUTH_FAILURES_BURST + 2):
-        last = failures.refusal(UNKNOWN, f"2001:db8::{number:x}", "grpc")
-    assert isinstance(last, TooManyRequests)
+    for number in range(AUTH_FAILURES_BURST):
+        failures.refusal(UNKNOWN, f"2001:db8::{number:x}", "grpc")
+    assert isinstance(failures.refusal(UNKNOWN, "2001:db8::ffff", "grpc"), TooManyRequests)
     assert failures.refusal(UNKNOWN, "2001:db8:0:1::1", "grpc") is UNKNOWN
     assert failures.refusal(UNKNOWN, "fe80::1%eth0", "grpc") is UNKNOWN
     assert failures.refusal(UNKNOWN, "unknown", "grpc") is UNKNOWN

@@ -22,7 +22,7 @@ def clear_text_warning(settings: Settings) -> str | None:
         return (
             f"TLS is off and host is {settings.host}: API keys are accepted only from this host, and through proxies "
             "in trusted_proxies that send X-Forwarded-Proto: https; set tls_certificate and tls_key, or accept "
-            "unencrypted API keys with --insecure"
+            "unencrypted API keys with insecure = on (serve --insecure)"
         )
     return f"TLS is off, host is {settings.host} and insecure is on: API keys and jobs can be read on the network"
 

@@ -31,9 +31,9 @@ async def told(server: RunningServer, path: str, key: int, metadata: Any) -> tup
     call: Any = server.channel.unary_unary(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
     try:
         answer = GetMessageClass(methods()[path].output_type).FromString(await call)
-        seen = (str(answer), str(await call.trailing_metadata()))
+        seen = ["OK", str(answer), str(await call.trailing_metadata())]
     except grpc.aio.AioRpcError as error:
-        seen = (error.code().name, error.details() or "", str(error.trailing_metadata()))
+        seen = [error.code().name, error.details() or "", str(error.trailing_metadata())]
     return tuple(re.sub(rf"\b{key}\b", "KEY", text) for text in seen)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
-from tests.server.http.matrix import CALLS, TENANT, dead, running, waiting
+from tests.server.http.matrix import CALLS, dead, running, waiting
 from tests.server.http.serving import JOBS, Rest
 from tests.server.http.test_matrix import operations
-from tests.server.matrix import OTHER_TENANT
+from tests.server.matrix import OTHER_TENANT, TENANT
 
 MISSING = "99999999"
-BODIES = (None, {}, {"attempt": 1}, {"unknown": True})
+BODIES: Final[tuple[dict[str, Any] | None, ...]] = (None, {}, {"attempt": 1}, {"unknown": True})
 
 
 def told(answer: httpx.Response, key: str) -> tuple[int, str, dict[str, str]]:

@@ -74,6 +74,7 @@ class Gateway:
 
     def __init__(self, service: JobService, keys: KeyRing, metrics: Metrics, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
+        self._refuses_clear_keys = refuses_clear_keys(self._settings)
         self.service = service
         self.keys = keys
         self.metrics = metrics
@@ -148,7 +149,7 @@ class Gateway:
         metadata, peer = context.invocation_metadata() or (), context.peer()
         try:
             key = key_in(metadata)
-            if key and refuses_clear_keys(self._settings):
+            if key and self._refuses_clear_keys:
                 _require_private_key(metadata, peer, self._settings)
             principal = self.keys.admit(key)
         except Unauthenticated as error:
