@@ -38,10 +38,11 @@ class Attack:
         """The connections that the server has not closed."""
         return [one for one in self.connections if not one.is_closed]
 
-    def look(self, seconds: float = 0.0) -> None:
+    def look(self, seconds: float = 0.0) -> Attack:
         """Read what the server has sent."""
         for one in self.alive:
             one.receive(seconds)
+        return self
 
     def close(self) -> None:
         """Close all connections."""

@@ -74,7 +74,7 @@ def test_cancelled_calls_floods_of_frames_and_large_metadata_fill_no_memory(tmp_
 def checked(server: Served) -> int:
     """What the server says of its health."""
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options=OWN) as channel:
-        call = channel.unary_unary(attacks.CHECK, response_deserializer=health_pb2.HealthCheckResponse.FromString)
+        call = channel.unary_unary(attacks.CHECK, None, health_pb2.HealthCheckResponse.FromString)
         status: int = call(b"", timeout=SECONDS).status
         return status
 
@@ -83,7 +83,7 @@ def create(server: Served, *, wait: bool = True) -> grpc.StatusCode:
     """The status of an honest call; it may wait for a connection."""
     request = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob(type="honest")])
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options=OWN) as channel:
-        call = channel.unary_unary(attacks.CREATE)
+        call = channel.unary_unary(attacks.CREATE, None, None)
         metadata = (("x-api-key", KEY),)
         try:
             call(request.SerializeToString(), metadata=metadata, timeout=SECONDS, wait_for_ready=wait)

@@ -128,7 +128,7 @@ RECEIVE_SECONDS_MAX: Final = 20.0
 """How long a gRPC request may take to arrive."""
 WATCHES_MAX: Final = 1_000
 """How many health watches and reflection streams, which need no key, one server holds."""
-WATCHES_EACH_MAX: Final = 100
+WATCHES_EACH_MAX: Final = 500
 """How many of those one address may have."""
 
 API_KEY_CHARS_MAX: Final = 512

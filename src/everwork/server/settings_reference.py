@@ -85,8 +85,8 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "0 to 1000000; 0 means no limit",
     ),
     "max_connections": SettingText(
-        "Maximum open connections to each port. Above it, the connection that has been idle for longest is closed; "
-        "if none is idle, the new one is refused. Lowered if the process may not open enough files.",
+        "Maximum open connections to each port. Above it, new ones are refused; the HTTP port first closes the "
+        "connection that has been idle for longest.",
         "10 to 100000",
     ),
     "max_bytes_in_flight": SettingText(

@@ -41,7 +41,7 @@ async def test_a_request_that_does_not_arrive_in_time_ends_its_call(sqlite_serve
     gateway = sqlite_server.grpc_server.gateway
     gateway.receiving = Receiving(gateway.notices, seconds=0.01)
     async with unfinished(sqlite_server, KEY, 1) as attack:
-        await until(lambda: attack.look() or attack.streams == 0)
+        await until(lambda: attack.look().streams == 0)
     assert gateway.receiving.count == 0
 
 
@@ -72,7 +72,7 @@ async def test_a_caller_that_leaves_while_it_waits_takes_no_place(sqlite_server:
 
 
 async def test_a_call_without_a_request_is_invalid(sqlite_server: RunningServer) -> None:
-    call: Any = sqlite_server.channel.stream_unary(attacks.CREATE)
+    call: Any = sqlite_server.channel.stream_unary(attacks.CREATE, None, None)
     code, details = await refused(call(iter(()), metadata=sqlite_server.metadata, timeout=SECONDS))
     assert code is StatusCode.INVALID_ARGUMENT
     assert "request: must be a protobuf message of type everwork.v1.CreateJobsRequest" in details
@@ -117,7 +117,7 @@ async def test_messages_of_a_stream_count_against_the_rate_limit_of_its_key(open
 
 
 async def test_watches_of_one_address_are_limited(sqlite_server: RunningServer) -> None:
-    watch: Any = sqlite_server.channel.unary_stream(attacks.WATCH)
+    watch: Any = sqlite_server.channel.unary_stream(attacks.WATCH, None, None)
     watches = [watch(b"") for _ in range(WATCHES_EACH_MAX)]
     for one in watches:
         await one.read()
@@ -148,7 +148,7 @@ async def a_key(server: RunningServer) -> str:
 
 async def created(server: RunningServer, key: str) -> bytes:
     """The answer to an honest call."""
-    call: Any = server.channel.unary_unary(attacks.CREATE)
+    call: Any = server.channel.unary_unary(attacks.CREATE, None, None)
     request = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob(type="honest")])
     answer: bytes = await call(request.SerializeToString(), metadata=(("x-api-key", key),), timeout=SECONDS)
     return answer
@@ -156,7 +156,7 @@ async def created(server: RunningServer, key: str) -> bytes:
 
 def work_stream(server: RunningServer, key: str) -> Any:
     """A worker's stream."""
-    call: Any = server.channel.stream_stream(attacks.WORK)
+    call: Any = server.channel.stream_stream(attacks.WORK, None, None)
     return call(metadata=(("x-api-key", key),), timeout=SECONDS)
 
 
@@ -185,5 +185,5 @@ async def unfinished(
     with ExitStack() as stack:
         opened = attacks.unfinished_messages(server.port, key, streams, 20_000)
         attack = await asyncio.to_thread(stack.enter_context, opened)
-        await until(lambda: receiving.count == before + streams or attack.look() or not attack.streams)
+        await until(lambda: receiving.count == before + streams or not attack.look().streams)
         yield attack

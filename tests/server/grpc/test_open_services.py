@@ -165,7 +165,7 @@ async def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -
         for old, new in zip(papers.server, renewed.server, strict=True):
             new.replace(old)
         async with _channel(server.port, renewed.credentials()) as channel:
-            call: Any = channel.unary_unary("/atom.jobs.v1.JobsService/ListJobs")
+            call: Any = channel.unary_unary("/atom.jobs.v1.JobsService/ListJobs", None, None)
             await call(b"", metadata=server.metadata, timeout=SECONDS, wait_for_ready=True)
         assert (await server.call("ListJobs")).success  # The old connection stays open.
 

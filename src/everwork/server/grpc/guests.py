@@ -36,7 +36,8 @@ class Guests:
     async def request(self, request_type: Any, context: Context) -> Any:
         """The next request of a call; None if there is none."""
         if not self.can_send():
-            await self._refuse(context, "too many requests without an API key are being received")
+            self._notices.warning("gRPC call refused: too many requests without an API key are being received")
+            await _refuse(context, "too many requests without an API key are being received")
         try:
             raw = await self._receiving.message(GUEST, context)
             return None if raw is EOF else parsed(request_type, raw)
@@ -48,7 +49,8 @@ class Guests:
         """Count a call that stays open; above the limits it is refused."""
         address = origin_of(context.peer())
         if self.count >= WATCHES_MAX or self._of[address] >= WATCHES_EACH_MAX:
-            await self._refuse(context, "too many calls without an API key are open")
+            self._notices.warning("gRPC call refused: too many calls without an API key are open", peer=address)
+            await _refuse(context, "too many calls without an API key are open")
         self._of[address] += 1
         self.count += 1
         try:
@@ -59,6 +61,6 @@ class Guests:
             if not self._of[address]:
                 del self._of[address]
 
-    async def _refuse(self, context: Context, reason: str) -> None:
-        self._notices.warning("gRPC call refused: " + reason, peer=origin_of(context.peer()))
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; retry later")
+
+async def _refuse(context: Context, reason: str) -> None:
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; retry later")

@@ -44,7 +44,7 @@ class Health:
         self._is_stopping = False
         self._is_serving = False
         self._changed = asyncio.Event()
-        """Set once, when what the watching clients were told is no longer true; then replaced."""
+        """Set when the status changes, and then replaced."""
         self._watching: BackgroundLoop | None = None
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class Health:
     async def stop(self) -> None:
         """Report NOT_SERVING from now on."""
         self._is_stopping = True
-        self._tell(is_serving=False)
+        self._report(is_serving=False)
         if self._watching is not None:
             await self._watching.abort()
 
@@ -70,35 +70,40 @@ class Health:
         """Answer one question; if too many others never finish theirs, the answer is about the server as a whole."""
         service = ""
         if self._guests.can_send():
-            service = (await self._guests.request(health_pb2.HealthCheckRequest, context)).service
+            service = await self._service(context)
         if service not in self._known:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {service[:100]!r}")
         return _response(is_serving=await self._check_serving())
 
     async def _watch(self, _requests: object, context: Context) -> None:
         async with self._guests.staying(context):
-            service = (await self._guests.request(health_pb2.HealthCheckRequest, context)).service
+            service = await self._service(context)
             if service not in self._known:
                 await context.write(_UNKNOWN)
             elif not self._is_stopping:
-                self._tell(is_serving=await self._check_serving())
-            told = None
+                self._report(is_serving=await self._check_serving())
+            reported = None
             while True:
                 changed = self._changed
-                if service in self._known and told is not self._is_serving:
-                    told = self._is_serving
-                    await context.write(_response(is_serving=told))
+                if service in self._known and reported is not self._is_serving:
+                    reported = self._is_serving
+                    await context.write(_response(is_serving=reported))
                 if self._is_stopping:
                     return
                 await changed.wait()
 
+    async def _service(self, context: Context) -> str:
+        """The service that a call asks about."""
+        request = await self._guests.request(health_pb2.HealthCheckRequest, context)
+        return "" if request is None else str(request.service)
+
     async def _look(self) -> bool:
-        self._tell(is_serving=await self._check_serving() if self._guests.count else self._is_serving)
+        self._report(is_serving=await self._check_serving() if self._guests.count else self._is_serving)
         return False
 
-    def _tell(self, *, is_serving: bool) -> None:
+    def _report(self, *, is_serving: bool) -> None:
         if is_serving is not self._is_serving or self._is_stopping:
-            self._is_serving = is_serving
+            self._is_serving = is_serving and not self._is_stopping
             self._changed.set()
             self._changed = asyncio.Event()
 

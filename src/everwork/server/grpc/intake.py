@@ -94,7 +94,7 @@ class Receiving:
         task = _current_task()
         self._started[task] = task.get_loop().time()
         try:
-            return await context.read()  # type: ignore[no-any-return]
+            return await context.read()
         except asyncio.CancelledError:
             if task not in self._late:
                 raise

@@ -45,7 +45,7 @@ class PortCheck:
             return "the limit of open files is reached" if is_full else f"the port does not answer: {error}"
 
     async def _answers(self) -> bool:
-        """Whether the server speaks: above its limit of connections it closes them at once."""
+        """Whether the server speaks: above its limit of connections it closes them immediately."""
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
             writer.write(self._opening)
