@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from tests.hostile.served import MIB
@@ -12,18 +13,19 @@ LOGIN_BYTES: Final = 2 * MIB
 """The form that a login once accepted."""
 SECONDS_MAX: Final = 20.0
 """After this time without progress, an attack goes on with its next connection."""
+END_BYTES: Final = 1_024
 RECEIVE_BUFFER_BYTES: Final = 4_096
 PAGE: Final = "/api/v1/jobs?limit=1000"
 _PIECE: Final = 65_536
 
 
 def dripping_logins(port: int, count: int, body_bytes: int = LOGIN_BYTES) -> list[socket.socket]:
-    """Login forms without a key, of which everything but the last byte is sent."""
+    """Login forms without a key, of which everything but the end is sent."""
     head = (
         "POST /ui/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         f"Content-Length: {body_bytes}\r\n\r\n"
     )
-    body = memoryview(b"key=".ljust(body_bytes - 1, b"x"))
+    body = memoryview(b"key=".ljust(body_bytes - END_BYTES, b"x"))
     return _attackers(port, count, lambda peer: _send(peer, head.encode(), body))
 
 
@@ -43,8 +45,32 @@ def slow_heads(port: int, count: int) -> list[socket.socket]:
     return _attackers(port, count, lambda peer: peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "))
 
 
+def endless_trailers(port: int, count: int, mebibytes: int = 16) -> list[socket.socket]:
+    """Chunked bodies without a key, followed by headers without end."""
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    return _attackers(port, count, lambda peer: _send(peer, head, memoryview(b"X:y\r\n" * (mebibytes * MIB // 5))))
+
+
+def many_headers(port: int, count: int) -> list[socket.socket]:
+    """Unfinished heads with as many headers as fit."""
+    head = b"GET / HTTP/1.1\r\n" + b"X:\r\n" * 32_000
+    return _attackers(port, count, lambda peer: peer.sendall(head))
+
+
+def pipelines(port: int, count: int) -> list[socket.socket]:
+    """Thousands of requests on each connection at a time, whose responses are never read."""
+    requests = memoryview(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20_000)
+
+    def attack(peer: socket.socket) -> None:
+        peer.setblocking(False)
+        with suppress(BlockingIOError):
+            peer.send(requests)
+
+    return _attackers(port, count, attack)
+
+
 def drip(peers: Iterable[socket.socket], piece: bytes = b"x") -> list[socket.socket]:
-    """Send a little on every connection, and return those that are still open."""
+    """Send a little on every connection, and return those that the server has neither answered nor closed."""
     return [peer for peer in peers if _is_open(peer) and _has_sent(peer, piece)]
 
 
@@ -65,7 +91,7 @@ def _attackers(port: int, count: int, attack: Callable[[socket.socket], object])
             attack(peer)
             peers.append(peer)
         except OSError:
-            peer.close()  # The server has refused the attack.
+            peer.close()  # The server has ended the attack.
     return peers
 
 
@@ -76,18 +102,19 @@ def _send(peer: socket.socket, head: bytes, body: memoryview) -> None:
 
 
 def _is_open(peer: socket.socket) -> bool:
-    """Whether the server has neither answered nor closed the connection."""
+    peer.setblocking(False)
     try:
-        return not peer.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) and False
+        peer.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
         return True
     except OSError:
-        return False
+        pass
+    return False
 
 
 def _has_sent(peer: socket.socket, piece: bytes) -> bool:
     try:
-        peer.send(piece, socket.MSG_DONTWAIT)
+        peer.send(piece)
     except BlockingIOError:
         return True
     except OSError:

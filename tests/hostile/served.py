@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +22,16 @@ MIB: Final = 1_048_576
 class Served:
     """A running server process."""
 
-    def __init__(self, process: subprocess.Popen[str], grpc_port: int, http_port: int) -> None:
+    def __init__(self, process: subprocess.Popen[str], grpc_port: int, http_port: int, log: Path) -> None:
         self.process = process
         self.grpc_port = grpc_port
         self.http_port = http_port
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        """What the server has logged so far."""
+        return self._log.read_text()
 
     @property
     def rss_bytes(self) -> int:
@@ -53,7 +61,9 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *options: str, engine: str | None = None, **settings: str) -> Iterator[Served]:
+def served(
+    folder: Path, *options: str, engine: str | None = None, open_files_max: int | None = None, **settings: str
+) -> Iterator[Served]:
     """Run `everwork serve` with these options; settings become environment variables (`max_connections="100"`)."""
     store = f"sqlite:///{folder / 'served.db'}" if engine is None else engine
     command = [sys.executable, "-m", "everwork", "serve", "--engine", store, "--grpc-port", "0", "--http-port", "0"]
@@ -69,6 +79,7 @@ def served(folder: Path, *options: str, engine: str | None = None, **settings: s
             text=True,
             cwd=folder,
             env=environment | own,
+            preexec_fn=None if open_files_max is None else partial(_limit_open_files, open_files_max),
         ) as process,
     ):
         try:
@@ -76,6 +87,10 @@ def served(folder: Path, *options: str, engine: str | None = None, **settings: s
             line = process.stdout.readline()
             assert line, f"the server did not start: {log.read_text()}"
             facts = json.loads(line)
-            yield Served(process, facts["grpc_port"], facts["http_port"])
+            yield Served(process, facts["grpc_port"], facts["http_port"], log)
         finally:
             process.kill()
+
+
+def _limit_open_files(files: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))

@@ -59,6 +59,21 @@ async def test_a_body_that_stops_coming_is_not_awaited_for_ever(local: Rest, mon
     assert b'"code":"body_timeout"' in answer
 
 
+async def test_a_body_that_comes_too_slowly_is_not_awaited_to_its_end(
+    local: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(body, "BODY_BYTES_PER_SECOND", 1 << 40)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(local.url.rpartition(":")[2]))
+    writer.write(f"POST {JOBS} HTTP/1.1\r\nHost: x\r\n{KEY}Content-Length: {BODY_BYTES_MAX}\r\n\r\n".encode())
+    answer = asyncio.ensure_future(reader.readuntil(b"}"))
+    while not answer.done():
+        writer.write(b" ")
+        await asyncio.wait([answer], timeout=0.001)
+    assert (await answer).startswith(b"HTTP/1.1 408")
+    writer.close()
+
+
 async def test_a_list_of_jobs_may_be_large_but_not_endless(local: Rest) -> None:
     jobs = [{"type": "a", "variables": {"text": "x" * 1_000_000}} for _ in range(6)]
     assert len(await local.ok("POST", JOBS, jobs, headers={"Prefer": "return=minimal"})) == 6

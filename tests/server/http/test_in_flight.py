@@ -202,6 +202,16 @@ async def test_bodies_that_do_not_end_are_counted(tmp_path: Path) -> None:
         await until(lambda: held(rest) == 0)
 
 
+async def test_of_many_large_bodies_some_are_accepted_and_the_others_can_read_their_refusal(tmp_path: Path) -> None:
+    async with serving(url_of("sqlite", tmp_path), max_bytes_in_flight_per_key=9 * MIB) as rest:
+        large = [{"type": "a", "variables": {"text": "x" * 1_000_000}} for _ in range(4)]
+        minimal = {"Prefer": "return=minimal", "Connection": "close"}
+        answers = await asyncio.gather(*[rest("POST", JOBS, large, headers=minimal) for _ in range(6)])
+        found = sorted(one.status_code for one in answers)
+        assert (found[0], set(found)) in [(201, {201}), (201, {201, 429})]
+        assert all(one.headers["retry-after"] == "1" for one in answers if one.status_code == 429)
+
+
 async def test_nothing_of_a_body_is_read_before_its_caller_is_known(local: Rest) -> None:
     stranger = await Connection.open(local)
     head = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\nContent-Length: {4 * MIB}\r\n\r\n"

@@ -47,20 +47,23 @@ async def read_json(request: Request, bytes_max: int, *, is_required: bool = Fal
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
     """Return the whole body; refuse one that is too large as early as possible, whether or not it declares its size."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:20]) > bytes_max:
-        raise _too_large(bytes_max)
-    hold = _hold(request)
-    if hold is not None and declared.isdigit() and int(declared) > COUNTED_BYTES:
-        hold.require_room(int(declared))
     try:
-        return await _read(request, bytes_max, hold)
+        return await _read(request, bytes_max, _hold(request))
+    except Refusal as error:
+        error.has_unread_body = True
+        raise
     except TimeoutError:
         detail = f"the body must arrive within {BODY_SECONDS:g} s, or at {BODY_BYTES_PER_SECOND // 1024} KiB per second"
         raise Refusal(408, "body_timeout", detail, {"Connection": "close"}) from None
 
 
 async def _read(request: Request, bytes_max: int, hold: Hold | None) -> bytes:
+    declared = request.headers.get("content-length", "")
+    declared_bytes = int(declared[:20]) if declared.isdigit() else 0
+    if declared_bytes > bytes_max:
+        raise _too_large(bytes_max)
+    if declared_bytes > COUNTED_BYTES and hold is not None:
+        hold.receive(declared_bytes)  # Else all of many large bodies would be refused, each near its end.
     chunks: list[bytes] = []
     size, started = 0, asyncio.get_running_loop().time()
     async with asyncio.timeout(BODY_SECONDS) as deadline:
@@ -72,7 +75,7 @@ async def _read(request: Request, bytes_max: int, hold: Hold | None) -> bytes:
             size += len(chunk)
             if size > bytes_max:
                 raise _too_large(bytes_max)
-            if size > COUNTED_BYTES and hold is not None:
+            if size > max(COUNTED_BYTES, declared_bytes) and hold is not None:
                 hold.receive(size)
             chunks.append(chunk)
             if not message.get("more_body", False):

@@ -31,6 +31,8 @@ class Refusal(Exception):
         self.status = status
         self.code = code
         self.headers = dict(headers or {})
+        self.has_unread_body = False
+        """Whether the client may still be sending the body."""
 
 
 def problem(
@@ -53,7 +55,7 @@ def problem_of(error: EverworkError | Refusal) -> Response:
     """Build the problem document of an error."""
     if isinstance(error, Refusal):
         response = problem(error.status, error.code, str(error), headers=error.headers)
-        return DrainingResponse(response) if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else response
+        return DrainingResponse(response) if error.has_unread_body else response
     known = wire(error)
     field = error.field if isinstance(error, InvalidInput) else None
     text = public_text(error)
@@ -62,14 +64,14 @@ def problem_of(error: EverworkError | Refusal) -> Response:
 
 
 class DrainingResponse(Response):
-    """The response to a body that is too large.
+    """The response to a body that is refused before its end.
 
     Many clients send the whole body before they read, and would see a reset connection instead of the response,
     so the rest of the body is read and discarded for a while.
     """
 
     def __init__(self, response: Response) -> None:
-        super().__init__(response.body, response.status_code, {"Connection": "close"}, response.media_type)
+        super().__init__(response.body, response.status_code, {**response.headers, "Connection": "close"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Send the response, drain the request, and close the connection."""

@@ -74,11 +74,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = True
         self._has_head = False
 
-    def on_headers_complete(self) -> None:
-        """The head is complete: start the request, or let it wait for the response to the one before."""
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header as uvicorn does, up to the limit; trailers count too."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
         if len(self.headers) > HEADERS_MAX:
             self._refusal = TOO_MANY_HEADERS
             raise _Refused
+
+    def on_headers_complete(self) -> None:
+        """The head is complete: start the request, or let it wait for the response to the one before."""
         self._has_head = True
         self._loose_bytes = 0
         self._count_head(0)
@@ -111,9 +118,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._connections.await_head(self)
         self._loose_bytes = 0 if self._has_body_piece or not self._has_head else self._loose_bytes + size
         self._has_body_piece = False
-        if len(self.headers) > HEADERS_MAX:
-            self._refuse(TOO_MANY_HEADERS)
-        elif max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX:
+        if max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX:
             self._refuse(TOO_LARGE)
         elif self._head_bytes and self._connections.heads_bytes > HEADS_BYTES_MAX:
             log.warning("too many unfinished requests: they are refused", unfinished_bytes_max=HEADS_BYTES_MAX)
