@@ -26,7 +26,7 @@ from everwork.service.service import JobService
 
 FEED_MAX: Final = 500
 """The maximum number of jobs leased per step for one worker, regardless of its credit."""
-FAIR_MAX: Final = 100
+FAIR_MAX: Final = 32
 """The maximum number of jobs leased, or outcomes settled, per step while other keys are active."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
