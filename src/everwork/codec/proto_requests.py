@@ -84,10 +84,12 @@ def stamp_of(request: pb.CreateJobsRequest) -> Stamp | None:
     return Stamp(producer, checks.whole_number("stamp.number", number, 1, STAMP_NUMBER_MAX))
 
 
-def new_jobs_of(messages: Sequence[pb.NewJob], tenant_of: TenantOf, field: str = "jobs") -> list[NewJob]:
-    """Checked jobs; an error names the index of the first invalid one."""
+def new_jobs_of(
+    messages: Sequence[pb.NewJob], tenant_of: TenantOf, field: str = "jobs", first: int = 0
+) -> list[NewJob]:
+    """Checked jobs; an error names the index of the first invalid one. `first` is the index of the first message."""
     checked = []
-    for index, message in enumerate(messages):
+    for index, message in enumerate(messages, first):
         try:
             checked.append(new_job_of(message, tenant_of))
         except InvalidInput as error:

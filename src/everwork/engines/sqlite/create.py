@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
+from itertools import chain
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Stamp
@@ -16,6 +18,8 @@ from everwork.engines.sqlite.statements import NOTHING_RARE, lane_of, rare_colum
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
 SQL = statements("create")
+ROWS = 100
+"""How many rows one statement inserts."""
 
 
 class SqliteCreate(SqliteBase, JobFlow):
@@ -131,5 +135,15 @@ def _write(tx: Transaction, fresh: _Keyed, types: dict[str, TypeRow]) -> None:
 
 def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:
     for statement, values in rows.items():
-        if values:
-            tx.cursor.executemany(SQL[statement], values)
+        wide = len(values) // ROWS * ROWS
+        for start in range(0, wide, ROWS):
+            tx.cursor.execute(_wide(SQL[statement]), list(chain.from_iterable(values[start : start + ROWS])))
+        if wide < len(values):
+            tx.cursor.executemany(SQL[statement], values[wide:])
+
+
+@cache
+def _wide(statement: str) -> str:
+    """An insert of many rows in one statement: with each, this thread releases the interpreter and may have to wait."""
+    insert, _, row = statement.rpartition("VALUES ")
+    return f"{insert}VALUES {', '.join([row] * ROWS)}"

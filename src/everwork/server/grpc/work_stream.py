@@ -30,7 +30,7 @@ FEED_FIRST: Final = 16
 """How many of them are leased in the first step, when the size of the jobs is not known yet."""
 FEED_BYTES: Final = 4 * 1_048_576
 """How many bytes of variables the jobs of one step should have, judged by those of the step before."""
-FAIR_MAX: Final = 100
+FAIR_MAX: Final = 32
 """The maximum number of jobs leased, or outcomes settled, per step while other keys are active."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000

@@ -13,6 +13,7 @@ from everwork.aio.loops import BackgroundLoop
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.codec.proto_replies import created_message
 from everwork.codec.proto_requests import new_jobs_of, stamp_of
+from everwork.core.job import NewJob
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.limits import CONNECTIONS_DEFAULT, SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome
@@ -70,7 +71,7 @@ class WorkStreams:
         """The handlers of the service."""
         return {
             WORK.path: gateway.bidirectional(WORK, partial(self._serve, gateway)),
-            CREATE.path: gateway.unary(CREATE, work_pb2.CreateJobsRequest, _create),
+            CREATE.path: gateway.unary(CREATE, work_pb2.CreateJobsRequest, self._create),
         }
 
     async def _serve(self, gateway: Gateway, jobs: Jobs, context: Context) -> None:
@@ -104,6 +105,18 @@ class WorkStreams:
     def pace(self, jobs: Jobs) -> float:
         """Count one message; a worker above the rate limit of its key is read more slowly."""
         return self._keys.pace(jobs.principal)
+
+    async def _create(self, jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
+        """Accept jobs, all or none; they are parsed in slices while other keys are active."""
+        stamp, size = stamp_of(request), self._service.budgets.slice_size
+        checked: list[NewJob] = []
+        for start in range(0, len(request.jobs), size):
+            if start:
+                await asyncio.sleep(0)
+            slice_ = request.jobs[start : start + size]
+            checked += new_jobs_of(slice_, jobs.principal.tenant_for_create, first=start)
+        created = await jobs.create(checked, stamp)
+        return work_pb2.CreateJobsResponse(jobs=[created_message(one) for one in created])
 
     # After the end of a stream ------------------------------------------------------------------
 
@@ -200,13 +213,6 @@ class WorkStreams:
         if now - stream.heard_at > stream.silence_seconds_max + TICK_SECONDS:
             return CallTimeout(f"worker '{stream.worker}' sent nothing for {now - stream.heard_at:.0f} s")
         return None
-
-
-async def _create(jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
-    """Accept jobs, all or none."""
-    stamp = stamp_of(request)
-    created = await jobs.create(new_jobs_of(request.jobs, jobs.principal.tenant_for_create), stamp)
-    return work_pb2.CreateJobsResponse(jobs=[created_message(one) for one in created])
 
 
 async def _messages(gateway: Gateway, jobs: Jobs, context: Context) -> AsyncIterator[bytes]:

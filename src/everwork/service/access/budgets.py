@@ -14,6 +14,10 @@ from everwork.service.access.turns import Budget, Turns
 BULK_MIN: Final = 50
 """A call that creates at least this many jobs takes a turn among the bulk calls of its key."""
 
+SLICE_ALONE: Final = 500
+SLICE_FAIR: Final = 10
+"""How many jobs of one call are processed before others are served: about 0.2 ms while several tenants are active."""
+
 
 class Budgets:
     """The budgets of a service."""
@@ -34,3 +38,8 @@ class Budgets:
         self.bulk = Turns(Budget("bulk calls", "requests_per_key", requests_per_key, tenant_factor, 1, 1, 2))
         """Calls that create many jobs."""
         self.polls = PollLimits(pollers_per_type, per_key=pollers_per_key, tenant_factor=tenant_factor)
+
+    @property
+    def slice_size(self) -> int:
+        """How many jobs of one call to process before other callers are served."""
+        return SLICE_FAIR if self.requests.is_contended else SLICE_ALONE

@@ -25,7 +25,7 @@ from everwork.core.limits import (
 from everwork.core.states import State
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.server.http.framework.fields import INSTANT, NAME, Integer, JsonObject
-from everwork.server.http.framework.operations import BODY, SLICE, Call, Field, Shape, refuse_unknown
+from everwork.server.http.framework.operations import BODY, Call, Field, Shape, refuse_unknown
 from everwork.service.access.principal import Principal
 
 READ_CHUNK: Final = 500
@@ -65,25 +65,26 @@ _NAMES: Final = frozenset(field.name for field in NEW_JOB.fields)
 _PLAIN_JOB: Final = frozenset(["type", "variables"])
 
 
-async def read_jobs(sent: object, principal: Principal) -> list[NewJob]:
-    """Parse one job or a list of jobs; an error names the index of the invalid one."""
+async def read_jobs(sent: object, principal: Principal, slice_size: int) -> list[NewJob]:
+    """Parse one job or a list of jobs, in slices; an error names the index of the invalid one."""
     items = sent if isinstance(sent, list) else [sent]
     if not items:
         raise InvalidInput("jobs", "must be at least one")
     if len(items) > CREATE_BATCH_MAX:
         raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(items):,}")
     jobs: list[NewJob] = []
-    for start in range(0, len(items), SLICE):
+    for start in range(0, len(items), slice_size):
         if start:
             await asyncio.sleep(0)
-        jobs.extend(_read_some(items, start, principal, is_list=isinstance(sent, list)))
+        some = items[start : start + slice_size]
+        jobs.extend(_read_some(some, start, principal, is_list=isinstance(sent, list)))
     return jobs
 
 
 def _read_some(items: list[Any], start: int, principal: Principal, *, is_list: bool) -> list[NewJob]:
     jobs: list[NewJob] = []
     try:
-        for item in items[start : start + SLICE]:
+        for item in items:
             jobs.append(read_job(item, principal))  # noqa: PERF401 - how many came before the error is needed
     except InvalidInput as error:
         if not is_list:
@@ -164,7 +165,7 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
             is_full = chars >= RESPONSE_CHARS_MAX
             reports.append(created_key(one) if is_full else _created_job(job, one))
             chars += _chars(job)
-            if len(reports) % SLICE == 0:
+            if len(reports) % call.slice_size == 0:
                 await asyncio.sleep(0)
     return reports + [created_key(one) for one in created[len(reports) :]]
 

@@ -73,7 +73,7 @@ async def list_jobs(call: Call) -> Response:
     """List matching jobs, newest first or in another order."""
     filter_ = replace(job_filter(call.query), order=Order[call.query["order"].upper()])
     page = await _bounded_page(call, filter_, call.query["limit"])
-    jobs = await json_list(page.jobs, partial(job_report, read=spliced))
+    jobs = await json_list(page.jobs, call.slice_size, partial(job_report, read=spliced))
     return json_response({"jobs": jobs, "next": None if page.next is None else str(page.next)})
 
 
@@ -105,12 +105,12 @@ async def create_jobs(call: Call) -> Response:
     sent = await read_json(call.request, BULK_BYTES_MAX)
     if not isinstance(sent, dict | list):
         raise InvalidInput("body", "must be a job or a list of jobs")
-    jobs = await read_jobs(sent, call.principal)
+    jobs = await read_jobs(sent, call.principal, call.slice_size)
     created = await call.jobs.create(jobs)
     is_spooled = any(one.is_spooled for one in created)
     is_short = is_spooled or call.prefers_minimal
     reports = [created_key(one) for one in created] if is_short else await created_jobs(call, jobs, created)
-    shown = await json_list(reports) if isinstance(sent, list) else reports[0]
+    shown = await json_list(reports, call.slice_size) if isinstance(sent, list) else reports[0]
     return json_response(shown, 202 if is_spooled else 201)
 
 

@@ -109,6 +109,11 @@ class Call(AuthorisedRequest):
         return checks.name(name, self.request.path_params[name])
 
     @property
+    def slice_size(self) -> int:
+        """How many jobs to process before other callers are served."""
+        return self.context.service.budgets.slice_size
+
+    @property
     def prefers_minimal(self) -> bool:
         """Whether the caller sent `Prefer: return=minimal`."""
         return "return=minimal" in self.request.headers.get("prefer", "").replace(" ", "").lower()
@@ -266,17 +271,15 @@ def json_response(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
-SLICE: Final = 50
-"""How many jobs to process before yielding to the event loop, so that other callers do not wait for a long list."""
-
-
-async def json_list(values: Sequence[T], report: Callable[[T], object] = lambda value: value) -> orjson.Fragment:
-    """A long list as JSON, made in slices: other callers are served in between."""
+async def json_list(
+    values: Sequence[T], size: int, report: Callable[[T], object] = lambda value: value
+) -> orjson.Fragment:
+    """A long list as JSON, made in slices of this size: other callers are served in between."""
     parts = []
-    for start in range(0, len(values), SLICE):
+    for start in range(0, len(values), size):
         if start:
             await asyncio.sleep(0)
-        parts.append(orjson.dumps([report(value) for value in values[start : start + SLICE]])[1:-1])
+        parts.append(orjson.dumps([report(value) for value in values[start : start + size]])[1:-1])
     return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
