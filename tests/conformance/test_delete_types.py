@@ -1,4 +1,4 @@
-"""Types come and go: one can be deleted, and unused ones are forgotten."""
+"""Names that callers choose are bounded: types can be deleted and forgotten, workers are counted together."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from everwork.codec.json import encode_policy
-from everwork.core.leasing import Verdict
-from everwork.core.limits import STATISTICS_KEEP_HOURS
+from everwork.core.leasing import Demand, Verdict
+from everwork.core.limits import STATISTICS_KEEP_HOURS, WORKER_ROWS_MAX
+from everwork.core.measures import OTHER_WORKERS
 from everwork.core.outcome import Complete
 from everwork.core.queries import TypeInfo
 from everwork.core.retry import RetryPolicy
@@ -282,3 +283,26 @@ async def test_jobs_of_a_forgotten_type_are_created_and_run_as_ever(engine: Engi
     job = await a_completed_job(engine)
     assert job.state is State.COMPLETED
     assert [count.jobs for count in await engine.count()] == [1]
+
+
+# Worker names -------------------------------------------------------------------------------------
+
+
+async def test_an_hour_lists_a_bounded_number_of_workers_and_counts_the_others_together(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    """PostgreSQL folds statistics later, and the sums of Redis are counted one by one: hence the difference in time."""
+    names = [f"w{number:04}" for number in range(2 * WORKER_ROWS_MAX + 100)]
+    for start in range(0, len(names), 1_000):
+        some = names[start : start + 1_000]
+        await engine.create([a_new_job(variables="{}") for _ in some])
+        clock.advance(ms=1)
+        leased = (await engine.activate([Demand(TYPE, worker, 1) for worker in some])).jobs
+        clock.advance(ms=1)
+        await engine.settle([Complete(job.key, job.attempt) for job in leased])
+    while (await engine.sweep("s1")).more:
+        pass
+    completed = {row.worker: row.completed for row in (await engine.stats(1)).hours}
+    assert sum(completed.values()) == len(names)
+    assert completed[OTHER_WORKERS] >= WORKER_ROWS_MAX
+    assert len(completed) <= WORKER_ROWS_MAX + 1

@@ -84,6 +84,8 @@ HISTORY_ENTRIES_MAX: Final = 200
 COMPLETED_KEEP_MS: Final = 7 * 86_400_000
 FAILED_KEEP_MS: Final = 90 * 86_400_000
 STATISTICS_KEEP_HOURS: Final = 30 * 24
+WORKER_ROWS_MAX: Final = 2_000
+"""For how many workers, each by type, statistics are kept in one hour; the others are counted together."""
 
 HOUR_MS: Final = 3_600_000
 

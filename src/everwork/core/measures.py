@@ -20,6 +20,9 @@ EXECUTION: Final = "e"
 WAIT: Final = "w"
 FAILURE: Final = "f"
 
+OTHER_WORKERS: Final = "(other)"
+"""The name under which workers beyond `WORKER_ROWS_MAX` are counted."""
+
 UNCLASSIFIED: Final = "unclassified"
 ASKED: Final = "retry_asked"
 LAPSED: Final = "lapsed"

@@ -48,6 +48,7 @@ class FleetMetrics:
 
     def text(self, fleet: FleetState) -> str:
         """All metric families."""
+        self._forget_labels(fleet)
         sample, totals = fleet.sample, self._totals(fleet)
         known = {self._label(info.type): None for info in sample.types}
         return "".join([
@@ -73,6 +74,15 @@ class FleetMetrics:
             family("everwork_processes", "gauge", "Running worker processes",
                    [f"everwork_processes {fleet.processes}\n"]),
         ])  # fmt: skip
+
+    def _forget_labels(self, fleet: FleetState) -> None:
+        """Make room for other types where types are gone."""
+        known = {info.type for info in fleet.sample.types}
+        gone = self._labels.keys() - known - fleet.totals.keys()
+        for type in gone:
+            del self._labels[type]
+        if gone:
+            self._templates.clear()
 
     def _label(self, type: str) -> str:
         """The label of a type."""

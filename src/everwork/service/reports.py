@@ -9,6 +9,8 @@ from typing import Any
 
 from everwork.codec.json import decode, decode_policy, require_object
 from everwork.core.instants import utc_text, utc_text_or_none
+from everwork.core.limits import WORKERS_SHOWN_MAX
+from everwork.core.measures import OTHER_WORKERS
 from everwork.core.policy import fields_of
 from everwork.core.queries import Stats
 from everwork.core.states import State
@@ -74,11 +76,14 @@ def stats_report(stats: Stats) -> dict[str, Any]:
     for row in stats.hours:
         by_worker[row.worker] += row.completed + row.failed
     summed = performance(stats)
+    busiest = dict(sorted(by_worker.items(), key=lambda one: (-one[1], one[0]))[:WORKERS_SHOWN_MAX])
+    if len(by_worker) > len(busiest):
+        busiest[OTHER_WORKERS] = sum(by_worker.values()) - sum(busiest.values())
     return {
         "total": sum(by_state.values()),
         "by_state": by_state,
         "by_type": dict(by_type),
-        "by_worker": dict(by_worker),
+        "by_worker": busiest,
         "performance": {
             "completed": summed.completed,
             "failed": summed.failed,

@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from everwork.core.leasing import Demand
+from everwork.core.limits import TYPES_MAX
 from everwork.engines.contract import Clock
 from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.connections import Connections, close, connect
@@ -74,6 +75,8 @@ class OpenStore:
         name = (demand.type, demand.group, demand.tenants)
         mark = self.marks.get(name)
         if mark is None:
+            if len(self.marks) >= TYPES_MAX:
+                del self.marks[next(iter(self.marks))]
             self.marks[name] = mark = Mark()
         return mark
 

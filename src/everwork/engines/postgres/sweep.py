@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.core.decide import Known
-from everwork.core.limits import KEY_MAX, PRODUCER_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import KEY_MAX, PRODUCER_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX, WORKER_ROWS_MAX
+from everwork.core.measures import OTHER_WORKERS
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
@@ -176,7 +177,7 @@ async def _fold_measures(store: OpenStore) -> None:
 async def _fold_counts(store: OpenStore) -> None:
     sql, state = store.sql("sweep"), store.sweep_state
     [(_, finished)] = await store.connections.fetch_unsynced(sql["fold_counts"], FOLD_MAX)
-    await store.connections.fetch_unsynced(sql["fold_work"], FOLD_MAX)
+    await store.connections.fetch_unsynced(sql["fold_work"], FOLD_MAX, WORKER_ROWS_MAX, OTHER_WORKERS)
     state.unvacuumed += finished
     if state.unvacuumed >= VACUUM_EVERY_JOBS:
         state.unvacuumed = 0

@@ -46,6 +46,8 @@ log = get_logger("everwork.redis")
 GROUP: Final = "everwork"
 CHECK_SECONDS: Final = 0.5
 """How often to look for new streams of the demanded types."""
+FORGET_SECONDS: Final = 600.0
+"""Streams of types that no demand has named for this long, or up to twice as long, are not looked for."""
 BLOCK_MS: Final = 1_000
 CLAIM_SECONDS: Final = 10.0
 IDLE_MS: Final = 30_000
@@ -69,6 +71,9 @@ class Inbox:
 
     def __init__(self, connection: Connection, *, idle_ms: int = IDLE_MS, reads: bool = True) -> None:
         self.types: set[str] = set()
+        """The types of recent demands."""
+        self._older: set[str] = set()
+        self._renewed_at = float("-inf")
         self._connection = connection
         self._idle_ms = idle_ms
         self._reads = reads
@@ -110,9 +115,21 @@ class Inbox:
         """Start reading new streams."""
         if self._client is None:
             self._client = client_of(self._connection.url)
-        unread = [type for type in sorted(self.types) if type not in self._readers or self._readers[type].done()]
+        self._forget_types()
+        types = sorted(self.types | self._older)
+        unread = [type for type in types if type not in self._readers or self._readers[type].done()]
         if unread:
             await self._try(ALL, self._find(unread))
+
+    def _forget_types(self) -> None:
+        """Do not look for streams of types that no demand has named for a while; streams that are read stay."""
+        now = asyncio.get_running_loop().time()
+        if now - self._renewed_at >= FORGET_SECONDS:
+            self._renewed_at = now
+            self._older, self.types = self.types, set()
+            known = self._older | self._readers.keys()
+            self._foreign &= known
+            self._outages = {name: one for name, one in self._outages.items() if name in known or name == ALL}
 
     async def _find(self, types: Sequence[str]) -> None:
         for type in types:

@@ -26,6 +26,7 @@ CONSTANTS = {
     "BOUNDS_MS": _listed(measures.BOUNDS_MS),
     "EXECUTION_NAMES": _listed(measures.execution(bucket) for bucket in range(measures.BUCKETS)),
     "LAPSED_NAME": measures.failure(measures.LAPSED),
+    "OTHER_WORKERS": measures.OTHER_WORKERS,
     "WAIT_NAMES": _listed(measures.wait(bucket) for bucket in range(measures.BUCKETS)),
 }
 _PARTS = re.compile(r"^-- Parts: (.*)$", re.MULTILINE)

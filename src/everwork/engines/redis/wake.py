@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
+from everwork.core.limits import TYPES_MAX
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire
 from everwork.exceptions import EngineError
@@ -122,6 +123,9 @@ class Wakeups:
 
     def _wake(self, type: str) -> None:
         self.received += 1
+        if len(self._received_at) >= TYPES_MAX and type not in self._received_at:
+            self._received_at.clear()
+            self._all_received_at = self.received
         self._received_at[type] = self.received
         for future, types in self._waiting.items():
             if type in types and not future.done():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.limits import HOUR_MS
-from everwork.core.measures import LAPSED
+from everwork.core.measures import LAPSED, OTHER_WORKERS
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.rules import AUTOMATIC_REQUEUE
@@ -80,9 +80,11 @@ def _uncount(tx: Transaction, queue: int, lapsed: Lapsed, due_at_ms: int) -> Non
     hour = lapsed.at_ms // HOUR_MS
     is_retried = lapsed.retry_at_ms is not None
     work = failed_work(lapsed.at_ms, lapsed.activated_at_ms, due_at_ms, is_retried=is_retried, is_lapsed=True)
-    whose = (hour, queue, lapsed.worker)
-    tx.cursor.execute(SQL["less_hourly"], (*whose, work.failed, work.retried, work.execution_ms, work.wait_ms))
-    tx.cursor.execute(SQL["forget_hourly"], whose)
+    less = (work.failed, work.retried, work.execution_ms, work.wait_ms)
+    for worker in (lapsed.worker, OTHER_WORKERS):  # An hour with very many workers counts some of them together.
+        if tx.cursor.execute(SQL["less_hourly"], (hour, queue, worker, *less)).rowcount:
+            tx.cursor.execute(SQL["forget_hourly"], (hour, queue, worker))
+            break
     counted = [(hour, queue, what) for what in failed_measures(work.execution_ms, work.wait_ms, LAPSED)]
     tx.cursor.executemany(SQL["less_measure"], counted)
     tx.cursor.executemany(SQL["forget_measure"], counted)

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import CLOSED, Breaker, CircuitBreaker
-from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, HOUR_MS
-from everwork.core.measures import BUCKETS, LAPSED, bucket_of, execution, failure, wait
+from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, HOUR_MS, WORKER_ROWS_MAX
+from everwork.core.measures import BUCKETS, LAPSED, OTHER_WORKERS, bucket_of, execution, failure, wait
 from everwork.core.states import State
 from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
 
@@ -138,7 +138,8 @@ class Transaction:
 
     def _flush_statistics(self, hour: int) -> None:
         """Write the statistics. Measures count finished attempts: without work there are none."""
-        hourly = [(hour, queue, worker, *work) for (queue, worker), work in self._work.items()]
+        bound = (WORKER_ROWS_MAX, OTHER_WORKERS)
+        hourly = [(hour, queue, worker, *work, *bound) for (queue, worker), work in self._work.items()]
         self.cursor.executemany(SQL["add_hourly"], hourly)
         measures = [(hour, queue, what, jobs) for (queue, what), jobs in self._measures.items()]
         self.cursor.executemany(SQL["add_measure"], measures)

@@ -155,6 +155,7 @@ class MetricsSampler:
             number = 1 if self.latest is None else self.latest.number + 1
             self._roll(stats.generated_at_ms)
             self._count(stats, measures, hours)
+            self._forget_totals(types)
             self.latest = Sample(number, stats.generated_at_ms, stats.counts, types, oldest)
             self._read_at = time.monotonic()
             self._cost_seconds = self._read_at - began
@@ -193,6 +194,12 @@ class MetricsSampler:
         for type, counts in self._growth.step(stats, measures, hours).items():
             self._running[type].update(counts)
             self.totals[type].update(counts)
+
+    def _forget_totals(self, types: Sequence[TypeInfo]) -> None:
+        """Drop the totals of deleted types."""
+        if len(self.totals) > len(types):
+            known = {info.type for info in types}
+            self.totals = defaultdict(Counter, {type: one for type, one in self.totals.items() if type in known})
 
     @property
     def _past_and_running(self) -> list[Minute]:

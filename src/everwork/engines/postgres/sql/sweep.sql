@@ -53,7 +53,8 @@ SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_
 ORDER BY queue_id, state, key LIMIT $4;
 
 -- name: deltas
-SELECT (SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d),
+SELECT greatest((SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d),
+    (SELECT count(*) FROM (SELECT 1 FROM {schema}.work_delta LIMIT $1) w)),
   (SELECT count(*) FROM (SELECT 1 FROM {schema}.measure_delta LIMIT $1) m);
 
 -- name: fold_counts
@@ -72,12 +73,27 @@ SELECT count(*),
 FROM d;
 
 -- name: fold_work
+-- $2: how many rows an hour may have; $3: the name under which further workers are counted together.
 WITH d AS (
   DELETE FROM {schema}.work_delta WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM {schema}.work_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *)
+    SELECT ctid FROM {schema}.work_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
+s AS MATERIALIZED (
+  SELECT d.hour, d.queue_id, d.worker, sum(d.completed) AS completed, sum(d.failed) AS failed,
+    sum(d.retried) AS retried, sum(d.execution_ms) AS execution_ms, sum(d.wait_ms) AS wait_ms,
+    EXISTS (SELECT 1 FROM {schema}.work_hour w
+      WHERE w.hour = d.hour AND w.queue_id = d.queue_id AND w.worker = d.worker) AS is_known
+  FROM d GROUP BY 1, 2, 3),
+h AS MATERIALIZED (
+  SELECT x.hour, (SELECT count(*) FROM (SELECT 1 FROM {schema}.work_hour w WHERE w.hour = x.hour LIMIT $2) r) AS rows
+  FROM (SELECT DISTINCT s.hour FROM s WHERE NOT s.is_known) x),
+n AS MATERIALIZED (
+  SELECT s.*, coalesce(h.rows, 0)
+    + row_number() OVER (PARTITION BY s.hour, s.is_known ORDER BY s.completed + s.failed DESC, s.worker) AS place
+  FROM s LEFT JOIN h ON h.hour = s.hour AND NOT s.is_known)
 INSERT INTO {schema}.work_hour AS t (hour, queue_id, worker, completed, failed, retried, execution_ms, wait_ms)
-SELECT hour, queue_id, worker, sum(completed), sum(failed), sum(retried), sum(execution_ms), sum(wait_ms) FROM d
-GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+SELECT n.hour, n.queue_id, CASE WHEN n.is_known OR n.place <= $2 THEN n.worker ELSE $3 END, sum(n.completed),
+  sum(n.failed), sum(n.retried), sum(n.execution_ms), sum(n.wait_ms)
+FROM n GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 ON CONFLICT (hour, queue_id, worker) DO UPDATE SET completed = t.completed + excluded.completed,
   failed = t.failed + excluded.failed, retried = t.retried + excluded.retried,
   execution_ms = t.execution_ms + excluded.execution_ms, wait_ms = t.wait_ms + excluded.wait_ms;

@@ -33,7 +33,10 @@ local function uncount(r, at_ms, activated, retry_at, worker, due) -- Undoes add
   local hour, type = fmt('%.0f', math.floor(at_ms / 3600000)), trait_for(r.queue).type
   local waited = math.max(0, activated - due)
   local sums, whose = P .. ':w:' .. hour, '\n' .. type .. '\n' .. worker
-  less(sums, (retry_at == '' and 'failed' or 'retried') .. whose, 1)
+  local ended = retry_at == '' and 'failed' or 'retried'
+  -- An hour with very many workers counts some of them together, see parts/effects.lua.
+  if call('HEXISTS', sums, ended .. whose) == 0 then whose = '\n' .. type .. '\n@OTHER_WORKERS@' end
+  less(sums, ended .. whose, 1)
   less(sums, 'wait' .. whose, waited)
   local measures = P .. ':m:' .. hour .. ':' .. type
   less(measures, bucket_of(WAIT, waited), 1)

@@ -39,8 +39,12 @@ ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0 AND (busy = 0 OR busy < (
 INSERT INTO ew_delta (queue, tenant, state, jobs) VALUES (?, ?, ?, ?);
 
 -- name: add_hourly
+-- ?9: how many rows an hour may have; ?10: the name of further workers. The rows are counted only for a new worker.
 INSERT INTO ew_hourly (hour, queue, worker, completed, failed, retried, execution_ms, wait_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+SELECT ?1, ?2, CASE
+  WHEN EXISTS (SELECT 1 FROM ew_hourly h WHERE h.hour = ?1 AND h.queue = ?2 AND h.worker = ?3)
+    OR (SELECT count(*) FROM (SELECT 1 FROM ew_hourly h WHERE h.hour = ?1 LIMIT ?9)) < ?9 THEN ?3 ELSE ?10 END,
+  ?4, ?5, ?6, ?7, ?8 WHERE true
 ON CONFLICT DO UPDATE SET completed = completed + excluded.completed, failed = failed + excluded.failed,
   retried = retried + excluded.retried, execution_ms = execution_ms + excluded.execution_ms,
   wait_ms = wait_ms + excluded.wait_ms;

@@ -60,11 +60,25 @@ local function flush_ended(kept, ids)
 end
 
 -- There is one hash of work per hour, whose first field registers the hour, and one of measures per hour and type.
+-- Further workers of an hour that has very many are counted together; work is by type and worker.
+local WORK_NAMES = {'completed', 'failed', 'retried', 'execution', 'wait'}
+local WORK_FIELDS_MAX = 3 * @WORKER_ROWS_MAX@ -- Most workers have three of these sums.
+
+local function counted_as(key, worker)
+  if call('HLEN', key) < WORK_FIELDS_MAX then return worker end
+  for _, what in ipairs(WORK_NAMES) do
+    if call('HEXISTS', key, what .. '\n' .. worker) == 1 then return worker end
+  end
+  return string.match(worker, '^[^\n]*\n') .. '@OTHER_WORKERS@'
+end
+
 local function flush_work()
   local hour = fmt('%.0f', math.floor(now / 3600000))
+  local key = P .. ':w:' .. hour
   for worker, sums in pairs(work) do
+    worker = counted_as(key, worker)
     for what, by in pairs(sums) do
-      if by ~= 0 and call('HINCRBY', P .. ':w:' .. hour, what .. '\n' .. worker, fmt('%.0f', by)) == by then
+      if by ~= 0 and call('HINCRBY', key, what .. '\n' .. worker, fmt('%.0f', by)) == by then
         call('ZADD', P .. ':hours', hour, hour)
       end
     end
