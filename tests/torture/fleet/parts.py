@@ -29,8 +29,10 @@ ADMIN: Final = "ek-torture-0123456789abcdef"
 TENANTS: Final = ("tenant-a", "tenant-b")
 ZEEBE: Final = "torture-zeebe"
 """Served by workers that know no attempt numbers."""
-TYPES: Final = (*plan.TYPES, plan.MANAGED, ZEEBE)
-SERVED: Final = plan.TYPES
+BULK: Final = "torture-bulk"
+"""Most jobs: of no further group, so that each is one job and not two."""
+TYPES: Final = (*plan.TYPES, plan.MANAGED, ZEEBE, BULK)
+SERVED: Final = (*plan.TYPES, BULK)
 """What workers with attempt numbers serve, whatever way they have."""
 BRAKE: Final = "brake"
 """A file that is there while producers are to wait for the workers."""
@@ -48,6 +50,8 @@ class Caller:
     grpc_port: int
     http_port: int
     spool: str = ""
+    unserved: tuple[str, ...] = ()
+    """The types that nobody serves for this tenant."""
 
     def environment(self) -> dict[str, str]:
         """What `read_caller` reads."""
