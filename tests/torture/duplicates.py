@@ -60,11 +60,7 @@ def _faults(process: str, final: FinalState) -> Iterable[tuple[str, int, int]]:
     """What was done to the process itself, or to what everybody needs: servers, the store, the network."""
     name, _, life = process.partition(".")
     own = f"{name}.{int(life.partition('-')[0])}" if life[:4].isdigit() else name
-    return (
-        one
-        for one in final.struck
-        if one[0] == own or one[0].startswith(("server-", "store", "network", name))
-    )
+    return (one for one in final.struck if one[0] == own or one[0].startswith(("server-", "store", "network", name)))
 
 
 def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Verdict) -> None:

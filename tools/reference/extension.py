@@ -22,7 +22,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 from tools import cli_reference
-from tools.reference import errors, grpc, metrics, python, rest, settings
+from tools.reference import errors, grpc, metrics, python, reliability, rest, settings
 from tools.reference.anchors import slug
 from tools.reference.markdown import for_site
 
@@ -34,6 +34,7 @@ PARTS: Final[Mapping[str, Callable[..., str]]] = {
     "grpc": grpc.services,
     "metrics": metrics.families,
     "python": python.names,
+    "reliability": reliability.results,
     "rest": rest.operations,
     "schemas": rest.schemas,
     "settings": settings.entries,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
+import pickle  # noqa: TID251 - what this run itself has seen, to look into it afterwards
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from tests.torture.nemesis import Progress
 from tests.torture.offline.spools import is_waiting, left_in, spools_in
 from tests.torture.places import Disk, Place
 from tests.torture.process import Life, patiently
-from tests.torture.verdict import FinalState, Overseen, Ticking
+from tests.torture.verdict import FinalState, Overseen, Ticking, Verdict
 
 _TICK_SECONDS: Final = 0.05
 _COUNT_SECONDS: Final = 0.3
@@ -91,8 +91,14 @@ async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
         del os.environ[clocks.HOST]
     (settings.folder / FINAL).write_bytes(pickle.dumps(final))
     progress("checking")
-    verdict = check(read_histories(settings.folder), final)
+    verdict = judge(settings.folder)
     return Run(settings.place.engine, settings.seed, verdict, campaign.members.done, time.monotonic() - begun, facts)
+
+
+def judge(folder: Path) -> Verdict:
+    """The verdict on a run whose folder was kept."""
+    final: FinalState = pickle.loads((folder / FINAL).read_bytes())
+    return check(read_histories(folder), final)
 
 
 class Campaign:
@@ -153,9 +159,7 @@ class Campaign:
     async def _life(self, name: str, at: int) -> Life:
         settings = self.settings
         url = await self.storm.store_url(settings.store, is_bad=at == 1)
-        return Life(
-            name, 0, url, settings.folder, settings.seed, settings.lease_ms, self._epoch_ms, settings.mutant
-        )
+        return Life(name, 0, url, settings.folder, settings.seed, settings.lease_ms, self._epoch_ms, settings.mutant)
 
     def _add_client(self, role: str, module: str, name: str, tenant: str, at: int, *, spool: bool = False) -> None:
         settings = self.settings
@@ -187,9 +191,7 @@ class Campaign:
     def storm_shares(self) -> bool:
         """Whether the next kill of the store is due: they are spread evenly over the run."""
         settings = self.settings
-        done = min(
-            self.storm.kills / max(settings.kills, 1), self.acknowledged.count() / max(settings.jobs, 1), 1.0
-        )
+        done = min(self.storm.kills / max(settings.kills, 1), self.acknowledged.count() / max(settings.jobs, 1), 1.0)
         return self.storm.store_kills < settings.server_kills * done
 
     def _goes_on(self, seconds: float) -> bool:

@@ -67,7 +67,7 @@ async def a_batch_for_two_tenants(stage: Stage) -> None:
 async def a_caller_that_has_gone(stage: Stage) -> None:
     """A long poll leases a job in the moment in which its caller goes away; the caller never sees it."""
     async with _fleet(stage) as (whole, first, _other):
-        await _create(first, "for nobody")
+        key = await _create(first, "for nobody")
         engine = whole.service._engine
         activate, is_asked, may_answer = engine.activate, asyncio.Event(), asyncio.Event()
 
@@ -85,14 +85,17 @@ async def a_caller_that_has_gone(stage: Stage) -> None:
         first.history.leaves(_WORKER)
         stage.clock.advance(seconds=5)
         may_answer.set()
-        await _is_leased(stage)
+        await _is_leased(stage, key)
         vars(engine)["activate"] = activate
 
 
-async def _is_leased(stage: Stage) -> None:
-    """Wait until the job was leased, and given back if it is."""
+async def _is_leased(stage: Stage, key: int) -> None:
+    """Wait until the job was leased; whether it was given back shows in its history."""
     async with asyncio.timeout(_SECONDS_MAX):
-        while not (jobs := await stage.first.engine.get([1])) or jobs[0] is None or not jobs[0].attempt:
+        while True:
+            [job] = await stage.first.engine.get([key])
+            if job is not None and job.attempt:
+                return
             await asyncio.sleep(_TICK_SECONDS)
 
 
@@ -122,8 +125,9 @@ async def _client(stage: Stage, whole: Whole, tenant: str) -> RestEngine:
     return RestEngine(RestJobs(caller, Eyes(history, tenant), _WORKER), history, tenant)
 
 
-async def _create(client: RemoteEngine, name: str) -> None:
-    await client.create([plan.Request(name, _job(name, client.tenant))])
+async def _create(client: RemoteEngine, name: str) -> int:
+    created = await client.create([plan.Request(name, _job(name, client.tenant))])
+    return int(created[0].key)
 
 
 async def _take(client: RemoteEngine) -> PolledJob:

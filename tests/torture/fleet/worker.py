@@ -32,7 +32,7 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
         desk, arrived = Desk(), asyncio.Event()
         desk.outcomes += unanswered(life)
         wanted = [*((kind, "") for kind in SERVED), (plan.WORK, plan.AUDIT)]
-        polls = [asyncio.create_task(_poll(life, engine, desk, arrived, *one)) for one in wanted]
+        polls = [asyncio.create_task(_poll(life, engine, desk, arrived, one)) for one in wanted]
         try:
             while not stop.is_set():
                 with suppress(TimeoutError):
@@ -49,11 +49,9 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
         await _report(engine, desk)
 
 
-async def _poll(
-    life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.Event, kind: str, group: str
-) -> None:
-    """Poll for one type, and run what comes."""
-    rng = life.rng
+async def _poll(life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.Event, queue: tuple[str, str]) -> None:
+    """Poll for one type and group, and run what comes."""
+    rng, (kind, group) = life.rng, queue
     while True:
         while len(desk.outcomes) > _UNREPORTED_MAX:  # noqa: ASYNC110 - no more than can be reported in time
             await asyncio.sleep(_TICK_SECONDS)
