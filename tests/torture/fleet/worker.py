@@ -79,7 +79,10 @@ async def _report(engine: RemoteEngine, desk: Desk) -> None:
     reported = [(outcome, one) for outcome, one in zip(outcomes, judged, strict=True) if one is not None]
     for outcome in _lost(outcomes, judged):
         desk.put_off(outcome, now_ms + _AGAIN_MS)
-    desk.outcomes += repeats(desk, reported)
+    # REST does not say that it has heard it before: once is enough.
+    again = [one for one in repeats(desk, reported) if (one.key, one.attempt, type(one)) not in desk.repeated]
+    desk.repeated.update((one.key, one.attempt, type(one)) for one in again)
+    desk.outcomes += again
     for key in dead_letters(desk, reported):
         await engine.requeue([key])
 
