@@ -13,7 +13,7 @@ from everwork.engines.contract import Engine
 from everwork.engines.values import Fire, Fired
 from everwork.exceptions import EngineError, EngineUnavailable
 from tests.torture.history import HistoryWriter
-from tests.torture.plan import Request, name_of
+from tests.torture.plan import Request, Taken, name_of
 
 Answer = TypeVar("Answer")
 Shown = tuple[list[Any], list[Any]]
@@ -175,7 +175,7 @@ def outcome_again(shown: dict[str, Any]) -> Outcome:
     return again
 
 
-def wire_leased(job: LeasedJob) -> list[Any]:
+def wire_leased(job: Taken) -> list[Any]:
     """A lease as the history shows it."""
     return [job.key, job.attempt, job.attempts, job.max_attempts, job.lease_until_ms]
 

@@ -53,7 +53,7 @@ class Settings:
     server_kills: int = 45
     minutes: float = 0.0
     seed: int = 1
-    lease_ms: int = 2_000
+    lease_ms: int = 3_000
     kills_per_minute: float = 60.0
     mutant: str = ""
     backlog: int = 600

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from everwork import Spool
 from everwork.client import Client
@@ -170,17 +170,6 @@ def client_of(caller: Caller) -> Client:
 # Calls ----------------------------------------------------------------------------------------------
 
 
-class PolledJob(NamedTuple):
-    """A leased job, as far as the load looks at it."""
-
-    key: int
-    attempt: int
-    attempts: int
-    max_attempts: int
-    lease_until_ms: int
-    variables: str
-
-
 class RemoteEngine(LoggedEngine):
     """The calls that a client makes of a server, under the names of the engine's own; each is written down.
 
@@ -198,7 +187,9 @@ class RemoteEngine(LoggedEngine):
         done = await self.settle([outcome_of_tenant(one, self.tenant) for one in outcomes])
         return [None] * len(outcomes) if done is None else [*done.judged]
 
-    async def poll(self, type: str, limit: int, lease_ms: int, wait: float, group: str = "") -> list[PolledJob] | None:
+    async def poll(
+        self, type: str, limit: int, lease_ms: int, wait: float, group: str = ""
+    ) -> list[plan.PolledJob] | None:
         """Lease jobs; if there are none, wait."""
         return await self._logged(
             "activate",

@@ -14,7 +14,7 @@ from everwork.engines.open import open_engine
 from everwork.server import server as server_module
 from tests.server.whole import Whole, running
 from tests.torture import faults, plan
-from tests.torture.fleet.parts import TENANTS, Caller, Eyes, PolledJob, RemoteEngine, of_tenant
+from tests.torture.fleet.parts import TENANTS, Caller, Eyes, RemoteEngine, of_tenant
 from tests.torture.fleet.rest_jobs import RestEngine, RestJobs
 from tests.torture.history import HistoryWriter
 from tests.torture.logged import watched
@@ -32,7 +32,7 @@ async def death_after_an_outcome_was_taken(stage: Stage) -> None:
     async with _fleet(stage) as (_, first, _other):
         await _create(first, "done")
         job = await _take(first)
-        await first.report([plan.outcome(job, "complete")])  # type: ignore[arg-type]
+        await first.report([plan.outcome(job, "complete")])
         faults.die()
 
 
@@ -45,7 +45,7 @@ async def late_outcome_by_rest(stage: Stage) -> None:
         await stage.second.engine.sweep("second")
         stage.clock.advance(ms=_LEASE_MS)
         await _take(first)
-        await first.report([plan.outcome(old, "complete")])  # type: ignore[arg-type]
+        await first.report([plan.outcome(old, "complete")])
 
 
 async def two_tenants(stage: Stage) -> None:
@@ -112,9 +112,9 @@ async def _fleet(stage: Stage) -> AsyncIterator[tuple[Whole, RestEngine, RestEng
 
     vars(server_module)["open_engine"] = open_watched
     async with running(stage.url) as whole:
-        clients = [await _client(stage, whole, tenant) for tenant in TENANTS]
-        yield whole, *clients
-        for one in clients:
+        first, other = [await _client(stage, whole, tenant) for tenant in TENANTS]
+        yield whole, first, other
+        for one in (first, other):
             await one.engine.close()
 
 
@@ -130,7 +130,7 @@ async def _create(client: RemoteEngine, name: str) -> int:
     return int(created[0].key)
 
 
-async def _take(client: RemoteEngine) -> PolledJob:
+async def _take(client: RemoteEngine) -> plan.PolledJob:
     jobs = await client.poll(plan.WORK, 1, _LEASE_MS, 0)
     assert jobs
     client.history.begin(jobs[0].key, jobs[0].attempt)

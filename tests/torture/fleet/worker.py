@@ -21,7 +21,8 @@ _PAUSE_SECONDS: Final = 0.1
 _TICK_SECONDS: Final = 0.03
 _AGAIN_MS: Final = 300
 _AT_ONCE: Final = 40
-_LIMIT: Final = 20
+_LIMITS: Final = {"rest": 5, "grpc": 15}
+"""How many jobs a poll takes at most: REST ends each by a call of its own."""
 _UNREPORTED_MAX: Final = 20
 _LOOK_SHARE: Final = 0.05
 
@@ -55,7 +56,9 @@ async def _poll(life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.E
     while True:
         while len(desk.outcomes) > _UNREPORTED_MAX:  # noqa: ASYNC110 - no more than can be reported in time
             await asyncio.sleep(_TICK_SECONDS)
-        jobs = await engine.poll(kind, rng.randint(1, _LIMIT), life.lease_ms, _WAIT_SECONDS, group)
+        jobs = await engine.poll(
+            kind, rng.randint(1, _LIMITS[life.name.partition("-")[0]]), life.lease_ms, _WAIT_SECONDS, group
+        )
         for job in jobs or ():
             run(engine, desk, job, life.lease_ms)
         if jobs is None:
