@@ -94,9 +94,10 @@ def _settings(options: argparse.Namespace, place: Place, folder: Path) -> Settin
 
 
 def _fleet(options: argparse.Namespace, place: Place, folder: Path) -> FleetSettings:
+    server_kills = _chosen(options.server_kills, 45) if place.server else 0
     return FleetSettings(
-        place, folder, options.jobs, _chosen(options.kills, 450), _chosen(options.server_kills, 45) if place.server else 0,
-        options.minutes, options.seed, mutant=options.mutant,
+        place, folder, options.jobs, _chosen(options.kills, 450), server_kills, options.minutes, options.seed,
+        mutant=options.mutant,
     )  # fmt: skip
 
 
@@ -137,7 +138,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--mutants", choices=("all", "none"), default="all", help="whether every mutant is tried, after the lanes"
     )
-    parser.add_argument("--out", type=Path, default=Path("RELIABILITY.json"), help="where the counters go, to those of other runs")
+    parser.add_argument(
+        "--out", type=Path, default=Path("RELIABILITY.json"), help="where the counters go, to those of other runs"
+    )
     parser.add_argument("--keep", type=Path, help="keep store and histories in this folder, which must be empty or new")
     return parser.parse_args()
 

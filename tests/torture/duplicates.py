@@ -13,6 +13,8 @@ from tests.torture.verdict import FinalState, Verdict
 _ENDED_BY_OTHERS: Final = frozenset({"lapse", "fail", "release"})
 _IN_VAIN: Final = frozenset({"complete", "events"})
 """What a handler has done, whose job has to run again if this attempt does not count."""
+_REPORT_MS: Final = 1_000
+"""A report that is made so shortly before the end of a lease may come too late."""
 _MARGIN_MS: Final = 2_000
 """A fault may begin a little before the attempt that suffers from it, and its effects outlast it."""
 
@@ -23,7 +25,7 @@ def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) 
     if not final.struck:
         return
     ends = {(key, event.attempt): event for key, events in final.events.items() for event in events}
-    asked = _asked(histories)
+    asked, reported = _asked(histories), _first_reports(histories)
     explained = 0
     for process, key, attempt, how, ended_ms in histories.through:
         event = ends.get((key, attempt))
@@ -31,7 +33,7 @@ def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) 
             continue
         if (key, attempt, event.kind) in asked:
             continue  # Its own worker said so: it was the plan.
-        if _is_explained(process, event, ended_ms, final):
+        if _is_explained(process, event, reported.get((key, attempt), ended_ms), final):
             explained += 1
         else:
             text = f"job {key}: attempt {attempt} was through, ended as {event.kind}, and nothing was done to {process}"
@@ -48,10 +50,20 @@ def _asked(histories: Histories) -> set[tuple[int, int, str]]:
     }
 
 
-def _is_explained(process: str, event: HistoryEntry, ended_ms: int, final: FinalState) -> bool:
-    """Whether a fault was near, or the lease had run out before the handler was through."""
+def _first_reports(histories: Histories) -> dict[tuple[int, int], int]:
+    """When attempts were first reported to have ended."""
+    first: dict[tuple[int, int], int] = {}
+    for call in histories.calls:
+        for item in call.items if call.name == "settle" else ():
+            attempt = (item["k"], item["a"])
+            first[attempt] = min(call.invoked_t, first.get(attempt, call.invoked_t))
+    return first
+
+
+def _is_explained(process: str, event: HistoryEntry, reported_ms: int, final: FinalState) -> bool:
+    """Whether a fault was near, or the lease had run out before the end of the attempt was reported."""
     begin_ms = (event.activated_at_ms or event.at_ms) - _MARGIN_MS
-    if event.kind == "lapse" and ended_ms >= event.at_ms - final.slack_ms - _MARGIN_MS:
+    if event.kind == "lapse" and reported_ms >= event.at_ms - final.slack_ms - _REPORT_MS:
         return True
     return any(begin <= event.at_ms and end + _MARGIN_MS >= begin_ms for _, begin, end in _faults(process, final))
 
@@ -60,11 +72,7 @@ def _faults(process: str, final: FinalState) -> Iterable[tuple[str, int, int]]:
     """What was done to the process itself, or to what everybody needs: servers, the store, the network."""
     name, _, life = process.partition(".")
     own = f"{name}.{int(life.partition('-')[0])}" if life[:4].isdigit() else name
-    return (
-        one
-        for one in final.struck
-        if one[0] == own or one[0].startswith(("server-", "store", "network", name))
-    )
+    return (one for one in final.struck if one[0] == own or one[0].startswith(("server-", "store", "network", name)))
 
 
 def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Verdict) -> None:

@@ -156,18 +156,25 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
                 call.error = entry.get("error", "")
             case "begin":
                 histories.begins.append((process, entry["key"], entry["attempt"]))
-            case "joins":
-                pass
-            case "leaves":
-                histories.left[entry["worker"]] = entry["t"]
-            case "foreign":
-                histories.foreign.append(f"{process} was shown bytes of {entry['tenant']} ({entry['where']})")
             case "end":
                 ended = (entry["key"], entry["attempt"], entry["how"], entry["t"])
                 histories.through.append((process, *ended))
-            case "dies":
-                histories.deaths[process] = entry["t"]
-            case "broken":
-                histories.broken.append(f"{process}: {entry['error']}")
-            case kind:
-                raise ValueError(f"{process}: no entry is called {kind!r}")
+            case _:
+                _gather_mark(histories, process, entry)
+
+
+def _gather_mark(histories: Histories, process: str, entry: Entry) -> None:
+    """What happened at one instant, besides calls and attempts."""
+    match entry["e"]:
+        case "joins":
+            pass
+        case "leaves":
+            histories.left[entry["worker"]] = entry["t"]
+        case "foreign":
+            histories.foreign.append(f"{process} was shown bytes of {entry['tenant']} ({entry['where']})")
+        case "dies":
+            histories.deaths[process] = entry["t"]
+        case "broken":
+            histories.broken.append(f"{process}: {entry['error']}")
+        case kind:
+            raise ValueError(f"{process}: no entry is called {kind!r}")

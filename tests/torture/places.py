@@ -117,7 +117,7 @@ class Place:
         urls = [self.server.url]
         if isinstance(self.server, ClusterNode):
             urls = [node.url for node in self.server.cluster.nodes]
-        return [rng.choice(_DISTURBANCES[self.engine])(url, rng) for url in rng.sample(urls, 1)][0]
+        return rng.choice(_DISTURBANCES[self.engine])(rng.choice(urls), rng)
 
 
 @contextmanager

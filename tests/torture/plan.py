@@ -65,6 +65,20 @@ class Request(NamedTuple):
     job: NewJob
 
 
+class PolledJob(NamedTuple):
+    """A leased job as a client of a server has it, as far as the load looks at it."""
+
+    key: int
+    attempt: int
+    attempts: int
+    max_attempts: int
+    lease_until_ms: int
+    variables: str
+
+
+Taken = LeasedJob | PolledJob
+
+
 MANAGED_SHARE: Final = 0.15
 LIMITED_SHARE: Final = 0.1
 
@@ -124,7 +138,7 @@ def action(name: str, attempt: int) -> str:
     return "complete"
 
 
-def outcome(job: LeasedJob, chosen: str) -> Outcome:
+def outcome(job: Taken, chosen: str) -> Outcome:
     """The outcome that this action reports; whatever has none of its own completes."""
     key, attempt = job.key, job.attempt
     outcomes: dict[str, Outcome] = {
@@ -167,6 +181,6 @@ def wants_requeue(name: str, attempt: int) -> bool:
     return attempt < ATTEMPTS_OF_MISCHIEF and zlib.crc32(f"requeue:{name}".encode()) % 2 == 0
 
 
-def _events(job: LeasedJob) -> tuple[NewJob, ...]:
+def _events(job: Taken) -> tuple[NewJob, ...]:
     name = f"{name_of(job.variables)}/{job.key}@{job.attempt}"
     return tuple(NewJob(EVENT, json.dumps({"r": f"{name}/{n}"})) for n in range(2))

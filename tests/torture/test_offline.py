@@ -29,13 +29,3 @@ async def test_an_outage_and_kills_lose_and_double_nothing(engine_name: str, tmp
     assert run.nemeses["unexpected ends"] == 0
     assert sum(times for name, times in run.nemeses.items() if name.startswith("outages")) == outages
     assert run.verdict.figures["acknowledged into spools"] > 0
-
-
-@pytest.mark.timeout(400)
-async def test_kills_of_a_server_lose_and_double_nothing_of_its_clients(tmp_path: Path) -> None:
-    with own_place("sqlite") as place:
-        run = await endure(Ordeal(place, tmp_path, 1, kills=4, through_server=True, **SHORT))
-    assert run.verdict.passed, dict(run.verdict.shown)
-    assert run.nemeses["unexpected ends"] == 0
-    assert run.nemeses["outages: everwork server killed"] == 1
-    assert run.verdict.figures["acknowledged into spools"] > 0

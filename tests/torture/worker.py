@@ -25,7 +25,7 @@ _EXTENDS = 3
 class Held:
     """An attempt that goes on over several turns and is extended meanwhile."""
 
-    job: LeasedJob
+    job: plan.Taken
     extends_left: int = _EXTENDS
 
 
@@ -38,6 +38,8 @@ class Desk:
     puts: int = 0
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    repeated: set[tuple[int, int, type]] = field(default_factory=set)
+    """What was reported a second time, for those who are not told that it was the second."""
 
     def put_off(self, outcome: Outcome, until_ms: int) -> None:
         """Report this outcome later."""
@@ -91,7 +93,7 @@ def demands(life: Life, limit: int) -> list[Demand]:
     return wanted
 
 
-def run(engine: LoggedEngine, desk: Desk, job: LeasedJob, lease_ms: int) -> None:
+def run(engine: LoggedEngine, desk: Desk, job: plan.Taken, lease_ms: int) -> None:
     """The handler: what becomes of one attempt."""
     name = plan.name_of(job.variables)
     desk.names[job.key] = name

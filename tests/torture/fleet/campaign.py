@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
+import pickle  # noqa: TID251 - what this run itself has seen, to look into it afterwards
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from tests.torture.checker import check
 from tests.torture.controller import Run, facts_of, finish, read_final_state, read_triggers
 from tests.torture.fleet import members as fleet
 from tests.torture.fleet.members import Member, Members
-from tests.torture.fleet.parts import BRAKE, TENANTS, TYPES, Caller
+from tests.torture.fleet.parts import BRAKE, TENANTS, TYPES, ZEEBE, Caller
 from tests.torture.fleet.storm import Storm
 from tests.torture.history import HistoryWriter, host_clock_ms, read_histories
 from tests.torture.logged import LoggedEngine
@@ -31,11 +31,10 @@ from tests.torture.nemesis import Progress
 from tests.torture.offline.spools import is_waiting, left_in, spools_in
 from tests.torture.places import Disk, Place
 from tests.torture.process import Life, patiently
-from tests.torture.verdict import FinalState, Overseen
+from tests.torture.verdict import FinalState, Overseen, Ticking, Verdict
 
 _TICK_SECONDS: Final = 0.05
-_BRAKE_AT: Final = 800
-_COUNT_SECONDS: Final = 0.5
+_COUNT_SECONDS: Final = 0.3
 _PATIENCE_SECONDS: Final = 180.0
 _LEAVE_SECONDS_MAX: Final = 30.0
 _WAYS: Final = ("rest", "grpc", "stream", "zeebe")
@@ -54,9 +53,13 @@ class Settings:
     server_kills: int = 45
     minutes: float = 0.0
     seed: int = 1
-    lease_ms: int = 2_000
-    kills_per_minute: float = 40.0
+    lease_ms: int = 3_000
+    kills_per_minute: float = 60.0
     mutant: str = ""
+    backlog: int = 600
+    """With more pending jobs, producers wait."""
+    is_small: bool = False
+    """One client of each kind, and nobody on the store but the servers."""
 
     @property
     def store(self) -> Path:
@@ -88,8 +91,14 @@ async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
         del os.environ[clocks.HOST]
     (settings.folder / FINAL).write_bytes(pickle.dumps(final))
     progress("checking")
-    verdict = check(read_histories(settings.folder), final)
+    verdict = judge(settings.folder)
     return Run(settings.place.engine, settings.seed, verdict, campaign.members.done, time.monotonic() - begun, facts)
+
+
+def judge(folder: Path) -> Verdict:
+    """The verdict on a run whose folder was kept."""
+    final: FinalState = pickle.loads((folder / FINAL).read_bytes())
+    return check(read_histories(folder), final)
 
 
 class Campaign:
@@ -117,7 +126,7 @@ class Campaign:
             await self._engine.set_policy(name, encode_policy(plan.POLICY))
         await self._engine.set_policy(plan.LIMITED, encode_policy(plan.LIMITED_POLICY))
         await self._engine.add_group(plan.WORK, plan.AUDIT)
-        for settings in (worker._get_settings() for worker in crew.WORKERS):
+        for settings in (worker._get_settings() for worker in crew.WORKERS if not self.settings.is_small):
             for source in sorted(settings.sources):
                 await self._engine.subscribe(source, settings.id)
         keys = KeyRing(self._engine, environment_key=None, rate_limit=0)
@@ -126,32 +135,39 @@ class Campaign:
 
     async def start(self) -> None:
         """Start the servers, then everybody else."""
+        settings = self.settings
         servers = [self.members.add(fleet.server(await self._life(f"server-{at}", at))) for at in range(2)]
         await asyncio.to_thread(fleet.until_listening, servers, lambda: None)
         await self.storm.open(servers)
+        for number, (way, tenant) in enumerate((way, tenant) for tenant in TENANTS for way in _WAYS):
+            if not settings.is_small or number % 2 == TENANTS.index(tenant):
+                self._add_client(way, f"tests.torture.fleet.{_MODULES[way]}", way, tenant, number)
+        self._add_producer("grpc-spooling", TENANTS[0], 1, spool=True)
+        self._add_producer("rest-producer", TENANTS[1], 1)
+        if settings.is_small:
+            return
+        self._add_producer("rest-producer", TENANTS[0], 0)
         for at, tenant in enumerate(TENANTS):
-            for number, way in enumerate(_WAYS):
-                self._add_client(way, f"tests.torture.fleet.{_MODULES[way]}", way, tenant, at + number)
-            self._add_client("producer", "tests.torture.fleet.producer", "rest-producer", tenant, at)
-            self._add_client("producer", "tests.torture.fleet.producer", "grpc-producer", tenant, at + 1)
-        self._add_client("producer", "tests.torture.fleet.producer", "grpc-spooling", TENANTS[0], 1, spool=True)
+            self._add_producer("grpc-producer", tenant, at + 1)
         self.members.add(fleet.functions(await self._life("functions-0", 0)))
         manager = self.members.add(fleet.manager(await self._life("manager-0", 0)))
         self._managers[manager.name] = Overseen(is_near=True)
 
+    def _add_producer(self, name: str, tenant: str, at: int, *, spool: bool = False) -> None:
+        self._add_client("producer", "tests.torture.fleet.producer", name, tenant, at, spool=spool)
+
     async def _life(self, name: str, at: int) -> Life:
         settings = self.settings
         url = await self.storm.store_url(settings.store, is_bad=at == 1)
-        return Life(
-            name, 0, url, settings.folder, settings.seed, settings.lease_ms, self._epoch_ms, settings.mutant
-        )
+        return Life(name, 0, url, settings.folder, settings.seed, settings.lease_ms, self._epoch_ms, settings.mutant)
 
     def _add_client(self, role: str, module: str, name: str, tenant: str, at: int, *, spool: bool = False) -> None:
         settings = self.settings
         name = f"{name}-{tenant[-1]}"
         grpc_port, http_port = self.storm.ports(at % 2, is_bad=at % 3 == 1)
         spool_path = str(settings.folder / f"{name}.spool") if spool else ""
-        caller = Caller(tenant, self._keys[tenant], grpc_port, http_port, spool_path)
+        unserved = (plan.MANAGED, *[ZEEBE] * (tenant == TENANTS[0])) if settings.is_small else ()
+        caller = Caller(tenant, self._keys[tenant], grpc_port, http_port, spool_path, unserved)
         life = Life(
             name, 0, caller.grpc_url, settings.folder, settings.seed, settings.lease_ms, self._epoch_ms,
             settings.mutant,
@@ -175,9 +191,7 @@ class Campaign:
     def storm_shares(self) -> bool:
         """Whether the next kill of the store is due: they are spread evenly over the run."""
         settings = self.settings
-        done = min(
-            self.storm.kills / max(settings.kills, 1), self.acknowledged.count() / max(settings.jobs, 1), 1.0
-        )
+        done = min(self.storm.kills / max(settings.kills, 1), self.acknowledged.count() / max(settings.jobs, 1), 1.0)
         return self.storm.store_kills < settings.server_kills * done
 
     def _goes_on(self, seconds: float) -> bool:
@@ -203,7 +217,7 @@ class Campaign:
             counts = await self._engine.count()
         except EngineError:
             return
-        if sum(one.jobs for one in counts if one.state is State.PENDING) > _BRAKE_AT:
+        if sum(one.jobs for one in counts if one.state is State.PENDING) > self.settings.backlog:
             brake.touch()
         else:
             brake.unlink(missing_ok=True)
@@ -255,8 +269,12 @@ class Campaign:
             return False
         if any(map(is_waiting, spools_in(self.settings.folder))):
             return False
-        ticking = await read_triggers(self._engine, due_ms=self.healed_at_ms)
+        ticking = await self._triggers()
         return all(one.mark.last_ms + one.every_ms > one.due_ms for one in ticking)
+
+    async def _triggers(self) -> list[Ticking]:
+        """Where the triggers of the manager stand, if there is one."""
+        return await read_triggers(self._engine, due_ms=self.healed_at_ms) if self._managers else []
 
     async def _leave(self, leaving: list[Member]) -> None:
         """Ask processes to stop, and wait for it."""
@@ -280,7 +298,7 @@ class Campaign:
         final = await read_final_state(self._engine)
         final.drain_ms, final.slack_ms, final.stops = drain_ms, self.slack_ms, self.members.stops
         final.managers, final.deaths = self._managers, self._processes.deaths
-        final.triggers = await read_triggers(self._engine, due_ms=self.healed_at_ms)
+        final.triggers = await self._triggers()
         final.spooled = left_in(spools_in(self.settings.folder))
         final.struck, final.ended = self.members.struck, self.members.ended
         return final

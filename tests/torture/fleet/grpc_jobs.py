@@ -11,7 +11,8 @@ from everwork.core.leasing import Activation, Created, Judged, Lease, LeaseStatu
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
 from everwork.exceptions import JobNotFound, LeaseLost, WrongState
-from tests.torture.fleet.parts import Eyes, PolledJob
+from tests.torture.fleet.parts import Eyes
+from tests.torture.plan import PolledJob
 
 NOTHING = Activation([], None, 0, ())
 

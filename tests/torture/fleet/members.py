@@ -229,5 +229,3 @@ def until_listening(members: Iterable[Member], watch: Callable[[], None]) -> Non
             assert time.monotonic() < until, f"{one.name} does not listen"
             watch()
             time.sleep(0.05)
-
-

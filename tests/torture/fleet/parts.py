@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from everwork import Spool
 from everwork.client import Client
@@ -29,8 +29,10 @@ ADMIN: Final = "ek-torture-0123456789abcdef"
 TENANTS: Final = ("tenant-a", "tenant-b")
 ZEEBE: Final = "torture-zeebe"
 """Served by workers that know no attempt numbers."""
-TYPES: Final = (*plan.TYPES, plan.MANAGED, ZEEBE)
-SERVED: Final = plan.TYPES
+BULK: Final = "torture-bulk"
+"""Most jobs: of no further group, so that each is one job and not two."""
+TYPES: Final = (*plan.TYPES, plan.MANAGED, ZEEBE, BULK)
+SERVED: Final = (*plan.TYPES, BULK)
 """What workers with attempt numbers serve, whatever way they have."""
 BRAKE: Final = "brake"
 """A file that is there while producers are to wait for the workers."""
@@ -48,6 +50,8 @@ class Caller:
     grpc_port: int
     http_port: int
     spool: str = ""
+    unserved: tuple[str, ...] = ()
+    """The types that nobody serves for this tenant."""
 
     def environment(self) -> dict[str, str]:
         """What `read_caller` reads."""
@@ -166,17 +170,6 @@ def client_of(caller: Caller) -> Client:
 # Calls ----------------------------------------------------------------------------------------------
 
 
-class PolledJob(NamedTuple):
-    """A leased job, as far as the load looks at it."""
-
-    key: int
-    attempt: int
-    attempts: int
-    max_attempts: int
-    lease_until_ms: int
-    variables: str
-
-
 class RemoteEngine(LoggedEngine):
     """The calls that a client makes of a server, under the names of the engine's own; each is written down.
 
@@ -194,7 +187,9 @@ class RemoteEngine(LoggedEngine):
         done = await self.settle([outcome_of_tenant(one, self.tenant) for one in outcomes])
         return [None] * len(outcomes) if done is None else [*done.judged]
 
-    async def poll(self, type: str, limit: int, lease_ms: int, wait: float, group: str = "") -> list[PolledJob] | None:
+    async def poll(
+        self, type: str, limit: int, lease_ms: int, wait: float, group: str = ""
+    ) -> list[plan.PolledJob] | None:
         """Lease jobs; if there are none, wait."""
         return await self._logged(
             "activate",

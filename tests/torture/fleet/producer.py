@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.torture import plan
-from tests.torture.fleet.parts import BRAKE, ZEEBE, RemoteEngine, engine_of, main, read_caller
+from tests.torture.fleet.parts import BRAKE, BULK, ZEEBE, RemoteEngine, engine_of, main, read_caller
 from tests.torture.history import HistoryWriter
 from tests.torture.offline.spools import is_waiting
 from tests.torture.process import Life
@@ -18,6 +18,7 @@ from tests.torture.producer import batch, trigger_points, unanswered
 
 _PAUSE_SECONDS: Final = 0.05
 _ZEEBE_SHARE: Final = 0.12
+_BULK_SHARE: Final = 0.68
 _CANCEL_SHARE: Final = 0.1
 
 
@@ -49,17 +50,17 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
 
 
 def _batch(life: Life, rng: random.Random, names: Iterator[str]) -> list[plan.Request]:
-    """As for workers on the store; a share is for those that know no attempts."""
-    return [_for_zeebe(one) if _may_be_moved(one) and rng.random() < _ZEEBE_SHARE else one
-            for one in batch(life, rng, names)]  # fmt: skip
+    """As for workers on the store; most are of no group, and a share is for those that know no attempts."""
+    unserved = read_caller().unserved
+    moved = [_moved(one, rng.random()) for one in batch(life, rng, names)]
+    return [one._replace(job=one.job._replace(type=BULK)) if one.job.type in unserved else one for one in moved]
 
 
-def _may_be_moved(one: plan.Request) -> bool:
-    return one.job.dedupe_key is None and one.job.type == plan.WORK
-
-
-def _for_zeebe(one: plan.Request) -> plan.Request:
-    return one._replace(job=one.job._replace(type=ZEEBE))
+def _moved(one: plan.Request, drawn: float) -> plan.Request:
+    may_move = one.job.dedupe_key is None and one.job.type in (plan.WORK, plan.MANAGED)
+    if not may_move or drawn > _ZEEBE_SHARE + _BULK_SHARE:
+        return one
+    return one._replace(job=one.job._replace(type=ZEEBE if drawn < _ZEEBE_SHARE else BULK))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from everwork.core.leasing import Created, Judged, Lease, LeaseStatus, Settlemen
 from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.exceptions import EngineUnavailable, EverworkError
 from tests.torture.fleet.grpc_jobs import NOTHING
-from tests.torture.fleet.parts import CALL_SECONDS, Caller, Eyes, PolledJob, RemoteEngine
+from tests.torture.fleet.parts import CALL_SECONDS, Caller, Eyes, RemoteEngine
 from tests.torture.logged import wire_outcome
+from tests.torture.plan import PolledJob
 
 _AT_ONCE: Final = 8
 _REFUSED: Final = {404: Verdict.NOT_FOUND, 409: Verdict.LEASE_LOST}
@@ -173,4 +174,5 @@ def _told(outcome: Outcome) -> tuple[str, str, dict[str, Any]]:
         case Failed():
             told = {"error_message": outcome.error, "retries": outcome.retries, "backoff_ms": outcome.backoff_ms}
             return "PUT", f"{path}/fail", {**sent, **{name: one for name, one in told.items() if one is not None}}
-    raise AssertionError(outcome)
+        case _:
+            raise AssertionError(outcome)

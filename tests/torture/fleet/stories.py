@@ -14,7 +14,7 @@ from everwork.engines.open import open_engine
 from everwork.server import server as server_module
 from tests.server.whole import Whole, running
 from tests.torture import faults, plan
-from tests.torture.fleet.parts import TENANTS, Caller, Eyes, PolledJob, RemoteEngine, of_tenant
+from tests.torture.fleet.parts import TENANTS, Caller, Eyes, RemoteEngine, of_tenant
 from tests.torture.fleet.rest_jobs import RestEngine, RestJobs
 from tests.torture.history import HistoryWriter
 from tests.torture.logged import watched
@@ -32,7 +32,7 @@ async def death_after_an_outcome_was_taken(stage: Stage) -> None:
     async with _fleet(stage) as (_, first, _other):
         await _create(first, "done")
         job = await _take(first)
-        await first.report([plan.outcome(job, "complete")])  # type: ignore[arg-type]
+        await first.report([plan.outcome(job, "complete")])
         faults.die()
 
 
@@ -45,7 +45,7 @@ async def late_outcome_by_rest(stage: Stage) -> None:
         await stage.second.engine.sweep("second")
         stage.clock.advance(ms=_LEASE_MS)
         await _take(first)
-        await first.report([plan.outcome(old, "complete")])  # type: ignore[arg-type]
+        await first.report([plan.outcome(old, "complete")])
 
 
 async def two_tenants(stage: Stage) -> None:
@@ -67,7 +67,7 @@ async def a_batch_for_two_tenants(stage: Stage) -> None:
 async def a_caller_that_has_gone(stage: Stage) -> None:
     """A long poll leases a job in the moment in which its caller goes away; the caller never sees it."""
     async with _fleet(stage) as (whole, first, _other):
-        await _create(first, "for nobody")
+        key = await _create(first, "for nobody")
         engine = whole.service._engine
         activate, is_asked, may_answer = engine.activate, asyncio.Event(), asyncio.Event()
 
@@ -85,14 +85,17 @@ async def a_caller_that_has_gone(stage: Stage) -> None:
         first.history.leaves(_WORKER)
         stage.clock.advance(seconds=5)
         may_answer.set()
-        await _is_leased(stage)
+        await _is_leased(stage, key)
         vars(engine)["activate"] = activate
 
 
-async def _is_leased(stage: Stage) -> None:
-    """Wait until the job was leased, and given back if it is."""
+async def _is_leased(stage: Stage, key: int) -> None:
+    """Wait until the job was leased; whether it was given back shows in its history."""
     async with asyncio.timeout(_SECONDS_MAX):
-        while not (jobs := await stage.first.engine.get([1])) or jobs[0] is None or not jobs[0].attempt:
+        while True:
+            [job] = await stage.first.engine.get([key])
+            if job is not None and job.attempt:
+                return
             await asyncio.sleep(_TICK_SECONDS)
 
 
@@ -109,9 +112,9 @@ async def _fleet(stage: Stage) -> AsyncIterator[tuple[Whole, RestEngine, RestEng
 
     vars(server_module)["open_engine"] = open_watched
     async with running(stage.url) as whole:
-        clients = [await _client(stage, whole, tenant) for tenant in TENANTS]
-        yield whole, *clients
-        for one in clients:
+        first, other = [await _client(stage, whole, tenant) for tenant in TENANTS]
+        yield whole, first, other
+        for one in (first, other):
             await one.engine.close()
 
 
@@ -122,11 +125,12 @@ async def _client(stage: Stage, whole: Whole, tenant: str) -> RestEngine:
     return RestEngine(RestJobs(caller, Eyes(history, tenant), _WORKER), history, tenant)
 
 
-async def _create(client: RemoteEngine, name: str) -> None:
-    await client.create([plan.Request(name, _job(name, client.tenant))])
+async def _create(client: RemoteEngine, name: str) -> int:
+    created = await client.create([plan.Request(name, _job(name, client.tenant))])
+    return int(created[0].key)
 
 
-async def _take(client: RemoteEngine) -> PolledJob:
+async def _take(client: RemoteEngine) -> plan.PolledJob:
     jobs = await client.poll(plan.WORK, 1, _LEASE_MS, 0)
     assert jobs
     client.history.begin(jobs[0].key, jobs[0].attempt)

@@ -25,6 +25,7 @@ _AGE_SECONDS: Final = (0.3, 6.0)
 _KILL: Final = "kill"
 _BLOWS: Final = (_KILL, _KILL, _KILL, _KILL, _KILL, _KILL, "stop", "leave")
 _DISTURBANCE_SHARE: Final = 0.3
+_PROCESS_SHARE: Final = 0.7
 _CLOCK_SHARE: Final = 0.05
 _DISK_SHARE: Final = 0.04
 _FULL_SECONDS: Final = (0.3, 2.5)
@@ -113,16 +114,20 @@ class Storm:
 
     def _strike(self, victim: Member) -> None:
         blow = self._rng.choice(_BLOWS)
-        if victim.role in ("manager", "functions"):
-            if self._rng.random() < 0.7 and victim.process is not None:
-                if self._processes.strike(victim.life, victim.process.pid):
-                    return
+        if self._strikes_a_process_of(victim):
+            return
         if blow == _KILL or not victim.has_begun:
             self._members.kill(victim)
         elif blow == "stop":
             self._members.stop(victim, self._lease_ms / 1000 * self._rng.uniform(1.2, 2.0))
         else:
             self._members.ask_to_leave(victim, _LEAVE_SECONDS)
+
+    def _strikes_a_process_of(self, victim: Member) -> bool:
+        """Who has processes of its own is mostly struck there."""
+        if victim.role not in ("manager", "functions") or self._rng.random() > _PROCESS_SHARE:
+            return False
+        return victim.process is not None and self._processes.strike(victim.life, victim.process.pid)
 
     async def _kill_the_store(self, pass_time: PassTime) -> None:
         server = self._place.server

@@ -21,7 +21,8 @@ _PAUSE_SECONDS: Final = 0.1
 _TICK_SECONDS: Final = 0.03
 _AGAIN_MS: Final = 300
 _AT_ONCE: Final = 40
-_LIMIT: Final = 20
+_LIMITS: Final = {"rest": 5, "grpc": 15}
+"""How many jobs a poll takes at most: REST ends each by a call of its own."""
 _UNREPORTED_MAX: Final = 20
 _LOOK_SHARE: Final = 0.05
 
@@ -32,7 +33,7 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
         desk, arrived = Desk(), asyncio.Event()
         desk.outcomes += unanswered(life)
         wanted = [*((kind, "") for kind in SERVED), (plan.WORK, plan.AUDIT)]
-        polls = [asyncio.create_task(_poll(life, engine, desk, arrived, *one)) for one in wanted]
+        polls = [asyncio.create_task(_poll(life, engine, desk, arrived, one)) for one in wanted]
         try:
             while not stop.is_set():
                 with suppress(TimeoutError):
@@ -49,15 +50,15 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
         await _report(engine, desk)
 
 
-async def _poll(
-    life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.Event, kind: str, group: str
-) -> None:
-    """Poll for one type, and run what comes."""
-    rng = life.rng
+async def _poll(life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.Event, queue: tuple[str, str]) -> None:
+    """Poll for one type and group, and run what comes."""
+    rng, (kind, group) = life.rng, queue
     while True:
         while len(desk.outcomes) > _UNREPORTED_MAX:  # noqa: ASYNC110 - no more than can be reported in time
             await asyncio.sleep(_TICK_SECONDS)
-        jobs = await engine.poll(kind, rng.randint(1, _LIMIT), life.lease_ms, _WAIT_SECONDS, group)
+        jobs = await engine.poll(
+            kind, rng.randint(1, _LIMITS[life.name.partition("-")[0]]), life.lease_ms, _WAIT_SECONDS, group
+        )
         for job in jobs or ():
             run(engine, desk, job, life.lease_ms)
         if jobs is None:
@@ -81,7 +82,10 @@ async def _report(engine: RemoteEngine, desk: Desk) -> None:
     reported = [(outcome, one) for outcome, one in zip(outcomes, judged, strict=True) if one is not None]
     for outcome in _lost(outcomes, judged):
         desk.put_off(outcome, now_ms + _AGAIN_MS)
-    desk.outcomes += repeats(desk, reported)
+    # REST does not say that it has heard it before: once is enough.
+    again = [one for one in repeats(desk, reported) if (one.key, one.attempt, type(one)) not in desk.repeated]
+    desk.repeated.update((one.key, one.attempt, type(one)) for one in again)
+    desk.outcomes += again
     for key in dead_letters(desk, reported):
         await engine.requeue([key])
 

@@ -25,7 +25,7 @@ _STREAM_SECONDS: Final = 20
 _PAUSE_SECONDS: Final = 0.1
 
 
-class Witness(grpc.aio.UnaryUnaryClientInterceptor):
+class Witness(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     """Puts the key into calls with one answer, and writes outcomes down, before and after."""
 
     def __init__(self, key: str, history: HistoryWriter) -> None:
@@ -50,7 +50,7 @@ class Witness(grpc.aio.UnaryUnaryClientInterceptor):
         return call
 
 
-class StreamKey(grpc.aio.UnaryStreamClientInterceptor):
+class StreamKey(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
     """Puts the key into calls with a stream of answers."""
 
     def __init__(self, key: str) -> None:
@@ -83,9 +83,8 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
     """Work until told to stop; every other life takes its jobs from a stream."""
     caller = read_caller()
     eyes = Eyes(history, caller.tenant)
-    channel = grpc.aio.insecure_channel(
-        f"127.0.0.1:{caller.grpc_port}", interceptors=[Witness(caller.key, history), StreamKey(caller.key)]
-    )
+    interceptors: list[Any] = [Witness(caller.key, history), StreamKey(caller.key)]
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{caller.grpc_port}", interceptors=interceptors)
     is_streaming = life.life % 2 == 1
 
     def new_worker() -> ZeebeWorker:
@@ -110,10 +109,11 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
 
     while not stop.is_set():
         worker = new_worker()
-        options = {"exception_handler": back_off, "max_running_jobs": 20, **limits}
-        worker.task(task_type=ZEEBE, timeout_ms=life.lease_ms, **options)(run)
+        options: dict[str, Any] = {"exception_handler": back_off, "max_running_jobs": 20, **limits}
+        task: Any = worker.task
+        task(task_type=ZEEBE, timeout_ms=life.lease_ms, **options)(run)
         await work_until(stop, worker)
-    await channel.close()
+    await channel.close(None)
 
 
 async def work_until(stop: asyncio.Event, worker: ZeebeWorker) -> None:

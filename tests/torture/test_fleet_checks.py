@@ -1,0 +1,130 @@
+"""The checker over a fleet: two views of one attempt, workers without attempt numbers, tenants, runs in vain."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from everwork.core.job import HistoryEntry
+from tests.torture import report
+from tests.torture.controller import Run
+from tests.torture.duplicates import check_duplicates
+from tests.torture.history import Histories, HistoryWriter, read_histories
+from tests.torture.mutants import MISSED
+from tests.torture.reported import check_attempts, check_fencing, check_reports, reports_of
+from tests.torture.test_checker import SmallRun
+from tests.torture.verdict import FinalState, Verdict
+
+WORKER = "rest-a.0000"
+
+
+def a_run_seen_by_a_server_too() -> SmallRun:
+    """The small run, in which a server has written down what its client did."""
+    run = SmallRun()
+    run.histories.calls += [
+        replace(call, process="server-0.0000") for call in run.histories.calls if call.name != "create"
+    ]
+    return run
+
+
+def test_a_client_and_its_server_may_both_tell_of_an_attempt() -> None:
+    assert a_run_seen_by_a_server_too().violations() == set()
+
+
+def test_an_attempt_that_two_clients_were_given_is_v5() -> None:
+    run = SmallRun()
+    [leased] = [call for call in run.histories.calls if [1, 2, 1, 4, 2_500] in call.leased]
+    run.histories.calls.append(replace(leased, process="rest-b.0000"))
+    verdict = Verdict()
+    check_attempts(run.histories, verdict)
+    assert set(verdict.found) == {"V5"}
+
+
+def after_zeebe(*reports: tuple[str, str]) -> set[str]:
+    """What is said of completions without an attempt number, each with its result and the answer to it."""
+    run = SmallRun()
+    run.histories.calls = [call for call in run.histories.calls if call.name != "settle" or not call.items]
+    for result, answer in reports:
+        run.settle(1, 0, "complete", answer, result=result)
+    final = FinalState({1: run.job}, {1: run.events})
+    verdict = Verdict()
+    check_reports(reports_of(run.histories.calls), final, verdict)
+    check_fencing(run.histories.calls, verdict)
+    return set(verdict.found)
+
+
+def test_a_completion_without_an_attempt_is_judged_by_the_state() -> None:
+    assert after_zeebe(('"1@2"', "taken")) == set()
+    assert after_zeebe(('"1@2"', "accepted"), ('"other"', "not found")) == set()
+
+
+def test_a_completion_without_an_attempt_that_was_taken_and_is_not_there_is_v8() -> None:
+    assert after_zeebe(('"other"', "taken")) == {"V8"}
+
+
+def test_a_job_of_another_tenant_that_was_shown_is_v14(tmp_path: Path) -> None:
+    HistoryWriter(tmp_path / f"{WORKER}.jsonl").foreign("/api/v1/jobs", "tenant-b")
+    run = SmallRun()
+    run.histories.foreign += read_histories(tmp_path).foreign
+    assert run.violations() == {"V14"}
+
+
+def after_vain(end: HistoryEntry, *struck: tuple[str, int, int], how: str = "complete") -> set[str]:
+    """What is said of a handler that was through, and of an attempt that ended otherwise."""
+    histories = Histories(through=[(WORKER, 1, 1, how, 10_100)])
+    final = FinalState({}, {1: [end]}, struck=[("grpc-b.0", 0, 1), *struck])
+    verdict = Verdict()
+    check_duplicates(histories, final, verdict)
+    return set(verdict.found)
+
+
+def a_lapse(at_ms: int) -> HistoryEntry:
+    return HistoryEntry(1, "lapse", at_ms, worker="rest-a.0", activated_at_ms=10_000)
+
+
+def test_a_handler_that_ran_in_vain_for_no_reason_is_v15() -> None:
+    assert after_vain(a_lapse(20_000)) == {"V15"}
+    assert after_vain(HistoryEntry(1, "release", 10_200, activated_at_ms=10_000)) == {"V15"}
+
+
+def test_a_fault_of_the_worker_or_of_what_all_need_explains_a_run_in_vain() -> None:
+    for name in ("rest-a.0", "server-1.3", "store", "network"):
+        assert after_vain(a_lapse(20_000), (name, 12_000, 13_000)) == set()
+
+
+def test_a_lease_that_had_run_out_explains_a_run_in_vain() -> None:
+    assert after_vain(a_lapse(10_050)) == set()
+
+
+def test_an_attempt_that_was_to_fail_is_not_in_vain() -> None:
+    assert after_vain(a_lapse(20_000), how="fail-now") == set()
+
+
+def test_a_lease_for_a_caller_that_had_died_and_that_is_not_given_back_is_v11() -> None:
+    verdict = Verdict()
+    check_duplicates(Histories(), FinalState({}, {1: [a_lapse(20_000)]}, ended={"rest-a.0": 8_000}), verdict)
+    assert set(verdict.found) == {"V11"}
+
+
+def a_judgement(engine: str, lane: str, *, caught: dict[str, str] | None = None, **found: int) -> report.Judgement:
+    facts = {"store": "sqlite 3", "durability": "power-loss"}
+    run = Run(engine, 1, Verdict(found=Counter(found)), Counter({"kills: server": 2, "kills: store": 1}), 60, facts)
+    return report.Judgement(engine, {lane: run}, caught or {})
+
+
+def test_runs_of_several_lanes_and_engines_are_kept_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "RELIABILITY.json"
+    report.write(path, [a_judgement("sqlite", "kills", caught={"m": "V1"})])
+    report.write(path, [a_judgement("sqlite", "fleet"), a_judgement("redis", "fleet", V1=3)])
+    told: dict[str, Any] = json.loads(path.read_text())
+    assert (told["sqlite"]["passed"], told["redis"]["passed"]) == (True, False)
+    assert set(told["sqlite"]) == {"passed", "kills", "fleet", "mutants"}
+    assert (told["redis"]["fleet"]["kills"], told["redis"]["fleet"]["store_kills"]) == ({"server": 2}, 1)
+
+
+def test_a_mutant_that_is_missed_shows_in_the_file(tmp_path: Path) -> None:
+    report.write(tmp_path / "R.json", [a_judgement("sqlite", "fleet", caught={"m": MISSED})])
+    assert json.loads((tmp_path / "R.json").read_text())["sqlite"]["passed"] is False

@@ -1,0 +1,81 @@
+"""The results of torture runs, from their counters: `make torture` writes them (`RELIABILITY.json`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+COUNTERS: Final = Path(__file__).parents[2] / "docs" / "explanation" / "reliability.json"
+_STORES: Final = {"sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis", "redis-cluster": "Redis Cluster"}
+_TITLES: Final = {
+    "kills": "workers, producers and managers on the store",
+    "offline": "offline mode",
+    "offline-server": "offline mode, through a server",
+    "fleet": "the whole fleet",
+}
+
+Lane = Mapping[str, Any]
+
+
+def results(*lanes: str) -> str:
+    """A table per lane, with one column for each engine that has run it."""
+    counters: dict[str, dict[str, Any]] = json.loads(COUNTERS.read_text("utf-8"))
+    wanted = lanes or tuple(_TITLES)
+    tables = [_table(lane, {name: one[lane] for name, one in counters.items() if lane in one}) for lane in wanted]
+    return "\n".join([*filter(None, tables), _mutants(counters)])
+
+
+def _table(lane: str, runs: Mapping[str, Lane]) -> str:
+    if not runs:
+        return ""
+    rows: dict[str, Callable[[Lane], str]] = {
+        "store, durability": lambda run: f"{run['store']}, `{run['durability']}`",
+        "date, commit, seed": lambda run: f"{run['at']}, `{run['commit']}`, {run['seed']}",
+        "minutes": lambda run: f"{run['minutes']:g}",
+        "acknowledged jobs; attempts": lambda run: f"{run['acknowledged']:,}; {run['attempts']:,}",
+        "SIGKILLs of processes": _kills,
+        "SIGKILLs of the database": lambda run: f"{run['store_kills']:,}" if run["store_kills"] else "-",
+        "other faults": _faults,
+        "violations": _violations,
+    }
+    lines = [
+        f'**{_TITLES[lane][:1].upper()}{_TITLES[lane][1:]}** (`make torture ARGS="--lane {lane}"`)',
+        "",
+        _line("", *(_STORES.get(name, name) for name in runs)),
+        _line(*["---"] * (len(runs) + 1)),
+        *(_line(name, *map(cell, runs.values())) for name, cell in rows.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _kills(run: Lane) -> str:
+    parts = ", ".join(f"{name} {times:,}" for name, times in sorted(run["kills"].items()))
+    return f"{sum(run['kills'].values()):,} ({parts})" if parts else "-"
+
+
+def _faults(run: Lane) -> str:
+    """What else was done: stops, graceful shutdowns, the network, clocks, disks."""
+    known = ("kills", "of these", "at fault points", "unexpected")
+    others = {name: times for name, times in run["nemeses"].items() if times and not name.startswith(known)}
+    return ", ".join(f"{name} {times:,}" for name, times in sorted(others.items())) or "-"
+
+
+def _violations(run: Lane) -> str:
+    found = [f"{number}: {count:,}" for number, count in run["violations"].items() if count]
+    return ", ".join(found) or f"none ({', '.join([*run['violations']][:: len(run['violations']) - 1])}: all zero)"
+
+
+def _mutants(counters: Mapping[str, Mapping[str, Any]]) -> str:
+    told = []
+    for name, engine in counters.items():
+        caught = [how for how in engine.get("mutants", {}).values() if how != "NOT CAUGHT"]
+        if caught:
+            told.append(f"{_STORES.get(name, name)} {len(caught)} of {len(engine['mutants'])}")
+    return f"Mutants detected: {', '.join(told)}.\n" if told else ""
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
