@@ -96,12 +96,12 @@ def _applies(wanted: Requirement, extras: frozenset[str]) -> bool:
 def license_of(package: Distribution) -> str:
     """The license as an SPDX expression, as far as the package tells."""
     about = package.metadata
-    if expression := about.get("License-Expression"):
-        return expression
+    for expression in about.get_all("License-Expression") or ():
+        return str(expression)
     classified = [
         one.rpartition(" :: ")[2] for one in about.get_all("Classifier") or () if one.startswith("License ::")
     ]
-    told = [one for one in (about.get("License") or "", *classified) if len(one) < 50]
+    told = [one for one in (*(about.get_all("License") or ()), *classified) if len(one) < 50]
     known = [_SPELLINGS.get(one.lower(), one) for one in told if one and one != "UNKNOWN"]
     return next((one for one in known if allowed(one)), next(iter(known), "unknown"))
 
@@ -128,7 +128,7 @@ def run_tests(versions: str, arguments: list[str]) -> int:
     chosen = ["--constraint", str(LOWEST)] if versions == "lowest" else ["--upgrade", "--upgrade-strategy", "eager"]
     _run(python, "-m", "pip", "install", "--quiet", *chosen, "--editable", f"{ROOT}[dev]")
     shown = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, check=True)  # noqa: S603 - fixed words
-    installed = {canonicalize_name(one["name"]): one["version"] for one in json.loads(shown.stdout)}
+    installed = {str(canonicalize_name(one["name"])): one["version"] for one in json.loads(shown.stdout)}
     sys.stdout.write("".join(f"{name} {installed[name]}\n" for name in required() if name in installed))
     sys.stdout.flush()
     tests = [*CORE, *arguments] if all(one.startswith("-") for one in arguments) else arguments

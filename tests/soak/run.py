@@ -16,6 +16,7 @@ from typing import Final
 import psycopg
 import redis
 
+from tests.servers import Server
 from tests.soak import ledger
 from tests.soak.deployment import SERVERS, WORKERS, Deployment
 from tests.soak.faults import Faults
@@ -160,7 +161,7 @@ class _Run:
 
     def _sample_server(self, now: float) -> None:
         server = self._deployment.place.server
-        if server is not None:
+        if isinstance(server, Server):
             values = process_values(server.pid)
             values.pop("threads", None)
             self.series.add(now, "database", values)
