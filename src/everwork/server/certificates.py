@@ -57,9 +57,7 @@ class CertificateFiles:
             found = self._usable()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError.
             problem = f"{getattr(error, 'strerror', None) or error}"
-            self._notices.warning(
-                "new TLS files cannot be used, the old ones stay in use", problem=problem, **facts
-            )
+            self._notices.warning("new TLS files cannot be used, the old ones stay in use", problem=problem, **facts)
             return None
         if self._look() != versions:  # They changed while they were read.
             return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from everwork.core.limits import CONNECTIONS_MIN
@@ -52,5 +52,5 @@ def _raised(needed: int) -> int:
 def _used() -> int:
     for folder in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
-            return len(os.listdir(folder))
+            return len(list(Path(folder).iterdir()))
     return USED

@@ -178,7 +178,7 @@ def sent_ahead(rest: Rest) -> int:
     """How many requests wait for an earlier response."""
     server = rest.server._server
     assert server is not None
-    return max((len(one.pipeline) for one in server.server_state.connections), default=0)
+    return max((len(getattr(one, "pipeline", ())) for one in server.server_state.connections), default=0)
 
 
 @pytest.mark.parametrize("count", [1, PIPELINE_PAUSE])
@@ -195,7 +195,9 @@ async def test_a_request_sent_ahead_does_not_hide_that_the_caller_has_gone(local
 
 async def test_requests_sent_ahead_are_answered_in_their_order(local: Rest) -> None:
     connection = await a_poll(local)
-    connection.writer.write(HEALTH * (PIPELINE_PAUSE - 1) + HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    connection.writer.write(
+        HEALTH * (PIPELINE_PAUSE - 1) + HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    )
     await until(lambda: sent_ahead(local) == PIPELINE_PAUSE)
     await local.job()
     answer = await rest_of(connection)
@@ -275,7 +277,9 @@ async def test_if_all_connections_are_busy_a_new_one_is_told_to_come_again(
 
 
 async def test_an_upgrade_is_not_made_and_the_connection_is_not_lost_count_of(local: Rest) -> None:
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n"
+    head = (
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n"
+    )
     connection = await opened(local, head)
     assert (await connection.reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
     connection.writer.write(b"\x81\x05hello" * 100_000)

@@ -145,7 +145,7 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
 
 async def test_browsers_are_told_to_stay_with_tls_except_on_loopback(tmp_path: Path, tls: Tls) -> None:
     files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
-    for host, expected in (("127.0.0.1", None), ("0.0.0.0", "max-age=31536000")):  # noqa: S104 - a test
+    for host, expected in (("127.0.0.1", None), ("0.0.0.0", "max-age=31536000")):
         async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, host=host, **files) as rest:
             for path in ("/healthz", "/ui/login", "/nowhere"):
                 assert (await rest("GET", path)).headers.get("strict-transport-security") == expected
