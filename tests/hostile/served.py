@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -67,19 +65,19 @@ def served(
     """Run `everwork serve` with these options; settings become environment variables (`max_connections="100"`)."""
     store = f"sqlite:///{folder / 'served.db'}" if engine is None else engine
     command = [sys.executable, "-m", "everwork", "serve", "--engine", store, "--grpc-port", "0", "--http-port", "0"]
+    limited = [] if open_files_max is None else ["sh", "-c", f'ulimit -n {open_files_max} && exec "$@"', "sh"]
     own = {f"EVERWORK_{name.upper()}": value for name, value in {"api_key": KEY, **settings}.items()}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EVERWORK_")}
     log = folder / "served.log"
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            [*command, "--json", *options],
+            [*limited, *command, "--json", *options],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             cwd=folder,
             env=environment | own,
-            preexec_fn=None if open_files_max is None else partial(_limit_open_files, open_files_max),
         ) as process,
     ):
         try:
@@ -90,7 +88,3 @@ def served(
             yield Served(process, facts["grpc_port"], facts["http_port"], log)
         finally:
             process.kill()
-
-
-def _limit_open_files(files: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))

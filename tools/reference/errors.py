@@ -42,7 +42,7 @@ def codes() -> list[str]:
 
 @cache
 def refusals() -> list[tuple[int, str]]:
-    """The statuses and codes that the server's code gives to `Refusal` and `problem`."""
+    """The statuses and codes that the server's code gives to `Refusal`, `problem` and `refusal`."""
     return sorted({found for path in _SOURCES.rglob("*.py") for found in _literals(ast.parse(path.read_text("utf-8")))})
 
 
@@ -52,7 +52,7 @@ def _literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
             continue
         values = [one.value if isinstance(one, ast.Constant) else None for one in call.args[:2]]
         match getattr(call.func, "id", ""), values:
-            case (("Refusal" | "problem"), [int(status), str(code)]):
+            case (("Refusal" | "problem" | "refusal"), [int(status), str(code)]):
                 yield status, code
             case "Unready", [str(code), *_]:
                 yield HTTPStatus.SERVICE_UNAVAILABLE.value, code

@@ -34,8 +34,7 @@ def is_refused(hold: Hold, size: int) -> int:
     try:
         hold.require_room(size)
     except Refusal as error:
-        assert error.headers["Retry-After"]
-        return error.status
+        return error.status if error.headers["Retry-After"] else -1
     return 0
 
 

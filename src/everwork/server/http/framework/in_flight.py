@@ -18,7 +18,7 @@ HOLD: Final = "everwork.hold"
 COUNTED_BYTES: Final = 65_536
 """Smaller bodies and responses are not counted: the number of connections limits them."""
 TURN_SECONDS: Final = 30.0
-RETRY_AFTER: Final = "1"
+LATER: Final = {"Retry-After": "1"}
 
 
 class Account:
@@ -94,9 +94,10 @@ class Hold:
     def require_room(self, size: int) -> None:
         """Refuse a request for which there is no room, before any work is done for it."""
         if not self._in_flight.of(self.owner).may_hold(size, self._held):
-            raise _refusal(429, "this API key has too many bytes in flight; read the responses, or retry later")
+            detail = "this API key has too many bytes in flight; read the responses, or retry later"
+            raise Refusal(429, "too_many_bytes", detail, LATER)
         if not self._in_flight.all.may_hold(size, self._held):
-            raise _refusal(503, "the server has too many bytes in flight; retry later")
+            raise Refusal(503, "too_many_bytes", "the server has too many bytes in flight; retry later", LATER)
 
     def receive(self, size: int) -> None:
         """Hold the bytes of a body received so far, or refuse it."""
@@ -119,7 +120,8 @@ class Hold:
                         break
                     await self._in_flight.wait()
         except TimeoutError:
-            raise _refusal(503, "the server is working on too many large requests; retry later") from None
+            detail = "the server is working on too many large requests; retry later"
+            raise Refusal(503, "too_many_bytes", detail, LATER) from None
         self._change(0, size)
 
     def release(self) -> None:
@@ -131,7 +133,3 @@ class Hold:
         self._held += held
         self._reserved += reserved
         self._in_flight.change(self.owner, held, reserved)
-
-
-def _refusal(status: int, detail: str) -> Refusal:
-    return Refusal(status, "too_many_bytes", detail, {"Retry-After": RETRY_AFTER})

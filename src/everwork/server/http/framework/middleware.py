@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
@@ -75,41 +76,50 @@ class ResponseMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = GONE
         hold = scope[HOLD] = Hold(self._in_flight)
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in self._headers.items():
-                    headers.setdefault(name, value)
-            elif len(message.get("body", b"")) > SLICE_BYTES:
-                await _send_slices(hold, send, message)
-                return
-            await send(message)
-
+        reply = _Reply(send, self._headers, hold)
         try:
-            await self._app(scope, receive, send_with_headers)
+            await self._app(scope, receive, reply.send)
         except ClientDisconnect:
             pass
         except _TooSlow:
             occasional.warning("response not completed: the client reads too slowly")
         except asyncio.CancelledError:
             # Requests are cancelled only when the server stops and its grace period has ended.
-            if status == GONE:
-                await problem(503, "stopping", "the server is stopping")(scope, receive, send_with_headers)
+            if reply.status == GONE:
+                await problem(503, "stopping", "the server is stopping")(scope, receive, reply.send)
         except Exception as error:  # the last resort: clients must never see a traceback
             log.error("internal error in a request", path=scope["path"], error=type(error).__name__, exc_info=error)
-            if status != GONE:
+            if reply.status != GONE:
                 raise
-            await problem(500, "internal_error", "internal error; see the server log")(
-                scope, receive, send_with_headers
-            )
+            await problem(500, "internal_error", "internal error; see the server log")(scope, receive, reply.send)
         finally:
             hold.release()
-            self._metrics.called(API, scope.get("everwork.operation", "unknown"), str(status))
+            self._metrics.called(API, scope.get("everwork.operation", "unknown"), str(reply.status))
+
+
+class _Reply:
+    """One response: adds headers, keeps the status, and sends large bodies in slices."""
+
+    __slots__ = ("_headers", "_hold", "_send", "status")
+
+    def __init__(self, send: Send, headers: Mapping[str, str], hold: Hold) -> None:
+        self._send = send
+        self._headers = headers
+        self._hold = hold
+        self.status = GONE
+
+    async def send(self, message: Message) -> None:
+        """Send one message of the response."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name, value in self._headers.items():
+                headers.setdefault(name, value)
+        elif len(message.get("body", b"")) > SLICE_BYTES:
+            await _send_slices(self._hold, self._send, message)
+            return
+        await self._send(message)
 
 
 class _TooSlow(Exception):

@@ -134,6 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Start the next request that waits, or wait for one."""
         if self.pipeline:
             self._running = self.pipeline[-1][0]
+            self._connections.unblock(self)
             super().on_response_complete()
             return
         # As in uvicorn, without its timer.
