@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -13,8 +14,6 @@ from tests.torture.verdict import FinalState, Verdict
 _ENDED_BY_OTHERS: Final = frozenset({"lapse", "fail", "release"})
 _IN_VAIN: Final = frozenset({"complete", "events"})
 """What a handler has done, whose job has to run again if this attempt does not count."""
-_REPORT_MS: Final = 1_000
-"""A report that is made so shortly before the end of a lease may come too late."""
 _MARGIN_MS: Final = 2_000
 """A fault may begin a little before the attempt that suffers from it, and its effects outlast it."""
 
@@ -50,20 +49,21 @@ def _asked(histories: Histories) -> set[tuple[int, int, str]]:
     }
 
 
-def _first_reports(histories: Histories) -> dict[tuple[int, int], int]:
-    """When attempts were first reported to have ended."""
-    first: dict[tuple[int, int], int] = {}
+def _first_reports(histories: Histories) -> dict[tuple[int, int], float]:
+    """When the first answer to a report of each attempt's end had come: until then it can have been under way."""
+    first: dict[tuple[int, int], float] = {}
     for call in histories.calls:
+        answered_t = call.answered_t if call.status == "ok" else None
         for item in call.items if call.name == "settle" else ():
             attempt = (item["k"], item["a"])
-            first[attempt] = min(call.invoked_t, first.get(attempt, call.invoked_t))
+            first[attempt] = min(answered_t or math.inf, first.get(attempt, math.inf))
     return first
 
 
-def _is_explained(process: str, event: HistoryEntry, reported_ms: int, final: FinalState) -> bool:
-    """Whether a fault was near, or the lease had run out before the end of the attempt was reported."""
+def _is_explained(process: str, event: HistoryEntry, reported_ms: float, final: FinalState) -> bool:
+    """Whether a fault was near, or the lease had run out when the end of the attempt was reported."""
     begin_ms = (event.activated_at_ms or event.at_ms) - _MARGIN_MS
-    if event.kind == "lapse" and reported_ms >= event.at_ms - final.slack_ms - _REPORT_MS:
+    if event.kind == "lapse" and reported_ms >= event.at_ms:
         return True
     return any(begin <= event.at_ms and end + _MARGIN_MS >= begin_ms for _, begin, end in _faults(process, final))
 

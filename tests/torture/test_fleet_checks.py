@@ -12,7 +12,7 @@ from everwork.core.job import HistoryEntry
 from tests.torture import report
 from tests.torture.controller import Run
 from tests.torture.duplicates import check_duplicates
-from tests.torture.history import Histories, HistoryWriter, read_histories
+from tests.torture.history import Call, Histories, HistoryWriter, read_histories
 from tests.torture.mutants import MISSED
 from tests.torture.reported import check_attempts, check_fencing, check_reports, reports_of
 from tests.torture.test_checker import SmallRun
@@ -72,9 +72,11 @@ def test_a_job_of_another_tenant_that_was_shown_is_v14(tmp_path: Path) -> None:
     assert run.violations() == {"V14"}
 
 
-def after_vain(end: HistoryEntry, *struck: tuple[str, int, int], how: str = "complete") -> set[str]:
+def after_vain(
+    end: HistoryEntry, *struck: tuple[str, int, int], how: str = "complete", call: Call | None = None
+) -> set[str]:
     """What is said of a handler that was through, and of an attempt that ended otherwise."""
-    histories = Histories(through=[(WORKER, 1, 1, how, 10_100)])
+    histories = Histories(calls=[call] if call else [], through=[(WORKER, 1, 1, how, 10_100)])
     final = FinalState({}, {1: [end]}, struck=[("grpc-b.0", 0, 1), *struck])
     verdict = Verdict()
     check_duplicates(histories, final, verdict)
@@ -93,6 +95,13 @@ def test_a_handler_that_ran_in_vain_for_no_reason_is_v15() -> None:
 def test_a_fault_of_the_worker_or_of_what_all_need_explains_a_run_in_vain() -> None:
     for name in ("rest-a.0", "server-1.3", "store", "network"):
         assert after_vain(a_lapse(20_000), (name, 12_000, 13_000)) == set()
+
+
+def test_a_report_that_was_refused_before_the_lease_had_run_out_explains_nothing() -> None:
+    item = {"k": 1, "a": 1, "o": "complete", "fields": [], "result": None, "events": []}
+    told = Call("server-0.0000", "settle", [item], 0, 10_110, "ok", 1, ["lease lost"], answered_t=10_120)
+    assert after_vain(a_lapse(20_000), call=told) == {"V15"}
+    assert after_vain(a_lapse(20_000), call=replace(told, answered_t=20_001)) == set()
 
 
 def test_a_lease_that_had_run_out_explains_a_run_in_vain() -> None:
