@@ -313,7 +313,9 @@ async def test_a_key_that_the_server_knows_creates_jobs_while_the_store_is_away(
     assert (await http.get(f"/api/v1/spool/{spool_id}", headers=headers)).status_code == 404
     store.come_back()
     await report(http, spool_id, "delivered")
-    assert (await http.get(f"/api/v1/spool/{spool_id}", headers=headers)).status_code == 403
+    theirs = await http.get(f"/api/v1/spool/{spool_id}", headers=headers)
+    missing = await http.get("/api/v1/spool/0123-1", headers=headers)
+    assert (theirs.status_code, theirs.text) == (404, missing.text.replace("0123-1", spool_id))
     mine = answer.json()["spool_id"]
     await report(http, mine, "delivered")
     assert (await http.get(f"/api/v1/spool/{mine}", headers=headers)).status_code == 200

@@ -85,10 +85,10 @@ class JobQuestions(ForCaller):
     async def spooled(self, spool_id: str) -> Spooled:
         """The state of a job that was spooled here because the engine was unavailable."""
         found = await self._service.spooled(checks.name("spool_id", spool_id), self.principal.tenants)
-        if found is None:
+        # After its delivery, only the store knows the job's tenant.
+        is_foreign = found is not None and found.created is not None and await self._refused([found.created.key])
+        if found is None or is_foreign:
             raise NotFound("spooled job", spool_id)
-        if found.created is not None:
-            await self._require_own([found.created.key])
         return found
 
     @verb(READ, tenants=OWNER)

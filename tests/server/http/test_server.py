@@ -234,7 +234,9 @@ async def test_ipv6_is_served_as_well(tmp_path: Path) -> None:
 async def test_all_addresses_are_those_of_ipv4_too_and_are_written_as_such(tmp_path: Path) -> None:
     async with serving(url_of("sqlite", tmp_path), host="::", trusted_proxies=("127.0.0.1",)) as rest:
         await rest.ok("PUT", "/api/v1/types/a/pause")
-        await rest.ok("PUT", "/api/v1/types/a/resume", headers={"X-Forwarded-For": "::ffff:203.0.113.9"})
+        far = {"X-Forwarded-For": "::ffff:203.0.113.9"}
+        await rest.refused(403, "PUT", "/api/v1/types/a/resume", headers=far)
+        await rest.ok("PUT", "/api/v1/types/a/resume", headers=far | {"X-Forwarded-Proto": "https"})
         async with httpx.AsyncClient(verify=False) as client:
             place = rest.url.replace("127.0.0.1", "[::1]")
             await client.put(f"{place}/api/v1/types/a/pause", headers={"X-API-Key": ROOT_KEY})
