@@ -51,8 +51,7 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "1 to 100000",
     ),
     "max_types": SettingText(
-        "Maximum number of [job types](../explanation/jobs.md) in the store. Callers cannot add more; programs that "
-        "use the store directly can.",
+        "Maximum number of job types in the store. Callers cannot add more; programs that use the store directly can.",
         "1 to 1000000",
     ),
     "max_new_types": SettingText(
