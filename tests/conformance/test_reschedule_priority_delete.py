@@ -23,6 +23,7 @@ from tests.factories import (
     leased_keys,
     settled,
     the_job,
+    the_state,
 )
 from tests.stores import DAY_MS, MINUTE_MS
 
@@ -208,3 +209,17 @@ async def test_deleting_one_job_leaves_the_others_alone(engine: Engine) -> None:
     first, second = await a_completed_job(engine), await a_completed_job(engine)
     await engine.delete([first.key])
     assert await every_job(engine) == [second]
+
+
+async def test_a_job_that_was_requeued_and_has_finished_again_is_not_deleted_by_its_earlier_attempt(
+    engine: Engine,
+) -> None:
+    letter, other = await a_dead_letter(engine), await a_dead_letter(engine)
+    await engine.requeue([letter.key])
+    assert await leased_keys(engine) == [letter.key]
+    await settled(engine, Complete(letter.key, letter.attempt + 1))
+    judged = await engine.delete([letter.key, other.key, 999_999], [letter.attempt, other.attempt, 1])
+    assert [one.verdict for one in judged] == [Verdict.WRONG_STATE, Verdict.ACCEPTED, Verdict.NOT_FOUND]
+    assert await the_state(engine, letter.key) is State.COMPLETED
+    [judged_again] = await engine.delete([letter.key], [letter.attempt + 1])
+    assert judged_again.verdict is Verdict.ACCEPTED

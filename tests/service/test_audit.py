@@ -45,6 +45,7 @@ CHANGES: dict[str, Act] = {
     "reset_breaker": lambda admin: admin.reset_breaker(TYPE),
     "set_policy": lambda admin: admin.set_policy(TYPE, {"base": 2}),
     "clear_policy": lambda admin: admin.clear_policy(TYPE),
+    "delete_type": lambda admin: admin.delete_type(TYPE),
     "drop_group": lambda admin: admin.drop_group(TYPE, "reporting"),
     "create_key": lambda admin: admin.create_key("ci", ["admin"]),
     "revoke_key": lambda admin: admin.revoke_key("nobody"),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from everwork.core.fingerprint import fingerprint
+from everwork.core.leasing import Demand
+from everwork.core.outcome import Complete
 from everwork.core.queries import BulkChange, JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, JobNotFound, NothingMatches, PermissionDenied, WrongState
@@ -22,6 +24,9 @@ from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job,
 from tests.stores import HOUR_MS, START_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from everwork.core.leasing import Judged
     from everwork.engines.contract import Engine
     from everwork.service.service import JobService
     from tests.stores import VirtualClock
@@ -198,3 +203,21 @@ async def test_the_newest_are_looked_at_and_the_answer_says_that_it_was_cut(
 def test_what_is_no_fingerprint_is_refused(text: Any) -> None:
     with pytest.raises(InvalidInput, match="fingerprint: must be 10 letters from a to p"):
         dead_letters.require_fingerprint(text)
+
+
+async def test_a_dead_letter_that_is_requeued_and_completed_during_a_purge_stays(
+    engine: Engine, service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letter = await a_dead_letter(engine)
+    delete = engine.delete
+
+    async def delete_late(keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Judged]:
+        await engine.requeue([letter.key])
+        [job] = (await engine.activate([Demand(letter.type, "w", 1)])).jobs
+        await engine.settle([Complete(job.key, job.attempt)])
+        return await delete(keys, attempts)
+
+    monkeypatch.setattr(engine, "delete", delete_late)
+    changed = await in_process(service).change_dead(DeadLetterAction.PURGE, dead_filter(), all=True)
+    assert changed == BulkChange(1, 0)
+    assert await the_state(engine, letter.key) is State.COMPLETED

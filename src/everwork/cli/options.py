@@ -185,6 +185,6 @@ def job_keys(texts: Sequence[str]) -> list[str]:
 
 
 def require_terminal() -> None:
-    """Refuse to ask for confirmation where nobody can answer."""
+    """Refuse to ask for confirmation if there is no terminal."""
     if not sys.stdin.isatty():
         raise InvalidInput("yes", "--yes is required: there is no terminal to confirm on")

@@ -76,7 +76,7 @@ class FleetMetrics:
         ])  # fmt: skip
 
     def _forget_labels(self, fleet: FleetState) -> None:
-        """Make room for other types where types are gone."""
+        """Drop the labels of types that no longer exist, so that other types can have their own."""
         known = {info.type for info in fleet.sample.types}
         gone = self._labels.keys() - known - fleet.totals.keys()
         for type in gone:

@@ -68,8 +68,7 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "How many times the budget of one key the keys of one tenant may use together.", "1 to 1000"
     ),
     "max_types": SettingText(
-        "Maximum number of [job types](../explanation/jobs.md) in the store. Callers cannot add more; programs that "
-        "use the store directly can.",
+        "Maximum number of job types in the store. Callers cannot add more; programs that use the store directly can.",
         "1 to 1000000",
     ),
     "max_new_types": SettingText(

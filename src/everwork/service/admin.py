@@ -22,6 +22,7 @@ from everwork.service.access.audit import AuditEntry
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Permission
 from everwork.service.access.sessions import EndedSessions, OpenSession
+from everwork.service.bulk import deletion
 from everwork.service.fleet.admin import ADMIN, LOOK, FleetAdmin
 from everwork.service.policies import merged_fields, put_policy, stored_fields
 from everwork.service.service import JobService
@@ -254,7 +255,7 @@ class Admin(FleetAdmin):
         deleted, cursor = 0, None
         while True:
             page = await self._engine.find(JobFilter(type=type), LIST_LIMIT_MAX, cursor)
-            judged = await self._engine.delete([job.key for job in page.jobs]) if page.jobs else []
+            judged = await deletion(self._engine)(page.jobs) if page.jobs else []
             deleted += sum(one.verdict is Verdict.ACCEPTED for one in judged)
             cursor = page.next
             if cursor is None:

@@ -132,17 +132,27 @@ class Reader(Protocol):
         """The number of jobs in each state."""
 
 
-Change = Callable[[Sequence[int]], Awaitable[list[Judged]]]
-"""Changes jobs by key; one verdict per key."""
+Change = Callable[[Sequence[StoredJob]], Awaitable[list[Judged]]]
+"""Changes jobs, given as they were found; one verdict per job."""
+
+
+def by_key(change: Callable[[Sequence[int]], Awaitable[list[Judged]]]) -> Change:
+    """A change that needs only the keys, because the engine judges the state of each job."""
+    return lambda jobs: change([job.key for job in jobs])
+
+
+def deletion(engine: Engine) -> Change:
+    """Deletes jobs, except those that were requeued after they were found."""
+    return lambda jobs: engine.delete([job.key for job in jobs], [job.attempt for job in jobs])
 
 
 def change_of(action: BulkAction, engine: Engine) -> Change:
     """The engine operation that performs an action."""
     changes: dict[BulkAction, Change] = {
-        BulkAction.CANCEL: engine.cancel,
-        BulkAction.REQUEUE: engine.requeue,
-        BulkAction.RUN_NOW: engine.reschedule,
-        BulkAction.DELETE: engine.delete,
+        BulkAction.CANCEL: by_key(engine.cancel),
+        BulkAction.REQUEUE: by_key(engine.requeue),
+        BulkAction.RUN_NOW: by_key(engine.reschedule),
+        BulkAction.DELETE: deletion(engine),
     }
     return changes[action]
 
@@ -246,10 +256,9 @@ async def change_in_steps(
     cursor: int | None = None
     while True:
         page = await read(cursor)
-        keys = [job.key for job in page.jobs]
-        matched += len(keys)
-        if keys and change is not None:
-            changed += sum(map(counts, await change(keys)))
+        matched += len(page.jobs)
+        if page.jobs and change is not None:
+            changed += sum(map(counts, await change(page.jobs)))
         yield BulkChange(matched, changed)
         cursor = page.next
         if cursor is None:
@@ -265,7 +274,7 @@ async def change_selected(
     if not 1 <= len(keys) <= KEYS_MAX:
         raise InvalidInput("key", f"pass 1 to {KEYS_MAX:,} keys, not {len(keys):,}")
     found = await jobs.get_many(keys)
-    allowed = [job.key for job in found if job is not None and is_allowed(action, job, now_ms)]
+    allowed = [job for job in found if job is not None and is_allowed(action, job, now_ms)]
     yield BulkChange(len(keys), sum(map(changed_by_this_call, await change(allowed))) if allowed else 0)
 
 

@@ -197,7 +197,7 @@ class Jobs(JobQuestions):
         job = await self._service.get(key)
         if job.state is not State.FAILED:
             raise WrongState(key, f"Job '{key}' is {job.state.label}: only dead letters can be deleted this way")
-        [judged] = await self._engine.delete([job.key])
+        [judged] = await self._engine.delete([job.key], [job.attempt])
         return accepted(key, judged, "deleted")
 
     # Bulk changes: one audit entry per call ------------------------------------------------------
@@ -229,7 +229,7 @@ class Jobs(JobQuestions):
             raise InvalidInput("order", "is only allowed in lists")
         dead = BulkFilter(replace(self._confined(filter_), states=frozenset([State.FAILED])), rejected=False)
         bulk.require_selection(replace(filter_, states=frozenset()) == JobFilter(), all=all)
-        steps = await self._steps_of_dead(dead, self._engine.requeue)
+        steps = await self._steps_of_dead(dead, bulk.by_key(self._engine.requeue))
         return await self._in_steps(steps, "jobs.requeue", filter_.type, {"filter": dead.detail(with_states=False)})
 
     @verb(WRITE, tenants=CONFINED, audit=("dead.requeue", "dead.purge"), audited=ITSELF)
@@ -251,7 +251,7 @@ class Jobs(JobQuestions):
         bulk.require_selection(dead == dead_filter(), all=all)
         allowed = self._confined_search(dead)
         is_requeue = action is DeadLetterAction.REQUEUE
-        change = self._engine.requeue if is_requeue else self._engine.delete
+        change = bulk.by_key(self._engine.requeue) if is_requeue else bulk.deletion(self._engine)
         steps = await self._steps_of_dead(allowed, None if dry_run else change, "no dead letter matches")
         audited = None if dry_run else f"dead.{action.value}"
         return await self._in_steps(

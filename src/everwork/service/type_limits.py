@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, RATE_BUCKETS_MAX, TYPE_KEEP_MS, TYPES_MAX
 from everwork.engines.contract import Engine
-from everwork.exceptions import TooManyRequests
+from everwork.exceptions import EngineError, TooManyRequests
 from everwork.service.policies import NOTHING_DECLARED, Declared
 
 FULL_RETRY_MS: Final = 60_000
 READ_SECONDS: Final = 60.0
 """How old the list of known types may be when a new one is requested."""
+SILENCE_SECONDS: Final = 2.0
+"""How long to wait for the store."""
 READ_AGAIN_SECONDS: Final = 5.0
 """How old it may be when a type is refused: some may have been deleted."""
 
@@ -73,10 +76,14 @@ class TypeLimits:
         self.known |= new
 
     async def _read(self, seconds_max: float) -> None:
+        """Read the types of the store; if it is unavailable, jobs may still be accepted into a spool."""
         async with self._reading:
-            if self._clock() - self._read_at > seconds_max:
-                self.known = {info.type for info in await self._engine.types()}
-                self._read_at = self._clock()
+            if self._clock() - self._read_at <= seconds_max:
+                return
+            self._read_at = self._clock()
+            with suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    self.known = {info.type for info in await self._engine.types()}
 
     def _require_room(self, new: Set[str]) -> None:
         if len(self.known) + len(new) > self._types_max:

@@ -51,5 +51,9 @@ class Changes(ABC):
         """Change the priority of pending jobs. Any other state is WRONG_STATE."""
 
     @abstractmethod
-    async def delete(self, keys: Sequence[int]) -> list[Judged]:
-        """Delete finished jobs with their payload, result, history and dedupe key. Live jobs are WRONG_STATE."""
+    async def delete(self, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Judged]:
+        """Delete finished jobs with their payload, result, history and dedupe key. Live jobs are WRONG_STATE.
+
+        `attempts`: the latest attempt of each job as the caller has seen it. A job that has had another attempt since
+        then, because it was requeued, is WRONG_STATE, too.
+        """

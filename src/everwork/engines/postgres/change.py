@@ -70,8 +70,8 @@ class PostgresChanges(PostgresBase, Changes):
         rows = await store.connections.fetch(sql, sorted(set(keys)), priority)
         return await _judged(store, keys, [Changed(*row) for row in rows], repeats=True)
 
-    async def delete(self, keys: Sequence[int]) -> list[Judged]:
-        return await _judged(self._store, keys, await delete_rows(self._store, keys))
+    async def delete(self, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Judged]:
+        return await _judged(self._store, keys, await delete_rows(self._store, keys, attempts))
 
 
 async def cancel_rows(
@@ -121,9 +121,14 @@ def _note(variables: str | None) -> str | None:
     return None if variables is None else CHANGED_ARGUMENTS
 
 
-async def delete_rows(store: OpenStore, keys: Sequence[int]) -> list[Changed]:
-    """Delete finished jobs; return those that were deleted."""
-    return [Changed(*row) for row in await store.connections.fetch(store.sql("delete")["delete"], sorted(set(keys)))]
+async def delete_rows(store: OpenStore, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Changed]:
+    """Delete finished jobs, unless they have had another attempt; return those that were deleted."""
+    seen: dict[int, int | None] = dict.fromkeys(keys)
+    if attempts is not None:
+        seen = dict(zip(keys, attempts, strict=True))
+    ordered = sorted(seen)
+    rows = await store.connections.fetch(store.sql("delete")["delete"], ordered, [seen[key] for key in ordered])
+    return [Changed(*row) for row in rows]
 
 
 def _judge_cancel(state: State) -> Verdict:

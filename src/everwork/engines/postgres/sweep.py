@@ -126,15 +126,19 @@ async def _delete_old(store: OpenStore, swept: Swept, rules: Mapping[int, QueueR
         # Behind many jobs that one type keeps for a long time, another type may have old ones.
         old = await _old(store, rules, now_ms)
     if old:
-        await delete_rows(store, old)
+        await delete_rows(store, list(old), list(old.values()))
     return replace(swept, deleted=len(old), more=swept.more or (bool(old) and state.after > START))
 
 
-async def _old(store: OpenStore, rules: Mapping[int, QueueRule], now_ms: int) -> list[int]:
-    """The jobs past their retention among the next finished ones."""
+async def _old(store: OpenStore, rules: Mapping[int, QueueRule], now_ms: int) -> dict[int, int]:
+    """The jobs past their retention among the next finished ones, each with its latest attempt."""
     sweep_state = store.sweep_state
     rows = await store.connections.read(store.sql("sweep")["finished"], *sweep_state.after, SWEEP_STEP_MAX)
-    old = [key for queue, state, key, at_ms in rows if at_ms + _keep_ms(State(state), rules.get(queue)) <= now_ms]
+    old = {
+        key: attempt
+        for queue, state, key, at_ms, attempt in rows
+        if at_ms + _keep_ms(State(state), rules.get(queue)) <= now_ms
+    }
     sweep_state.after, sweep_state.is_thorough = _next(rows, bool(old), sweep_state.is_thorough)
     return old
 
@@ -153,7 +157,7 @@ def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, 
     """
     if len(rows) < SWEEP_STEP_MAX:
         return START, False
-    queue, state, key, _ = rows[-1]
+    queue, state, key, *_ = rows[-1]
     return (queue, state, key if is_old or is_thorough else KEY_MAX), is_thorough
 
 

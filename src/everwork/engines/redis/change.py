@@ -42,8 +42,9 @@ class RedisChanges(RedisBase, Changes):
     async def set_priority(self, keys: Sequence[int], priority: int) -> list[Judged]:
         return await self._change("set_priority", keys, priority)
 
-    async def delete(self, keys: Sequence[int]) -> list[Judged]:
-        return [judged._replace(retries=None) for judged in await self._change("delete", keys)]
+    async def delete(self, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Judged]:
+        found = await self._change("delete", keys, len(attempts or ()), *(attempts or ()))
+        return [judged._replace(retries=None) for judged in found]
 
     async def _change(self, name: str, keys: Sequence[int], *args: Arg) -> list[Judged]:
         return [_judged(reply) for reply in await self._connection.run(name, [*args, *map(id_of, keys)])]

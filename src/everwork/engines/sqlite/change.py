@@ -52,8 +52,8 @@ class SqliteChanges(SqliteBase, Changes):
     async def set_priority(self, keys: Sequence[int], priority: int) -> list[Judged]:
         return await self._store.writer.submit(lambda tx: set_priority(tx, keys, priority))
 
-    async def delete(self, keys: Sequence[int]) -> list[Judged]:
-        return await self._store.writer.submit(lambda tx: delete(tx, keys))
+    async def delete(self, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Judged]:
+        return await self._store.writer.submit(lambda tx: delete(tx, keys, attempts))
 
 
 def cancel(tx: Transaction, keys: Sequence[int], reason: str) -> list[Judged]:
@@ -96,17 +96,22 @@ def set_priority(tx: Transaction, keys: Sequence[int], priority: int) -> list[Ju
     return [_judge(tx, key, lambda found: _move_pending(tx, found, sort_priority=-priority)) for key in keys]
 
 
-def delete(tx: Transaction, keys: Sequence[int]) -> list[Judged]:
-    """Delete finished jobs."""
+def delete(tx: Transaction, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Judged]:
+    """Delete finished jobs, unless they have had another attempt."""
+    seen = {} if attempts is None else dict(zip(keys, attempts, strict=True))
     found = {key: find_job(tx, key) for key in keys}
-    finished = [job for job in found.values() if job is not None and State(job.state) in FINISHED_STATES]
-    remove(tx, finished)
+    finished = {
+        job.key: job
+        for job in found.values()
+        if job is not None and State(job.state) in FINISHED_STATES and seen.get(job.key, job.attempt) == job.attempt
+    }
+    remove(tx, list(finished.values()))
     judged = []
     for key in keys:
         job = found.pop(key, None)
         state = State(job.state) if job else None
         refused = Verdict.NOT_FOUND if state is None else Verdict.WRONG_STATE
-        judged.append(Judged(Verdict.ACCEPTED if state in FINISHED_STATES else refused, state))
+        judged.append(Judged(Verdict.ACCEPTED if job and key in finished else refused, state))
     return judged
 
 

@@ -1,12 +1,14 @@
 -- Purpose: delete finished jobs with everything that belongs to them.
--- Inputs: sorted keys. Returns: the deleted jobs, as they were before.
+-- Inputs: sorted keys; for each the latest attempt that the caller has seen, or NULL. Returns: the deleted jobs, as they were before.
 
 -- name: delete
 WITH gone AS (
-  DELETE FROM {schema}.finished f WHERE f.ctid = ANY(ARRAY(SELECT p.ctid FROM {schema}.job j
+  DELETE FROM {schema}.finished f WHERE f.ctid = ANY(ARRAY(
+    SELECT p.ctid FROM unnest($1::bigint[], $2::int[]) AS g(key, attempt)
+    CROSS JOIN LATERAL (SELECT b.queue_id FROM {schema}.job b WHERE b.key = g.key LIMIT 1) j
     CROSS JOIN LATERAL (SELECT a.ctid FROM {schema}.finished a
-      WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = j.key LIMIT 1) p
-    WHERE j.key = ANY($1::bigint[]))) RETURNING f.*),
+      WHERE a.queue_id = j.queue_id AND a.state IN (3, 4, 5) AND a.key = g.key
+        AND (g.attempt IS NULL OR a.attempt = g.attempt) LIMIT 1) p)) RETURNING f.*),
 jobs AS (
   DELETE FROM {schema}.job WHERE key = ANY(ARRAY(SELECT key FROM gone))
   RETURNING key, queue_id, lane_id, dedupe_key),

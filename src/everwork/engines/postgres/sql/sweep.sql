@@ -49,7 +49,7 @@ WHERE q.id = s.id AND (q.back_at_ms, q.back_key) = (s.at_ms, s.key);
 UPDATE {schema}.queue SET back_at_ms = 0, back_key = 0 WHERE back_at_ms > 0;
 
 -- name: finished
-SELECT queue_id, state, key, finished_at_ms FROM {schema}.finished WHERE (queue_id, state, key) > ($1, $2, $3)
+SELECT queue_id, state, key, finished_at_ms, attempt FROM {schema}.finished WHERE (queue_id, state, key) > ($1, $2, $3)
 ORDER BY queue_id, state, key LIMIT $4;
 
 -- name: deltas

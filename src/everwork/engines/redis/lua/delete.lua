@@ -1,8 +1,11 @@
 -- Purpose: delete finished jobs with their payloads, results, histories and dedupe keys.
--- Inputs: now; ids. Returns: judgments, see parts/change.lua.
+-- Inputs: now; the number of attempts; the latest attempt of each job, or none; ids. Returns: judgments, see
+--   parts/change.lua.
 -- Parts: records traits running effects removal change
-local out = change(2, function(id, record, r)
-  if r.state == 'p' or r.state == 'r' then return 'wrong_state' end
+local n, seen = tonumber(ARGV[2]), {}
+for i = 1, n do seen[ARGV[2 + n + i]] = ARGV[2 + i] end
+local out = change(3 + n, function(id, record, r)
+  if r.state == 'p' or r.state == 'r' or (seen[id] or r.attempt) ~= r.attempt then return 'wrong_state' end
   remove({id}, {record})
   return 'accepted'
 end)
