@@ -45,8 +45,12 @@ async def test_a_server_lets_the_store_know_what_its_settings_say_of_types(tmp_p
 
 
 async def test_a_burst_of_polls_is_taken_as_a_whole_and_ended_cleanly_by_a_stop(tmp_path: Path) -> None:
-    async with running(url_of("sqlite", tmp_path), pollers_per_type=BURST) as whole, whole.channel() as channel:
-        polls = [asyncio.create_task(_poll(channel)) for _ in range(BURST)]
+    async with (
+        running(url_of("sqlite", tmp_path), pollers_per_type=BURST) as whole,
+        whole.channel() as channel,
+        whole.channel() as another,
+    ):
+        polls = [asyncio.create_task(_poll(one)) for one in (channel, another) for _ in range(BURST // 2)]
         await until(lambda: whole.service.waiting(TYPE) == BURST, 3 * DEADLINE_S)
         await whole.server.stop()
         assert await asyncio.gather(*polls) == [[]] * BURST

@@ -111,10 +111,6 @@ class Settings:
     tls_client_ca: Path | None = None
     long_poll_seconds: float = 30
     pollers_per_type: int = POLLERS_MAX
-    max_connections: int = CONNECTIONS_DEFAULT
-    max_bytes_in_flight: int = IN_FLIGHT_BYTES_DEFAULT
-    max_bytes_in_flight_per_key: int = IN_FLIGHT_BYTES_EACH_DEFAULT
-    rate_limit: float = RATE_LIMIT
     pollers_per_key: int = POLLERS_PER_KEY
     requests_per_key: int = REQUESTS_PER_KEY
     searches_per_key: int = SEARCHES_PER_KEY
@@ -122,6 +118,10 @@ class Settings:
     max_types: int = TYPES_MAX
     max_new_types: int = NEW_TYPES_MAX
     types_keep_hours: float = round(TYPE_KEEP_MS / HOUR_MS)
+    rate_limit: float = RATE_LIMIT
+    max_connections: int = CONNECTIONS_DEFAULT
+    max_bytes_in_flight: int = IN_FLIGHT_BYTES_DEFAULT
+    max_bytes_in_flight_per_key: int = IN_FLIGHT_BYTES_EACH_DEFAULT
     trusted_proxies: tuple[str, ...] = ()
     masked_variables: tuple[str, ...] = MASKED
     shutdown_seconds: float = 10

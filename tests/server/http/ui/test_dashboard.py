@@ -57,6 +57,7 @@ OF_JOBS: Final[dict[str, Mapping[str, str]]] = {
 OF_STORE: Final[dict[str, Mapping[str, str]]] = {
     "/ui/type/pause": {"type": "email-send"},
     "/ui/type/resume": {"type": "email-send"},
+    "/ui/type/delete": {"type": "email-send"},
     "/ui/type/policy": {"type": "email-send", "policy": "{}"},
     "/ui/type/policy-form": {"type": "email-send", "max_attempts": "3"},
     "/ui/type/policy-clear": {"type": "email-send"},
