@@ -22,7 +22,7 @@ BODY_SECONDS: Final = 20.0
 BODY_BYTES_PER_SECOND: Final = 16_384
 """A body has `BODY_SECONDS`, and the time that what has arrived takes at this rate."""
 PARSED_FACTOR: Final = 3
-"""The memory of a body while it is parsed and used, besides its own bytes."""
+"""The memory of a body while it is parsed and used, in addition to its own bytes."""
 JSON_TYPE: Final = "application/json"
 BODY_RECEIVED: Final = "everwork.body_received"
 """The scope key for what waits until the body is complete: the turn of the request."""

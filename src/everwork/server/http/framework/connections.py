@@ -108,7 +108,7 @@ class Connections:
         self._handshakes.pop(peer, None)
 
     def lost(self, connection: Connection) -> None:
-        """A connection has ended, or has never begun."""
+        """A connection has ended, or has never started."""
         self._open.discard(connection)
         for waiting in (self._heads, self._idle, self._blocked, self._stalled):
             waiting.pop(connection, None)
@@ -116,7 +116,7 @@ class Connections:
     # What connections wait for --------------------------------------------------------------------
 
     def await_head(self, connection: Connection) -> None:
-        """A head has begun or, on a new connection, is due."""
+        """A head has started or, on a new connection, is due."""
         self._idle.pop(connection, None)
         self._heads.setdefault(connection, self.clock())
 
@@ -126,7 +126,7 @@ class Connections:
         self._heads.pop(connection, None)
 
     def await_request(self, connection: Connection) -> None:
-        """A response has been sent, and no other request has begun."""
+        """A response has been sent, and no other request has started."""
         self._blocked.pop(connection, None)
         self._idle[connection] = self.clock()
 
@@ -149,7 +149,7 @@ class Connections:
     # Deadlines ------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """End the connections whose time is over."""
+        """End the connections whose time has expired."""
         timeouts = self.timeouts
         for slow in _until(self._heads, now - timeouts.head):
             del self._heads[slow]

@@ -183,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(self._refusal)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Not a warning: a client asks for WebSocket or HTTP/2, and gets the response as usual."""
+        """Not a warning: a client asks for WebSocket or HTTP/2, and gets a normal response."""
 
     @property
     def _is_responding(self) -> bool:

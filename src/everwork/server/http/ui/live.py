@@ -106,7 +106,7 @@ class Live:
         return StreamingResponse(self._events(*found), media_type=EVENTS, headers=headers), viewer
 
     async def _viewer(self, page_request: Request) -> Viewer:
-        """Who watches; only checked visitors are counted by themselves."""
+        """Who watches; only checked visitors are counted separately."""
         try:
             visit: Visit = await self._dashboard.visitors.visit(page_request)
         except LoggedOut:
