@@ -57,7 +57,7 @@ async def known_type(rest: Rest) -> str:
 async def unused_type(rest: Rest) -> str:
     """A type without jobs, which was only polled."""
     type = a_type()
-    await rest.engine.activate(Demand(type, "w", 1, 1_000))
+    await rest.engine.activate([Demand(type, "w", 1)])
     return type
 
 
