@@ -71,6 +71,20 @@ async def test_a_caller_that_leaves_while_it_waits_takes_no_place(sqlite_server:
     assert receiving.waiting == 0
 
 
+async def test_no_place_is_lost_however_callers_leave(sqlite_server: RunningServer) -> None:
+    gateway = sqlite_server.grpc_server.gateway
+    gateway.receiving = receiving = Receiving(gateway.notices, total=4, each=2)
+    keys = [await a_key(sqlite_server) for _ in range(3)]
+    calls = [asyncio.ensure_future(created(sqlite_server, keys[number % 3])) for number in range(90)]
+    for number, call in enumerate(calls):
+        if number % 2:
+            await asyncio.sleep(0)
+            call.cancel()
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(one, bytes) for one in done) >= 45
+    await until(lambda: not receiving.count and not receiving.waiting and not gateway.calls.count)
+
+
 async def test_a_call_without_a_request_is_invalid(sqlite_server: RunningServer) -> None:
     call: Any = sqlite_server.channel.stream_unary(attacks.CREATE, None, None)
     code, details = await refused(call(iter(()), metadata=sqlite_server.metadata, timeout=SECONDS))

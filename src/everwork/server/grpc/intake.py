@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc.aio
 
@@ -82,27 +82,32 @@ class Receiving:
         self._started: dict[asyncio.Task[Any], float] = {}
         """The calls whose requests are being received, oldest first."""
         self._late: set[asyncio.Task[Any]] = set()
-        self._queues: dict[str, deque[_Turn]] = {}
+        self._queues: dict[str, dict[asyncio.Future[None], float]] = {}
+        """Those that wait for a place, and since when."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, caller: str, context: Context) -> bytes:
         """The next request of a call, which must arrive in time; EOF if there is none."""
         if self.has_room(caller) and caller not in self._queues:
-            self._take(caller)
+            self._of[caller] = self._of.get(caller, 0) + 1
+            self.count += 1
         else:
             await self._turn(caller)
-        task = _current_task()
-        self._started[task] = task.get_loop().time()
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - each call is a task
+        self._started[task] = monotonic()
+        if self._timer is None:
+            self._timer = task.get_loop().call_later(CHECK_SECONDS, self._check)
         try:
             return await context.read()
         except asyncio.CancelledError:
             if task not in self._late:
                 raise
+            self._late.discard(task)
             task.uncancel()
             self._notices.warning("gRPC call ended: its request did not arrive in time", key=caller)
             raise CallTimeout(f"the request did not arrive within {self.seconds:g} s") from None
         finally:
-            self._late.discard(task)
             del self._started[task]
             self._release(caller)
 
@@ -118,12 +123,6 @@ class Receiving:
             return self.count < self._total
         return self.count < self._half and own < self._each
 
-    def _take(self, caller: str) -> None:
-        self._of[caller] = self._of.get(caller, 0) + 1
-        self.count += 1
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
-
     def _release(self, caller: str) -> None:
         self.count -= 1
         own = self._of[caller] - 1
@@ -138,31 +137,35 @@ class Receiving:
 
     async def _turn(self, caller: str) -> None:
         """Wait for a place, which is taken when this returns."""
-        loop = asyncio.get_running_loop()
-        turn = _Turn(loop.time(), loop.create_future())
-        self._queues.setdefault(caller, deque()).append(turn)
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue = self._queues.setdefault(caller, {})
+        queue[granted] = monotonic()
         try:
-            await turn.granted
+            await granted
         except asyncio.CancelledError:
-            if turn.granted.done() and not turn.granted.cancelled():
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
                 self._release(caller)
             raise
+        finally:
+            if queue.pop(granted, None) is not None and not queue:
+                self._queues.pop(caller, None)
 
     def _admit(self) -> None:
         """Give free places to those who wait: each caller in turn gets what it is allowed."""
         for caller, queue in list(self._queues.items()):
-            while queue and (queue[0].granted.done() or self.has_room(caller)):
-                turn = queue.popleft()
-                if not turn.granted.done():
-                    self._take(caller)
-                    turn.granted.set_result(None)
+            while queue and self.has_room(caller):
+                granted = next(iter(queue))
+                del queue[granted]
+                if not granted.done():
+                    self._of[caller] = self._of.get(caller, 0) + 1
+                    self.count += 1
+                    granted.set_result(None)
             if not queue:
                 del self._queues[caller]
 
     def _check(self) -> None:
         """End what takes too long: requests that do not arrive, and those that got no place."""
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - self.seconds
+        oldest = monotonic() - self.seconds
         for task, started in self._started.items():
             if started > oldest:
                 break
@@ -170,24 +173,12 @@ class Receiving:
                 self._late.add(task)
                 task.cancel()
         for caller, queue in self._queues.items():
-            for turn in queue:
-                if turn.since > oldest:
+            for granted, since in queue.items():
+                if since > oldest:
                     break
-                if not turn.granted.done():
+                if not granted.done():
                     self._notices.warning("gRPC call refused: too many requests are being received", key=caller)
-                    turn.granted.set_exception(TooManyRequests(WAITED, RETRY_MS))
+                    granted.set_exception(TooManyRequests(WAITED, RETRY_MS))
         self._admit()
-        self._timer = loop.call_later(CHECK_SECONDS, self._check) if self.count or self._queues else None
-
-
-class _Turn(NamedTuple):
-    """A request that waits for a place."""
-
-    since: float
-    granted: asyncio.Future[None]
-
-
-def _current_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - each call is a task
-    return task
+        is_needed = self.count or self._queues
+        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check) if is_needed else None
