@@ -17,6 +17,7 @@ from everwork.core.states import State
 from everwork.engines.values import Registered
 from tests.factories import (
     TYPE,
+    Stage,
     a_cancelled_job,
     a_completed_job,
     a_dead_letter,
@@ -35,14 +36,20 @@ from tests.stores import DAY_MS, HOUR_MS, MINUTE_MS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
 pytestmark = pytest.mark.every_way("redis-cluster")
 
 POLICY = encode_policy(RetryPolicy(max_attempts=9))
-STAGES = [a_pending_job, a_scheduled_job, a_processing_job, a_completed_job, a_dead_letter, a_cancelled_job]
+STAGES: list[Stage] = [
+    a_pending_job,
+    a_scheduled_job,
+    a_processing_job,
+    a_completed_job,
+    a_dead_letter,
+    a_cancelled_job,
+]
 
 
 async def known(engine: Engine) -> list[str]:
@@ -79,9 +86,7 @@ async def test_an_unknown_type_is_not_found(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_type_with_jobs_in_any_state_stays_as_it_is(
-    engine: Engine, stage: Callable[..., Awaitable[StoredJob]]
-) -> None:
+async def test_a_type_with_jobs_in_any_state_stays_as_it_is(engine: Engine, stage: Stage) -> None:
     job = await stage(engine)
     await engine.set_policy(TYPE, POLICY)
     [before] = await engine.types()
@@ -205,9 +210,7 @@ async def test_a_type_that_was_never_requested_is_forgotten_when_its_jobs_are_go
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_type_with_jobs_in_any_state_is_kept(
-    engine: Engine, clock: VirtualClock, stage: Callable[..., Awaitable[StoredJob]]
-) -> None:
+async def test_a_type_with_jobs_in_any_state_is_kept(engine: Engine, clock: VirtualClock, stage: Stage) -> None:
     await stage(engine)
     clock.advance(ms=40 * DAY_MS)
     assert await forgotten(engine, TYPE) == []

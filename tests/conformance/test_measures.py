@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from everwork.core import measures
 from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
-from everwork.core.queries import Measure, Oldest
+from everwork.core.queries import Measure, Oldest, WorkerHour
 from tests.conformance.failing import where_it_is_decided
 from tests.factories import (
     TYPE,
@@ -218,3 +219,30 @@ async def test_groups_wait_apart(engine: Engine, clock: VirtualClock) -> None:
     clock.advance(ms=SECOND_MS)
     await a_pending_job(engine)
     assert await engine.oldest() == [Oldest(TYPE, "", START_MS + SECOND_MS), Oldest(TYPE, "audit", START_MS)]
+
+
+async def test_totals_by_hour_are_the_sums_of_statistics_and_measures(engine: Engine, clock: VirtualClock) -> None:
+    await engine.add_group(TYPE, "audit")
+    for type, worker in ((TYPE, "w1"), (TYPE, "w2"), ("other", "w1")):
+        for group in ("", "audit") if type == TYPE else ("",):
+            await engine.create([a_new_job(type=type), a_new_job(type=type)])
+            clock.advance(ms=7)
+            done, failed = (await engine.activate([Demand(type, worker, 2, group=group)])).jobs
+            clock.advance(ms=20)
+            await engine.settle([Complete(done.key, 1), Failed(failed.key, 1, "boom")])
+        clock.advance(ms=HOUR_MS)
+    assert await engine.hour_totals(48) == await summed(engine, None)
+    assert await engine.hour_totals(48, TYPE) == await summed(engine, TYPE)
+    assert {one.hour for one in await engine.hour_totals(2)} == {clock.now_ms // HOUR_MS - 1}
+    assert await engine.hour_totals(48, "unknown") == []
+
+
+async def summed(engine: Engine, type: str | None) -> list[Measure]:
+    """What the totals must be."""
+    sums: Counter[tuple[int, str]] = Counter()
+    for row in (await engine.stats(48)).hours:
+        if type in (None, row.type):
+            sums.update({(row.hour, name): getattr(row, name) for name in WorkerHour._fields[3:]})
+    for measure in await engine.measures(48, type):
+        sums[measure.hour, measure.name] += measure.jobs
+    return sorted(Measure(hour, "", name, jobs) for (hour, name), jobs in sums.items() if jobs)

@@ -25,6 +25,7 @@ from everwork.service.upkeep import run_upkeep
 from everwork.service.verb import Caller
 from tests.factories import (
     TYPE,
+    Stage,
     a_cancelled_job,
     a_completed_job,
     a_dead_letter,
@@ -37,9 +38,6 @@ from tests.fleets import WORKER_ID, a_process, a_trigger
 from tests.stores import DAY_MS, EVERYTHING, HOUR_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from everwork.core.job import StoredJob
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
 
@@ -82,9 +80,7 @@ async def test_a_type_is_deleted_with_its_finished_jobs_and_everything_that_was_
 
 
 @pytest.mark.parametrize("stage", [a_pending_job, a_processing_job])
-async def test_a_type_with_unfinished_jobs_is_not_deleted(
-    admin: Admin, engine: Engine, stage: Callable[..., Awaitable[StoredJob]]
-) -> None:
+async def test_a_type_with_unfinished_jobs_is_not_deleted(admin: Admin, engine: Engine, stage: Stage) -> None:
     await stage(engine)
     with pytest.raises(InvalidInput, match="type: 'email-send' has 1 unfinished job; cancel them first"):
         await admin.delete_type(TYPE)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from everwork.core.job import LeasedJob, StoredJob
 from everwork.core.leasing import Demand
 from everwork.core.limits import HOUR_MS, INSTANT_MS_MAX, KEY_MAX, LIST_SCAN_MAX, PAGE_BYTES_MAX, SEARCH_BYTES_MAX
-from everwork.core.queries import CURSOR_MAX, Count, JobFilter, Order, Page, cursor_of, cursor_parts
+from everwork.core.queries import (
+    CURSOR_MAX,
+    Count,
+    JobFilter,
+    Measure,
+    Order,
+    Page,
+    WorkerHour,
+    cursor_of,
+    cursor_parts,
+)
 from everwork.engines.rules import filters_by_attempt, filters_by_job, matches
 from everwork.exceptions import InvalidInput
 
@@ -243,3 +253,11 @@ def hour_ranges(hours: int, now_ms: int) -> Iterator[Hours]:
     for after in range(now - hours, now, PORTION_HOURS):
         last = after + PORTION_HOURS
         yield Hours(after, last if last < now else INSTANT_MS_MAX // HOUR_MS)
+
+
+def merged_hours(measures: Iterable[Sequence[Any]], work: Iterable[Sequence[Any]]) -> list[Measure]:
+    """The totals of some hours: rows of hour, name and sum, and rows of hour and the sums of `WorkerHour`."""
+    found = [Measure(hour, "", name, jobs) for hour, name, jobs in measures if jobs]
+    for hour, *sums in work:
+        found += [Measure(hour, "", *one) for one in zip(WorkerHour._fields[3:], sums, strict=True) if one[1]]
+    return sorted(found)

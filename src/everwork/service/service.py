@@ -225,6 +225,10 @@ class JobService(StoreAccess):
         """Run times, queue waits and errors of the last hours, of one type or of all, across tenants."""
         return await self._engine.measures(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS), type)
 
+    async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
+        """The statistics of the last hours, by hour, of one type or of all together, across workers and tenants."""
+        return await self._engine.hour_totals(checks.whole_number("hours", hours, 1, STATISTICS_KEEP_HOURS), type)
+
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs, in the filter's order: a full page, unless there are no more jobs or the jobs are large.
 

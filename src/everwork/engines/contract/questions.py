@@ -46,6 +46,15 @@ class Questions(ABC):
         """
 
     @abstractmethod
+    async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
+        """What `stats` and `measures` count in the last `hours` hours, summed over workers, and over types if none is
+        given.
+
+        By hour and name, with an empty type and without zeros. In addition to the names of `measures` there are those
+        of `WorkerHour`: completed, failed, retried, execution_ms, wait_ms. Read in portions, like `measures`.
+        """
+
+    @abstractmethod
     async def oldest(self) -> list[Oldest]:
         """When the longest-waiting due job became due, for each type and group that has one, by type and group.
 

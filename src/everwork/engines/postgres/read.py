@@ -33,6 +33,7 @@ from everwork.engines.portions import (
     first_step,
     hour_ranges,
     is_by_dedupe_key,
+    merged_hours,
     newest_below,
     next_step,
 )
@@ -94,11 +95,23 @@ class PostgresQuestions(PostgresBase, Questions):
 
     async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
         store = self._store
-        sql, found = store.sql("measures"), []
-        queues = None if type is None else [queue for (queue,) in await store.connections.read(sql["queues"], type)]
+        sql, found, queues = store.sql("measures"), list[Measure](), await self._queues_of(type)
         for portion in hour_ranges(hours, await server_now_ms(store)):
             found += [Measure(*row) for row in await store.connections.read(sql["measures"], *portion, queues)]
         return found
+
+    async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
+        store = self._store
+        sql, found, queues = store.sql("hour_totals"), list[Measure](), await self._queues_of(type)
+        for portion in hour_ranges(hours, await server_now_ms(store)):
+            measured = await store.connections.read(sql["measures"], *portion, queues)
+            found += merged_hours(measured, await store.connections.read(sql["work"], *portion, queues))
+        return found
+
+    async def _queues_of(self, type: str | None) -> list[int] | None:
+        if type is None:
+            return None
+        return [queue for (queue,) in await self._store.connections.read(self._store.sql("measures")["queues"], type)]
 
     async def oldest(self) -> list[Oldest]:
         store = self._store

@@ -95,6 +95,17 @@ class RedisQuestions(RedisBase, Questions):
             if not last_hour:
                 return sorted(found)
 
+    async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
+        found: list[Measure] = []
+        last_hour: Arg = ""
+        while True:
+            last_hour, *totals = await self._connection.read("hour_totals", hours, type or "", last_hour)
+            for hour, sums in pairs(totals):
+                named = ((name.decode(), int(by)) for name, by in pairs(sums))
+                found += [Measure(int(hour), "", name, by) for name, by in named if by]
+            if not last_hour:
+                return sorted(found)
+
     async def oldest(self) -> list[Oldest]:
         connection = self._connection
         counts = [field.decode().split("\n") for field, _ in pairs(await connection.read("count"))]

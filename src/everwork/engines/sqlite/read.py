@@ -37,6 +37,7 @@ from everwork.engines.portions import (
     first_step,
     hour_ranges,
     is_by_dedupe_key,
+    merged_hours,
     newest_below,
     next_step,
 )
@@ -93,6 +94,12 @@ class SqliteQuestions(SqliteBase, Questions):
         found: list[Measure] = []
         for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
             found += await self._store.scan(partial(measures, portion, type))
+        return found
+
+    async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
+        found: list[Measure] = []
+        for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
+            found += await self._store.query(partial(hour_totals, portion, type))
         return found
 
     async def oldest(self) -> list[Oldest]:
@@ -201,6 +208,16 @@ def measures(hours: Hours, type: str | None, cursor: sqlite3.Cursor, _now_ms: in
     sql = statements("measures")
     found = cursor.execute(sql["of_all"], hours) if type is None else cursor.execute(sql["of_type"], (*hours, type))
     return [Measure._make(row) for row in found.fetchall()]
+
+
+def hour_totals(hours: Hours, type: str | None, cursor: sqlite3.Cursor, _now_ms: int) -> list[Measure]:
+    """The statistics of some hours, summed over workers, and over types if none is given."""
+    sql = statements("hour_totals")
+    if type is None:
+        measured = cursor.execute(sql["measures"], hours).fetchall()
+        return merged_hours(measured, cursor.execute(sql["work"], hours).fetchall())
+    measured = cursor.execute(sql["measures_of_type"], (*hours, type)).fetchall()
+    return merged_hours(measured, cursor.execute(sql["work_of_type"], (*hours, type)).fetchall())
 
 
 def explain(cursor: sqlite3.Cursor, key: int, now_ms: int) -> Explanation | None:

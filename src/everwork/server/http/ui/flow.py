@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from everwork.core.limits import HOUR_MS, STATISTICS_KEEP_HOURS
 from everwork.core.measures import Measured, measured, percentile_ms
-from everwork.core.queries import Measure, Stats
 from everwork.server.http.ui.chart import Remarks, Series, Slot, bars, has_few_points, lines
 from everwork.server.http.ui.render import duration, number, when
 from everwork.server.http.ui.visit import Visit
@@ -124,8 +123,7 @@ class HourlyCounts:
         now = at_ms // HOUR_MS
         is_known = self._first is not None and self._first <= now - hours + 1
         new = min(now - self._last + HOURS_REREAD, STATISTICS_KEEP_HOURS) if is_known else hours
-        stats = await service.stats(max(new, 1))
-        self.now_ms = stats.generated_at_ms
+        self.now_ms = await service.now()
         first = self.now_ms // HOUR_MS - new + 1
         if is_known and first > self._last:
             self._first = None
@@ -133,23 +131,13 @@ class HourlyCounts:
         oldest = self.now_ms // HOUR_MS - STATISTICS_KEEP_HOURS + 1
         self._first = max(oldest, self._first if is_known and self._first is not None else first)
         self._last = self.now_ms // HOUR_MS
-        # Read one hour more than needed, because another may have started since.
-        measures = await service.measures(min(new + 1, STATISTICS_KEEP_HOURS), self._type)
-        kept = {hour: counts for hour, counts in self.counts.items() if self._first <= hour < first}
-        # A month of many types is half a million rows, which must not block the event loop.
-        self.counts = kept | await asyncio.to_thread(self._fresh, stats, measures, first)
-        return None
-
-    def _fresh(self, stats: Stats, measures: Sequence[Measure], first: int) -> dict[int, Counter[str]]:
         counts: dict[int, Counter[str]] = defaultdict(Counter)
-        for row in stats.hours:
-            if self._type in (None, row.type) and row.hour >= first:
-                for name in Work._fields:
-                    counts[row.hour][name] += getattr(row, name)
-        for measure in measures:
-            if measure.hour >= first:
-                counts[measure.hour][measure.name] += measure.jobs
-        return counts
+        # Read one hour more than needed, because another may have started since.
+        for one in await service.hour_totals(min(max(new, 1) + 1, STATISTICS_KEEP_HOURS), self._type):
+            if one.hour >= first:
+                counts[one.hour][one.name] = one.jobs
+        self.counts = {hour: past for hour, past in self.counts.items() if self._first <= hour < first} | counts
+        return None
 
 
 class _ChartCache:
