@@ -13,19 +13,23 @@ import httpx
 import pytest
 
 from everwork import Spool
+from everwork.cli.serving import open_server
 from everwork.client import Client
 from everwork.core.states import State
+from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, NotFound, ResultTimeout, Unauthenticated
 from everwork.proto import jobs_pb2, jobs_pb2_grpc
 from everwork.proto import work_pb2 as pb
 from everwork.proto.work_pb2_grpc import WorkServiceAsyncStub
+from everwork.server import server as server_module
+from everwork.server.settings import Settings
 from everwork.service.access import keys as access
 from everwork.service.access.keys import KeyRing
 from everwork.spool.file import SpoolFile
 from tests.app.waiting import RESTART_S, until
 from tests.client.server import KEY, ServerProcess
-from tests.outages import Store, own_server, store_on
+from tests.outages import Outage, Store, own_server, store_on
 
 JOBS = "/api/v1/jobs"
 
@@ -415,3 +419,20 @@ async def test_a_late_outcome_must_name_its_attempt(client: Client) -> None:
 async def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="offline"):
         Client("grpc://127.0.0.1:1", offline=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["registered", "health"])
+async def test_a_server_starts_although_its_store_goes_away_just_after_it_was_opened(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(engine=f"sqlite:///{tmp_path}/jobs.db", grpc_port=0, http_port=0, offline=tmp_path / "spool.db")
+
+    def failing_engine(url: str) -> Engine:
+        outage = Outage(engine := open_engine(url), monkeypatch)
+        outage.fail(call)
+        return engine
+
+    monkeypatch.setattr(server_module, "open_engine", failing_engine)
+    running = await open_server(settings, makes_key=False)
+    assert running.durability is None
+    await running.server.stop(0)

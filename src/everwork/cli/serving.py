@@ -13,7 +13,7 @@ from everwork.cli.commands.login import dashboard_url, new_link, site_url
 from everwork.cli.output import command_name, write, write_json
 from everwork.cli.session import local_caller
 from everwork.codec.urls import shown_url
-from everwork.exceptions import BadConfiguration, EverworkError
+from everwork.exceptions import BadConfiguration, EngineUnavailable, EverworkError
 from everwork.runtime.shutdown import on_stop_signals
 from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings, engine_url
@@ -83,14 +83,24 @@ async def open_server(settings: Settings, *, makes_key: bool) -> RunningServer:
     try:
         await server.open()
         if not server.service.is_connected:
-            return RunningServer(server, await server.listen(), None, None, None)
-        new_key = await _first_key(server, makes_key=makes_key)
-        health = await server.health()
+            return await _without_store(server)
+        try:
+            new_key = await _first_key(server, makes_key=makes_key)
+            health = await server.health()
+        except EngineUnavailable:
+            if settings.spool is None:
+                raise
+            return await _without_store(server)
         ports, login = await server.listen(), await _login_token(server, is_requested=makes_key)
         return RunningServer(server, ports, health.durability.value, new_key, login)
     except BaseException:
         await server.stop(0.0)
         raise
+
+
+async def _without_store(server: Server) -> RunningServer:
+    """A server in offline mode whose store is unavailable."""
+    return RunningServer(server, await server.listen(), None, None, None)
 
 
 async def _first_key(server: Server, *, makes_key: bool) -> str | None:

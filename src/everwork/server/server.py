@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from everwork.aio.loops import BackgroundLoop
 from everwork.engines.open import open_engine
 from everwork.engines.values import Health
+from everwork.exceptions import EngineUnavailable
 from everwork.server.grpc.server import GrpcServer
 from everwork.server.grpc.verbs import verb_methods
 from everwork.server.grpc.work_streams import WorkStreams
@@ -65,10 +66,19 @@ class Server:
         await self.service.open()
         self._opened.push_async_callback(self.service.close)
         await self.service.once_connected(self._describe)
-        await self.keys.open(is_store_open=self.service.is_connected)
+        await self._open_keys()
         self._opened.push_async_callback(self.keys.close)
         await self.sampler.open()
         self._opened.push_async_callback(self.sampler.close)
+
+    async def _open_keys(self) -> None:
+        """Load the keys; in offline mode, the store can go away after it was opened."""
+        try:
+            await self.keys.open(is_store_open=self.service.is_connected)
+        except EngineUnavailable:
+            if self.settings.spool is None:
+                raise
+            await self.keys.open(is_store_open=False)
 
     async def _give_defaults(self) -> None:
         """Give the default policy to types that only clients use, now and as they appear."""

@@ -209,7 +209,10 @@ class Outbox:
     async def once_connected(self, act: Callable[[], Awaitable[None]]) -> None:
         """Run an action on the store now, or as soon as it is available."""
         if self.is_connected:
-            await act()
+            try:
+                await act()
+            except AWAY:  # The store went away just after it was opened.
+                self._when_connected.append(act)
         else:
             self._when_connected.append(act)
 
