@@ -52,7 +52,8 @@ class Doors(NamedTuple):
     async def refused_by_grpc(self, caller: Caller) -> tuple[grpc.StatusCode, str, dict[str, str]]:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await self.by_grpc(caller)
-        trailing = {str(name): str(value) for name, value in refusal.value.trailing_metadata() or ()}
+        metadata: Any = refusal.value.trailing_metadata()
+        trailing = {str(name): str(value) for name, value in metadata}
         return refusal.value.code(), refusal.value.details() or "", trailing
 
 
