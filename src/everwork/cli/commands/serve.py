@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -18,6 +19,11 @@ from everwork.server.settings import Settings, load, suspicious_variables
 from everwork.server.settings_warnings import clear_text_warning, file_warnings
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+SWITCH_SECONDS: Final = 0.0005
+"""How long a busy event loop keeps the interpreter from the threads of SQLite. A query needs it several times: with the
+default of 5 ms, one busy caller makes every other caller's query take tens of milliseconds.
+"""
 
 Engine = Annotated[
     str | None,
@@ -139,6 +145,7 @@ def run_server(
 ) -> None:
     """Run a server until it is stopped, or for a limited time."""
     logs.configure(settings.log_format, settings.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
     until_stopped = serving().serve(settings, as_json=as_json, makes_key=makes_key, seconds=seconds)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(until_stopped)

@@ -154,7 +154,7 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
     """The created jobs; once the response is full or the engine fails, only keys for the rest."""
     step = DEDUPLICATED_CHUNK if any(one.deduplicated for one in created) else READ_CHUNK
     reports: list[dict[str, Any]] = []
-    chars = 0
+    chars, size = 0, call.slice_size
     while chars < RESPONSE_CHARS_MAX and len(reports) < len(created):
         some = slice(len(reports), len(reports) + step)
         try:
@@ -165,7 +165,7 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
             is_full = chars >= RESPONSE_CHARS_MAX
             reports.append(created_key(one) if is_full else _created_job(job, one))
             chars += _chars(job)
-            if len(reports) % call.slice_size == 0:
+            if len(reports) % size == 0:
                 await asyncio.sleep(0)
     return reports + [created_key(one) for one in created[len(reports) :]]
 
