@@ -304,6 +304,8 @@ def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> StoredJo
     )  # fmt: skip
 
 
+TRIGGER_MARK: Final = "trigger-mark"
+"""The kind of registry entries that hold how far a trigger has fired."""
 _MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")  # began_ms, last_ms
 
 

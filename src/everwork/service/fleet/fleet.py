@@ -14,6 +14,7 @@ from everwork.core.limits import DEFAULT_GROUP, FIRES_STEP_MAX, LIST_LIMIT_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.schedule import GRACE_MS
 from everwork.core.states import State
+from everwork.engines.rules import TRIGGER_MARK
 from everwork.engines.values import Fire, Registered, TriggerMark
 from everwork.exceptions import InvalidInput, NotFound
 from everwork.logs import get_logger
@@ -41,7 +42,6 @@ TRIGGER: Final = "trigger"
 WORKER_OFF: Final = "worker-off"
 TRIGGER_OFF: Final = "trigger-off"
 OWNER: Final = "owner"
-TRIGGER_MARK: Final = "trigger-mark"
 _KINDS_OF_A_WORKER: Final = (OWNER, TRIGGER_MARK, TRIGGER_OFF, TRIGGER, WORKER_OFF, WORKER)
 """Everything stored about a worker. Its own entry is deleted last, so that an interrupted call can be repeated."""
 

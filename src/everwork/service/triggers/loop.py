@@ -15,10 +15,9 @@ from everwork.core.job import NewJob
 from everwork.core.limits import FIRES_STEP_MAX, HOUR_MS
 from everwork.core.schedule import GRACE_MS, Due, Outlook, Plan, outlook
 from everwork.engines.contract import Engine
-from everwork.engines.rules import mark_text
+from everwork.engines.rules import TRIGGER_MARK, mark_text
 from everwork.engines.values import Fire, TriggerMark
 from everwork.logs import Outage, get_logger
-from everwork.service.fleet.fleet import TRIGGER_MARK
 from everwork.service.triggers.fires import fire_key
 from everwork.service.triggers.schedule_call import ANSWER_SECONDS_MAX, ScheduleCall
 
