@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from everwork.core import limits
 from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, OUTCOMES_MAX
 from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, VALUES_MAX
-from everwork.server.http.framework.protocol import HEAD_BYTES_MAX
-from everwork.server.http.ui.visit import FORM_BYTES_MAX
+from everwork.server.http.framework.protocol import HEAD_BYTES_MAX, HEADERS_MAX
+from everwork.server.http.ui.visit import FORM_BYTES_MAX, LOGIN_BYTES_MAX
 from everwork.server.settings import Settings
 
 BUSY: Final = "429, `RESOURCE_EXHAUSTED`, with the time to wait"
@@ -50,11 +50,26 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("waiting polls of all keys", limits.POLLERS_TOTAL_MAX, f"an equal share for each tenant, then {BUSY}"),
         _set("requests per second of one API key; 0 means no limit", "rate_limit"),
     ),
+    "Connections": (
+        _set("open connections to each port", "max_connections", "the longest idle one is closed, or 503"),
+        _fixed("open calls on one gRPC connection", limits.CALLS_PER_CONNECTION, "the client's calls wait"),
+        _fixed("open gRPC calls for each connection allowed", limits.CALLS_TOTAL_FACTOR, BUSY),
+        _fixed("gRPC requests being received", limits.RECEIVING_MAX, "further ones wait their turn"),
+        _fixed("of these, of one API key", limits.RECEIVING_EACH_MAX, "further ones wait their turn"),
+        _fixed("seconds in which a gRPC request must arrive", int(limits.RECEIVE_SECONDS_MAX), "`DEADLINE_EXCEEDED`"),
+        _fixed("health watches and reflection streams", limits.WATCHES_MAX, "`RESOURCE_EXHAUSTED`"),
+        _fixed("of these, from one address", limits.WATCHES_EACH_MAX, "`RESOURCE_EXHAUSTED`"),
+        _set("bytes of large bodies and responses in flight", "max_bytes_in_flight", "503", is_bytes=True),
+        _set("of these, of one API key", "max_bytes_in_flight_per_key", "429", is_bytes=True),
+        _fixed("failed authentications per second of one address", limits.AUTH_FAILURES_PER_SECOND, "429 for failures"),
+    ),
     "Requests": (
-        _fixed("head of an HTTP request", HEAD_BYTES_MAX, "400, and the connection ends", is_bytes=True),
+        _fixed("head of an HTTP request", HEAD_BYTES_MAX, "431, and the connection ends", is_bytes=True),
+        _fixed("headers of an HTTP request", HEADERS_MAX, "431, and the connection ends"),
         _fixed("body of a REST request", BODY_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("body of a bulk create", BULK_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("values in one body", VALUES_MAX, INVALID),
+        _fixed("form of the login page", LOGIN_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("form of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("gRPC message", limits.MESSAGE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
         _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
@@ -69,6 +84,13 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("credits for one type", CREDITS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("outcomes in one message", OUTCOMES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
     ),
+    "Names": (
+        _set("job types in the store", "max_types"),
+        _set("job types that one API key may add within an hour", "max_new_types"),
+        _set("hours until an unused type is deleted", "types_keep_hours", "it is deleted"),
+        _fixed("workers in statistics, each by type and hour", limits.WORKER_ROWS_MAX, "counted together as one"),
+        _fixed("addresses remembered for failed authentication", limits.AUTH_FAILURE_ADDRESSES_MAX, "oldest dropped"),
+    ),
     "Jobs": (
         _fixed("characters in a type, tenant or other name", limits.NAME_CHARS_MAX, INVALID),
         _fixed("variables or result of one job", limits.PAYLOAD_BYTES_MAX, INVALID, is_bytes=True),
@@ -80,7 +102,9 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
     ),
     "Dashboard and keys": (
         _fixed("live pages of one server", limits.LIVE_PAGES_MAX, "the page says so and is not updated"),
-        _fixed("live pages of one visitor", limits.LIVE_PAGES_EACH_MAX, "the page says so and is not updated"),
+        _fixed("live pages of one API key", limits.LIVE_PAGES_KEY_MAX, "the page says so and is not updated"),
+        _fixed("live pages of one session", limits.LIVE_PAGES_EACH_MAX, "the page says so and is not updated"),
+        _fixed("sessions of one API key", limits.SESSIONS_PER_KEY_MAX, "the oldest one ends"),
         _fixed("tenants of one API key", limits.API_KEYS_TENANTS_MAX, INVALID),
     ),
 }
