@@ -26,6 +26,7 @@ EVERY_COMMAND = [
     "types list",
     "types policy x --base 1",
     "groups list",
+    "sessions list",
     "keys list",
     "keys create --name ci --permission jobs",
     "workers list",
