@@ -27,6 +27,7 @@ EVERY_COMMAND = [
     "types policy x --base 1",
     "groups list",
     "keys list",
+    "sessions list",
     "keys create --name ci --permission jobs",
     "workers list",
     "triggers list",

@@ -396,6 +396,7 @@ BY_THEMSELVES: dict[str, Sequence[Callable[[Admin, Jobs], Awaitable[Any]]]] = {
     "set_policy": [lambda admin, _: admin.set_policy(TYPE, {"base": 2})],
     "drop_group": [lambda admin, _: admin.drop_group(TYPE, "reporting")],
     "create_key": [lambda admin, _: admin.create_key("ci", ["jobs"])],
+    "end_sessions": [lambda admin, _: admin.end_sessions()],
     "change_many": [partial(_changed_many, action=action) for action in BulkAction],
     "change_matching": [partial(_changed_matching, action=action) for action in BulkAction],
     "requeue_matching": [lambda _, jobs: jobs.requeue_matching(JobFilter(), all=True)],
