@@ -203,7 +203,7 @@ async def test_a_key_of_one_tenant_sees_its_own_jobs_only(visitor: Visitor, whol
     assert await page.get_by_role("link", name=str(other.key), exact=True).count() == 0
     visitor.watch.allow("status of 404")
     await page.goto(f"{visitor.url}/ui/jobs/{other.key}")
-    await expect(page.locator("main")).to_contain_text("not found")
+    await expect(page.locator("main")).to_contain_text(f"Job '{other.key}' not found")
 
 
 async def test_of_two_operators_at_one_job_the_second_is_told_that_it_has_changed(visit: Visit, whole: Whole) -> None:

@@ -28,6 +28,7 @@ EVERY_COMMAND = [
     "groups list",
     "sessions list",
     "keys list",
+    "sessions list",
     "keys create --name ci --permission jobs",
     "workers list",
     "triggers list",
