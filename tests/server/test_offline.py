@@ -422,7 +422,8 @@ async def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
 async def test_a_server_starts_although_its_store_goes_away_just_after_it_was_opened(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(engine=f"sqlite:///{tmp_path}/jobs.db", grpc_port=0, http_port=0, offline=tmp_path / "spool.db")
+    given: dict[str, Any] = {"grpc_port": 0, "http_port": 0, "api_key": KEY, "offline": tmp_path / "spool.db"}
+    settings = Settings(engine=f"sqlite:///{tmp_path}/jobs.db", **given)
 
     def failing_engine(url: str) -> Engine:
         outage = Outage(engine := open_engine(url), monkeypatch)
