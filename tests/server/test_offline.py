@@ -16,7 +16,6 @@ from everwork import Spool
 from everwork.cli.serving import open_server
 from everwork.client import Client
 from everwork.core.states import State
-from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, NotFound, ResultTimeout, Unauthenticated
 from everwork.proto import jobs_pb2, jobs_pb2_grpc
@@ -425,14 +424,13 @@ async def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
 async def test_a_server_starts_although_its_store_goes_away_just_after_it_was_opened(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(engine=f"sqlite:///{tmp_path}/jobs.db", grpc_port=0, http_port=0, offline=tmp_path / "spool.db")
+    given: dict[str, Any] = {"grpc_port": 0, "http_port": 0, "api_key": KEY, "offline": tmp_path / "spool.db"}
+    settings = Settings(engine=f"sqlite:///{tmp_path}/jobs.db", **given)
 
-    def failing_engine(url: str) -> Engine:
-        outage = Outage(engine := open_engine(url), monkeypatch)
-        outage.fail(call)
-        return engine
-
-    monkeypatch.setattr(server_module, "open_engine", failing_engine)
+    engine = open_engine(settings.engine)
+    outage = Outage(engine, monkeypatch)
+    outage.fail(call)
+    monkeypatch.setattr(server_module, "open_engine", lambda _: engine)
     running = await open_server(settings, makes_key=False)
-    assert running.durability is None
+    assert (running.ports.http > 0, call in outage.failed) == (True, True)
     await running.server.stop(0)

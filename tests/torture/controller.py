@@ -137,7 +137,9 @@ async def read_triggers(engine: Engine, due_ms: int = 0) -> list[Ticking]:
 async def finish(last: LoggedEngine) -> None:
     """Run what was fired while the managers were already stopping: there is nobody else for it."""
     begun = time.monotonic()
-    wanted = [Demand(one._get_settings().default_source, "controller", 100, DRAIN_MS_MAX) for one in crew.WORKERS]
+    # A tick that one of them has still run may have emitted events.
+    kinds = [plan.EVENT, *(one._get_settings().default_source for one in crew.WORKERS)]
+    wanted = [Demand(kind, "controller", 100, DRAIN_MS_MAX) for kind in kinds]
     while (time.monotonic() - begun) * 1000 < DRAIN_MS_MAX:
         jobs = await last.activate(wanted) or []
         for job in jobs:

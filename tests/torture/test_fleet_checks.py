@@ -17,6 +17,7 @@ from tests.torture.mutants import MISSED
 from tests.torture.reported import check_attempts, check_fencing, check_reports, reports_of
 from tests.torture.test_checker import SmallRun
 from tests.torture.verdict import FinalState, Verdict
+from tools.reference import reliability
 
 WORKER = "rest-a.0000"
 
@@ -137,3 +138,8 @@ def test_runs_of_several_lanes_and_engines_are_kept_in_one_file(tmp_path: Path) 
 def test_a_mutant_that_is_missed_shows_in_the_file(tmp_path: Path) -> None:
     report.write(tmp_path / "R.json", [a_judgement("sqlite", "fleet", caught={"m": MISSED})])
     assert json.loads((tmp_path / "R.json").read_text())["sqlite"]["passed"] is False
+
+
+def test_the_page_on_reliability_shows_the_counters_that_are_in_the_repository() -> None:
+    assert "| SIGKILLs of processes |" in reliability.results("fleet")
+    assert reliability.COUNTERS.read_text("utf-8").startswith("{")

@@ -65,7 +65,8 @@ def _faults(run: Lane) -> str:
 
 def _violations(run: Lane) -> str:
     found = [f"{number}: {count:,}" for number, count in run["violations"].items() if count]
-    return ", ".join(found) or f"none ({', '.join([*run['violations']][:: len(run['violations']) - 1])}: all zero)"
+    first, *_, last = run["violations"]
+    return ", ".join(found) or f"{first} to {last}: zero"
 
 
 def _mutants(counters: Mapping[str, Mapping[str, Any]]) -> str:
