@@ -53,25 +53,14 @@ class ClockGuard:
 
     def __init__(self) -> None:
         self._boot_id = boot_id()
-        self._offset_ms: int | None = None
 
     def check(self, tx: Transaction) -> None:
-        """Move the stored instants if the clock has jumped; runs first in every transaction."""
-        known_ms = self._offset_ms
-        if known_ms is None or abs(tx.now_ms - boot_clock_ms() - known_ms) >= DRIFT_MS:
-            self._adopt(tx, _offset_ms())
-
-    def forget(self) -> None:
-        """Look again in the next transaction: this one was rolled back."""
-        self._offset_ms = None
-
-    def _adopt(self, tx: Transaction, offset_ms: int) -> None:
-        stored_ms = self._stored_ms(tx)
+        """Move the stored instants if the clock has jumped; runs first in a transaction, about once a second."""
+        offset_ms, stored_ms = _offset_ms(), self._stored_ms(tx)
         if stored_ms is not None and abs(offset_ms - stored_ms) >= JUMP_MS:
             _move(tx, offset_ms - stored_ms)
         if stored_ms is None or abs(offset_ms - stored_ms) >= DRIFT_MS:
             tx.cursor.execute(SQL["store"], (f"{self._boot_id} {offset_ms}",))
-        self._offset_ms = offset_ms
 
     def _stored_ms(self, tx: Transaction) -> int | None:
         """The offset that the stored instants belong to; None if it is from before the host was started."""

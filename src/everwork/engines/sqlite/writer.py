@@ -51,7 +51,10 @@ BUSY_MS = 5_000
 BUSY_SECONDS: Final = 10.0
 """How long a writer waits for a transaction of another program, which does not take the lock file."""
 WATCH_SECONDS: Final = 1.0
-"""How often a writer with calls to serve is watched: it may be waiting for the lock."""
+WATCHES_MAX: Final = 10
+"""A writer that has waited for the lock file is watched every second, until it has not waited this many times."""
+CLOCK_CHECK_MS: Final = 1_000
+"""While the clock moves by less than this, forward, it is not compared."""
 
 
 class Writer(ABC):
@@ -64,6 +67,7 @@ class Writer(ABC):
         self._lock = lock
         self._clock = clock
         self._clock_guard = ClockGuard() if clock is host_clock_ms and not url.in_memory else None
+        self._clock_checked_ms = 0
         self._file = identity(url)
         self._loop = asyncio.get_running_loop()
         self._closing = False
@@ -120,44 +124,36 @@ class Writer(ABC):
     def _do(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
         """Run calls in one transaction; if one of them fails, each is run again in its own transaction."""
         try:
-            values, woken, finished = self._transact_damaged(calls)
+            values, woken, finished = self._transact(calls)
             return answers_of(calls, values), woken, finished
         except EngineBusy as error:
             return [(call.future, None, error) for call in calls], False, False
         except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to this thread
+            if is_undecodable(error.__cause__) and self._connection.text_factory is str:
+                with damaged_texts(self._connection):
+                    return self._do(calls)
             if len(calls) == 1:
                 return [(calls[0].future, None, error)], False, False
         each = [self._do([call]) for call in calls]
         return [a for answers, *_ in each for a in answers], any(w for _, w, _ in each), any(f for *_, f in each)
 
-    def _transact_damaged(self, calls: Sequence[Call]) -> tuple[list[Any], bool, bool]:
-        """Run calls in one transaction, if needed with texts that are not UTF-8."""
-        try:
-            return self._transact(calls)
-        except EngineUnavailable as error:
-            if not is_undecodable(error.__cause__):
-                raise
-        with damaged_texts(self._connection):
-            return self._transact(calls)
-
     def _transact(self, calls: Sequence[Call], *, has_begun: bool = False) -> tuple[list[Any], bool, bool]:
-        if not has_begun:
-            self._take_lock()
+        if not has_begun and not self._lock.acquire_now():
+            self._wait_for_lock()
         try:
             if not has_begun:
                 self._refuse_another_file()
                 self._begin()
             tx = Transaction(self._cursor, self._clock())
-            if self._clock_guard is not None:
-                self._clock_guard.check(tx)
+            if not 0 <= tx.now_ms - self._clock_checked_ms < CLOCK_CHECK_MS:
+                self._check_clock(tx)
             values = [call.action(tx) for call in calls if call.action is not None]
             tx.flush()
             self._cursor.execute("COMMIT")
         except BaseException as error:
             if self._connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
-            if self._clock_guard is not None:
-                self._clock_guard.forget()
+            self._clock_checked_ms = 0
             if isinstance(error, sqlite3.Error):
                 raise unavailable(self._url.path, error) from error
             raise
@@ -175,11 +171,15 @@ class Writer(ABC):
         if self._file is not None:
             require_same_file(self._url.path, self._file)
 
-    def _take_lock(self) -> None:
+    def _check_clock(self, tx: Transaction) -> None:
+        if self._clock_guard is not None:
+            self._clock_guard.check(tx)
+        self._clock_checked_ms = tx.now_ms
+
+    def _wait_for_lock(self) -> None:
         """Wait for the lock file, until the callers give up (`ThreadWriter`): the kernel serves processes in order."""
-        if self._lock.acquire_now():
-            return
         self._lock_wait = wait = LockWait()
+        self._watch_wait()
         try:
             self._lock.acquire()
         finally:
@@ -187,6 +187,10 @@ class Writer(ABC):
         if not wait.decide():
             self._lock.release()
             raise EngineBusy("the callers have given up")
+
+    @abstractmethod
+    def _watch_wait(self) -> None:
+        """Have the event loop watch this wait."""
 
     def _begin(self) -> None:
         """Begin, and wait a while: a writer without our lock (the user's own transaction) may be active."""
@@ -214,7 +218,8 @@ class Writer(ABC):
         wal = Path(self._url.path + "-wal")
         if self._url.in_memory or not wal.exists() or wal.stat().st_size <= WAL_BYTES_MAX:
             return
-        self._take_lock()
+        if not self._lock.acquire_now():
+            self._wait_for_lock()
         try:
             self._cursor.execute("PRAGMA busy_timeout = 50")
             self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -233,26 +238,32 @@ class ThreadWriter(Writer):
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         super().__init__(url, connection, lock, clock)
         self._inbox: SimpleQueue[Call | Pause | None] = SimpleQueue()
-        self._serving: list[Call] = []
-        self._accepted = self._served = 0
-        """How many calls this writer has accepted, and how many of them its thread has served."""
-        self._watch: asyncio.TimerHandle | None = None
+        self._serving: Sequence[Call] = ()
+        self._watches_left = 0
+        self._watching = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="everwork-sqlite-writer", daemon=True)
         self._thread.start()
 
     def _put(self, call: Call) -> None:
-        self._accepted += 1
         self._inbox.put(call)
-        if self._watch is None:
-            self._watch = self._loop.call_later(WATCH_SECONDS, self._check_wait)
+
+    def _watch_wait(self) -> None:
+        with self._watching:
+            is_watched, self._watches_left = self._watches_left > 0, WATCHES_MAX
+        if not is_watched:
+            with suppress(RuntimeError):  # The loop is closed: no caller is left.
+                self._loop.call_soon_threadsafe(self._check_wait)
 
     def _check_wait(self) -> None:
         """Give up for the callers if another process does not release the lock file; runs in the event loop."""
         wait = self._lock_wait
         if wait is not None and wait.give_up():
             self._refuse_waiting()
-        is_idle = self._accepted == self._served
-        self._watch = None if is_idle else self._loop.call_later(WATCH_SECONDS, self._check_wait)
+        with self._watching:
+            self._watches_left = WATCHES_MAX if wait is not None else self._watches_left - 1
+            is_watched = self._watches_left > 0
+        if is_watched:
+            self._loop.call_later(WATCH_SECONDS, self._check_wait)
 
     def _refuse_waiting(self) -> None:
         """Fail the calls that wait for the lock, and those behind them. The thread goes on waiting."""
@@ -269,9 +280,7 @@ class ThreadWriter(Writer):
         for item in items:
             if not isinstance(item, Call):
                 self._inbox.put(item)
-        calls = [item for item in items if isinstance(item, Call)]
-        self._accepted -= len(calls)
-        return calls
+        return [item for item in items if isinstance(item, Call)]
 
     async def close(self) -> None:
         """Finish what was accepted, then stop."""
@@ -292,8 +301,6 @@ class ThreadWriter(Writer):
             calls, then = self._next_calls()
             self._serving = calls
             answers, woken, finished = self._serve(calls)
-            self._serving = []
-            self._served += len(calls)
             if answers:
                 self._deliver(answers, woken, finished)
             if isinstance(then, Pause):
