@@ -116,8 +116,8 @@ CATCHUP_POINTS_MAX: Final = 10_000
 """How many missed scheduled times a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
 
-CALLS_PER_CONNECTION: Final = 1_000
-"""How many gRPC calls one connection may have open."""
+CALLS_PER_CONNECTION: Final = 5_000
+"""How many gRPC calls one connection may have open; clients queue further ones, so it is above any number of polls."""
 CALLS_TOTAL_FACTOR: Final = 10
 """A gRPC port has at most this many open calls for each connection that it accepts, on average."""
 MESSAGE_BYTES_MAX: Final = 4 * 1_048_576

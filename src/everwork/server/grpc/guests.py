@@ -31,13 +31,10 @@ class Guests:
 
     def can_send(self) -> bool:
         """Whether a request would be received without waiting."""
-        return self._receiving.has_room(GUEST)
+        return self._receiving.is_free(GUEST)
 
     async def request(self, request_type: Any, context: Context) -> Any:
         """The next request of a call; None if there is none."""
-        if not self.can_send():
-            self._notices.warning("gRPC call refused: too many requests without an API key are being received")
-            await _refuse(context, "too many requests without an API key are being received")
         try:
             raw = await self._receiving.message(GUEST, context)
             return None if raw is EOF else parsed(request_type, raw)
@@ -50,7 +47,8 @@ class Guests:
         address = origin_of(context.peer())
         if self.count >= WATCHES_MAX or self._of[address] >= WATCHES_EACH_MAX:
             self._notices.warning("gRPC call refused: too many calls without an API key are open", peer=address)
-            await _refuse(context, "too many calls without an API key are open")
+            reason = "too many calls without an API key are open; retry later"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         self._of[address] += 1
         self.count += 1
         try:
@@ -60,7 +58,3 @@ class Guests:
             self._of[address] -= 1
             if not self._of[address]:
                 del self._of[address]
-
-
-async def _refuse(context: Context, reason: str) -> None:
-    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; retry later")

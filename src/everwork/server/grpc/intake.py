@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RETRY_MS: Final = 1_000
 CHECK_SECONDS: Final = 1.0
-WAITED: Final = "too many requests of this API key are being received and do not arrive; retry later"
+WAITED: Final = "too many other requests of this caller are being received and do not arrive; retry later"
 EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
 
 
@@ -88,7 +88,7 @@ class Receiving:
 
     async def message(self, caller: str, context: Context) -> bytes:
         """The next request of a call, which must arrive in time; EOF if there is none."""
-        if self.has_room(caller) and caller not in self._queues:
+        if self._has_room(caller) and caller not in self._queues:
             self._of[caller] = self._of.get(caller, 0) + 1
             self.count += 1
         else:
@@ -116,8 +116,11 @@ class Receiving:
         """How many requests wait until they are received."""
         return sum(len(queue) for queue in self._queues.values())
 
-    def has_room(self, caller: str) -> bool:
+    def is_free(self, caller: str) -> bool:
         """Whether a request of this caller would be received without waiting."""
+        return self._has_room(caller) and caller not in self._queues
+
+    def _has_room(self, caller: str) -> bool:
         own = self._of.get(caller)
         if own is None:
             return self.count < self._total
@@ -153,7 +156,7 @@ class Receiving:
     def _admit(self) -> None:
         """Give free places to those who wait: each caller in turn gets what it is allowed."""
         for caller, queue in list(self._queues.items()):
-            while queue and self.has_room(caller):
+            while queue and self._has_room(caller):
                 granted = next(iter(queue))
                 del queue[granted]
                 if not granted.done():
