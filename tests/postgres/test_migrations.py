@@ -19,13 +19,12 @@ from everwork.core.states import State
 from everwork.engines.postgres import migrate
 from everwork.engines.postgres import opened as opening
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.postgres.statements import functions
 from everwork.engines.values import Schema
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from tests.conformance.observe import count_of, every_job
 from tests.factories import TYPE, a_new_job, a_pending_job, a_policy, a_processing_job, leased_keys
 from tests.factories import asked as asked_for
-from tests.postgres.conftest import opened, schema_of, without_options
+from tests.postgres.conftest import old_functions, opened, schema_of, without_options
 from tests.stores import VirtualClock, url_of
 
 STARTER = """import asyncio, json, sys
@@ -103,9 +102,9 @@ async def test_a_store_of_an_older_version_is_brought_up_to_date_once_with_its_j
         job, running = await a_pending_job(old, type="other"), await a_processing_job(old)
         know_a_next_version(monkeypatch)
         engines = [PostgresEngine.from_url(url) for _ in range(4)]
-        assert await engines[0].schema() == Schema(5, 6)
+        assert await engines[0].schema() == Schema(6, 7)
         await asyncio.gather(*(engine.open() for engine in engines))
-        assert {(await engine.health()).schema_version for engine in engines} == {6}
+        assert {(await engine.health()).schema_version for engine in engines} == {7}
         assert await every_job(engines[0]) == [running, job]
         assert await leased_keys(engines[0], type="other") == [job.key]
         await asyncio.gather(*(engine.close() for engine in engines))
@@ -128,9 +127,7 @@ async def test_a_store_of_version_1_knows_breakers_limits_and_rounds_after_it_is
     first = migrate.migrations()[:1]
     with monkeypatch.context() as patched:
         patched.setattr(migrate, "migrations", lambda: first)
-        patched.setattr(
-            migrate, "functions", lambda schema: [text for text in functions(schema) if ".gate" not in text]
-        )
+        patched.setattr(migrate, "functions", lambda schema: old_functions(schema, ".gate"))
         async with opened(url, clock) as engine:
             dead, _ = await a_processing_job(engine), await engine.create([a_new_job(tenant=t) for t in "ab"])
     own.execute(OLD_FUNCTIONS.format(schema=schema_of(url)).encode())
@@ -164,7 +161,7 @@ async def test_a_migration_gives_way_to_who_is_at_work_and_tries_again(
     monkeypatch.setattr(migrate, "_run_missing", run_missing)
     monkeypatch.setattr(migrate, "PAUSE_SECONDS", 0)
     async with opened(url) as engine:
-        assert ((await engine.health()).schema_version, tries) == (6, 2)
+        assert ((await engine.health()).schema_version, tries) == (7, 2)
 
 
 async def test_functions_are_written_anew_when_the_version_rises(
@@ -200,7 +197,7 @@ async def test_a_migration_that_fails_leaves_the_store_as_it_was(
 async def test_a_store_of_a_newer_version_is_refused_and_left_alone(url: str, own: psycopg.Connection) -> None:
     async with opened(url):
         own.execute(f"UPDATE {schema_of(url)}.store SET version = 99".encode())
-    with pytest.raises(SchemaMismatch, match=r"has version 99.*supports up to 5; upgrade Everwork") as caught:
+    with pytest.raises(SchemaMismatch, match=r"has version 99.*supports up to 6; upgrade Everwork") as caught:
         await PostgresEngine.from_url(url).open()
     assert "\n" not in str(caught.value)
     assert asked(own, f"SELECT version FROM {schema_of(url)}.store") == 99
@@ -221,7 +218,7 @@ async def test_without_create_a_database_that_never_held_jobs_is_left_as_it_is(
     with pytest.raises(EngineUnavailable, match="holds no jobs in schema"):
         await PostgresEngine.from_url(url).open(create=False)
     assert asked(own, f"SELECT to_regnamespace('{schema_of(url)}') IS NULL")
-    assert await PostgresEngine.from_url(url).schema() == Schema(None, 5)
+    assert await PostgresEngine.from_url(url).schema() == Schema(None, 6)
 
 
 async def test_a_schema_that_holds_something_else_is_told_and_left_alone(url: str, own: psycopg.Connection) -> None:

@@ -58,6 +58,13 @@ async def a_known_type(rest: Rest) -> str:
     return str((await rest.job(type=a_type()))["type"])
 
 
+async def a_spare_type(rest: Rest) -> str:
+    """A type that is not in use."""
+    type = a_type()
+    await rest.engine.pause(type, False)
+    return type
+
+
 async def group(rest: Rest) -> str:
     """A group of a known type."""
     await rest.engine.add_group(TYPE, "auditors")
@@ -123,6 +130,7 @@ CALLS: Final = {
     "tick": Call((Row(Permission.TICK, Scope.STORE), *ADMIN), "/api/v1/tick"),
     "listTypes": Call(LOOKS, "/api/v1/types"),
     "pauseType": Call(ADMIN, f"{ON_TYPE}/pause", prepare=known_type),
+    "deleteType": Call(ADMIN, ON_TYPE, prepare=a_spare_type),
     "resumeType": Call(ADMIN, f"{ON_TYPE}/resume", prepare=known_type),
     "openBreaker": Call(ADMIN, f"{ON_TYPE}/breaker/open", body={"seconds": 60}, prepare=a_known_type),
     "resetBreaker": Call(ADMIN, f"{ON_TYPE}/breaker/reset", prepare=known_type),
