@@ -11,7 +11,16 @@ import pytest
 from everwork.codec.json import decode_policy
 from everwork.core.retry import RetryPolicy
 from everwork.engines.open import open_engine
-from tests.factories import TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, asked, the_job
+from tests.factories import (
+    TYPE,
+    a_cancelled_job,
+    a_completed_job,
+    a_dead_letter,
+    a_pending_job,
+    a_processing_job,
+    asked,
+    the_job,
+)
 from tests.stores import HOUR_MS, url_of
 
 if TYPE_CHECKING:
@@ -90,12 +99,24 @@ def test_a_wrong_policy_does_not_make_a_store(cli: Cli) -> None:
     assert list(cli.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["resume", "open-breaker", "reset-breaker", "policy", "policy --clear"])
+@pytest.mark.parametrize(
+    "command", ["resume", "open-breaker", "reset-breaker", "policy", "policy --clear", "delete --yes"]
+)
 async def test_a_type_that_nobody_has_seen_is_not_found(cli: Cli, engine: Engine, command: str) -> None:
     name, *options = command.split()
     answer = cli("types", name, "nobody", *options)
     assert (answer.code, answer.complaint) == (1, "type 'nobody' not found")
     assert await engine.types() == []
+
+
+async def test_a_type_is_deleted_when_it_is_confirmed(cli: Cli, engine: Engine) -> None:
+    await a_cancelled_job(engine)
+    refused = cli("types", "delete", TYPE)
+    assert (refused.code, refused.complaint) == (2, "yes: --yes is required: there is no terminal to confirm on")
+    assert cli("types", "delete", TYPE, "--yes").out == f"{TYPE}: deleted, with 1 finished job\n"
+    await a_pending_job(engine)
+    refused = cli("types", "delete", TYPE, "--yes")
+    assert (refused.code, refused.complaint) == (2, f"type: '{TYPE}' has 1 unfinished job; cancel them first")
 
 
 async def test_a_breaker_that_is_not_open_needs_no_reset(cli: Cli, engine: Engine) -> None:

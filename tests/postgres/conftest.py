@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from everwork.engines.postgres.engine import PostgresEngine
+from everwork.engines.postgres.statements import functions
 from tests.servers import PostgresServer, postgres_server
 from tests.stores import VirtualClock, url_of, word_of
 
@@ -72,3 +73,14 @@ def without_options(url: str) -> str:
 def schema_of(url: str) -> str:
     """The schema that a store's URL names."""
     return url.partition("schema=")[2].partition("&")[0]
+
+
+def old_functions(schema: str, *unknown: str) -> list[str]:
+    """The functions as they were before version 6, without the files that name something `unknown` in an old schema."""
+    texts = [
+        text for text in functions(schema) if not any(one in text for one in ("list_types", "count_jobs", *unknown))
+    ]
+    revive = (
+        "ON CONFLICT (name) DO UPDATE SET deleted_at_ms = NULL, deleted_xid = NULL WHERE t.deleted_at_ms IS NOT NULL"
+    )
+    return [text.replace(revive, "ON CONFLICT DO NOTHING").replace("AND t.deleted_at_ms IS NULL", "") for text in texts]

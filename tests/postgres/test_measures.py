@@ -16,7 +16,7 @@ from everwork.core.queries import Measure, Oldest
 from everwork.engines.postgres import migrate, read, sweep
 from everwork.engines.postgres.engine import PostgresEngine
 from tests.factories import LEASE_MS, TYPE, a_new_job, a_processing_job, asked, settled
-from tests.postgres.conftest import opened, schema_of, without_options
+from tests.postgres.conftest import old_functions, opened, schema_of, without_options
 from tests.stores import HOUR_MS, START_MS, VirtualClock
 
 COMPLETED = {measures.execution(0): 1, measures.wait(0): 1}
@@ -126,6 +126,7 @@ async def test_a_store_of_version_2_measures_what_ends_after_it_is_brought_up_to
     worked = "INSERT INTO {}.work_delta SELECT {}, id, 7, 0, 0, 70, 0, 'w' FROM {}.queue"
     with monkeypatch.context() as patched:
         patched.setattr(migrate, "migrations", lambda: second)
+        patched.setattr(migrate, "functions", old_functions)
         async with opened(url, clock) as old:
             job = await a_processing_job(old)
             with psycopg.connect(without_options(url)) as own:

@@ -19,13 +19,12 @@ from everwork.core.states import State
 from everwork.engines.postgres import migrate
 from everwork.engines.postgres import opened as opening
 from everwork.engines.postgres.engine import PostgresEngine
-from everwork.engines.postgres.statements import functions
 from everwork.engines.values import Schema
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from tests.conformance.observe import count_of, every_job
 from tests.factories import TYPE, a_new_job, a_pending_job, a_policy, a_processing_job, leased_keys
 from tests.factories import asked as asked_for
-from tests.postgres.conftest import opened, schema_of, without_options
+from tests.postgres.conftest import old_functions, opened, schema_of, without_options
 from tests.stores import VirtualClock, url_of
 
 STARTER = """import asyncio, json, sys
@@ -130,9 +129,7 @@ async def test_a_store_of_version_1_knows_breakers_limits_and_rounds_after_it_is
     first = migrate.migrations()[:1]
     with monkeypatch.context() as patched:
         patched.setattr(migrate, "migrations", lambda: first)
-        patched.setattr(
-            migrate, "functions", lambda schema: [text for text in functions(schema) if ".gate" not in text]
-        )
+        patched.setattr(migrate, "functions", lambda schema: old_functions(schema, ".gate"))
         async with opened(url, clock) as engine:
             dead, _ = await a_processing_job(engine), await engine.create([a_new_job(tenant=t) for t in "ab"])
     own.execute(OLD_FUNCTIONS.format(schema=schema_of(url)).encode())

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from everwork.core.leasing import Demand
 from everwork.service.access.principal import Permission
 from tests.fleets import a_process, a_trigger
 from tests.server.http.serving import JOBS, Rest
@@ -54,16 +53,16 @@ async def known_type(rest: Rest) -> str:
     return str((await rest.job())["type"])
 
 
-async def unused_type(rest: Rest) -> str:
-    """A type without jobs, which was only polled."""
-    type = a_type()
-    await rest.engine.activate([Demand(type, "w", 1)])
-    return type
-
-
 async def a_known_type(rest: Rest) -> str:
     """A type of its own that the store has seen: what is done to it must stop no other row."""
     return str((await rest.job(type=a_type()))["type"])
+
+
+async def a_spare_type(rest: Rest) -> str:
+    """A type that is not in use."""
+    type = a_type()
+    await rest.engine.pause(type, False)
+    return type
 
 
 async def group(rest: Rest) -> str:
@@ -137,7 +136,7 @@ CALLS: Final = {
     "tick": Call((Row(Permission.TICK, Scope.STORE), *ADMIN), "/api/v1/tick"),
     "listTypes": Call(LOOKS, "/api/v1/types"),
     "pauseType": Call(ADMIN, f"{ON_TYPE}/pause", prepare=known_type),
-    "deleteType": Call(ADMIN, ON_TYPE, prepare=unused_type),
+    "deleteType": Call(ADMIN, ON_TYPE, prepare=a_spare_type),
     "resumeType": Call(ADMIN, f"{ON_TYPE}/resume", prepare=known_type),
     "openBreaker": Call(ADMIN, f"{ON_TYPE}/breaker/open", body={"seconds": 60}, prepare=a_known_type),
     "resetBreaker": Call(ADMIN, f"{ON_TYPE}/breaker/reset", prepare=known_type),

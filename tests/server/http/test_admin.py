@@ -43,6 +43,15 @@ async def test_a_breaker_that_is_not_open_is_reset_without_harm(rest: Rest) -> N
     assert await rest.ok("PUT", f"{TYPE}/breaker/reset") == {"type": "email-send", "was_open": False}
 
 
+async def test_a_type_is_deleted_with_its_finished_jobs(rest: Rest) -> None:
+    key = (await rest.job())["key"]
+    refused = await rest.refused(422, "DELETE", TYPE)
+    assert refused["detail"] == "type: 'email-send' has 1 unfinished job; cancel them first"
+    await rest.engine.cancel([int(key)])
+    assert await rest.ok("DELETE", TYPE) == {"type": "email-send", "deleted": 1}
+    assert (await rest.ok("GET", "/api/v1/types"))["types"] == []
+
+
 async def test_a_type_with_slashes_in_its_name_is_reached(local: Rest) -> None:
     await local.job(type="mail/send/ü")
     path = "/api/v1/types/mail%2Fsend%2F%C3%BC"
@@ -87,6 +96,7 @@ async def test_what_does_not_exist_is_not_found(local: Rest) -> None:
         ("PUT", "/api/v1/types/none/breaker/reset"),
         ("GET", "/api/v1/types/none/policy"),
         ("DELETE", "/api/v1/types/none/policy"),
+        ("DELETE", "/api/v1/types/none"),
         ("DELETE", "/api/v1/types/none/groups/none"),
         ("DELETE", "/api/v1/keys/none"),
     ]:

@@ -198,7 +198,7 @@ async def test_a_breaker_is_shown_opened_and_closed_and_that_is_noted(tmp_path: 
 
 async def test_a_key_that_only_reads_changes_nothing_about_types(visitor: Visitor) -> None:
     await visitor.rest.job()
-    acts = ("pause", "resume", "policy", "policy-clear", "breaker-open", "breaker-reset")
+    acts = ("pause", "resume", "policy", "policy-clear", "breaker-open", "breaker-reset", "delete")
     async with visiting(visitor.rest, "jobs:read") as reader:
         for path in ("/ui/types", "/ui/type?name=email-send", "/ui/breakers"):
             assert "/ui/type/" not in await reader.page(path)
@@ -206,3 +206,15 @@ async def test_a_key_that_only_reads_changes_nothing_about_types(visitor: Visito
             answer = await reader.post(f"/ui/type/{act}", type="email-send", seconds="60", policy="{}")
             assert answer.status_code == 403, act
     assert await visitor.audit() == []
+
+
+async def test_a_type_is_deleted_from_its_page_unless_it_is_in_use(visitor: Visitor) -> None:
+    key = (await visitor.rest.job())["key"]
+    assert 'action="/ui/type/delete"' in await visitor.page("/ui/type?name=email-send")
+    said = await visitor.done("/ui/type/delete", type="email-send")
+    assert "'email-send' has 1 unfinished job; cancel them first" in said["text"]
+    await visitor.rest.engine.cancel([int(key)])
+    said = await visitor.done("/ui/type/delete", type="email-send")
+    assert said["text"] == "email-send was deleted, with 1 finished job."
+    assert await visitor.rest.engine.types() == []
+    assert [action for action, _, _ in await visitor.audit()] == ["types.delete"]
