@@ -168,8 +168,10 @@ async def test_a_poll_with_jobs_is_never_refused() -> None:
     assert turns.held(NOISY) == 0
 
 
+KINDS = ("enter", "enter", "enter", "pace", "cancel", "end", "fail")
 ACTS = st.lists(
-    st.tuples(st.sampled_from(["enter", "cancel", "end", "fail", "pace"]), st.integers(0, 30), st.integers(0, 2)),
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 30), st.integers(0, 2)),
+    min_size=20,
     max_size=60,
 )
 
@@ -213,3 +215,30 @@ def finish(how: str, task: asyncio.Task[None], ended: asyncio.Future[None]) -> N
         task.cancel()
     elif not ended.done():
         ended.set_exception(RuntimeError("the handler failed")) if how == "fail" else ended.set_result(None)
+
+
+async def test_a_request_cancelled_while_it_waits_is_not_counted_and_the_next_one_runs() -> None:
+    turns = turns_of(running=1)
+    requests = Requests(turns)
+    await requests.send(QUIET, "q")
+    await requests.send(NOISY, "a", "b", "c")
+    requests.tasks[2].cancel()
+    await settled()
+    assert turns.held(NOISY) == 2
+    await requests.end("a", "c")
+    assert requests.served == ["q", "a", "c"]
+    assert (turns.held(NOISY), turns.running(NOISY)) == (0, 0)
+
+
+async def test_a_request_cancelled_at_the_moment_of_its_turn_gives_it_to_the_next() -> None:
+    turns = turns_of(running=1)
+    requests = Requests(turns)
+    await requests.send(QUIET, "q")
+    assert turns.try_enter(NOISY)
+    await requests.send(NOISY, "b", "c")
+    turns.leave(NOISY)
+    requests.tasks[1].cancel()
+    await settled()
+    assert requests.served == ["q", "c"]
+    await requests.end("c")
+    assert (turns.held(NOISY), turns.running(NOISY)) == (0, 0)
