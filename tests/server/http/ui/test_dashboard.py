@@ -63,7 +63,6 @@ OF_STORE: Final[dict[str, Mapping[str, str]]] = {
     "/ui/type/policy-clear": {"type": "email-send"},
     "/ui/type/breaker-open": {"type": "email-send", "seconds": "60"},
     "/ui/type/breaker-reset": {"type": "email-send"},
-    "/ui/type/delete": {"type": "email-send"},
     "/ui/workers/switch": {"worker": "mailer", "on": "no"},
     "/ui/workers/restart": {"process": "m1/0"},
     "/ui/triggers/switch": {"trigger": "nightly-report", "on": "no"},
