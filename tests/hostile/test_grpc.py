@@ -16,7 +16,9 @@ from tests.hostile.served import KEY, MIB, Served, served
 
 SECONDS = 10.0
 SLACK_BYTES = 40 * MIB
-"""What the server needs for its own work, and for thousands of calls that it refuses."""
+"""What the server needs for its own work, and for a few hundred calls that it refuses."""
+PENDING_BYTES = 160 * MIB
+"""What calls need that the server has not looked at yet: at most 10,000, and most of them are dropped from 5,000 on."""
 
 
 def test_unfinished_requests_fill_no_memory_and_others_are_served(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_a_flood_of_watches_is_refused_above_the_limit_of_an_address(tmp_path: P
             attack.look()
             assert attack.streams <= WATCHES_EACH_MAX
             assert create(server) is grpc.StatusCode.OK
-        assert server.peak_rss_bytes < before + 3 * SLACK_BYTES
+        assert server.peak_rss_bytes < before + PENDING_BYTES
         assert log_of(tmp_path).count("too many calls without an API key are open") == 1
 
 
@@ -68,7 +70,7 @@ def test_cancelled_calls_floods_of_frames_and_large_metadata_fill_no_memory(tmp_
                 assert create(server) is grpc.StatusCode.OK
         with attacks.large_metadata(server.grpc_port, 1_000):
             assert create(server) is grpc.StatusCode.OK
-        assert server.peak_rss_bytes < before + 2 * SLACK_BYTES
+        assert server.peak_rss_bytes < before + PENDING_BYTES
 
 
 def checked(server: Served) -> int:

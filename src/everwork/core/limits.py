@@ -116,7 +116,7 @@ CATCHUP_POINTS_MAX: Final = 10_000
 """How many missed scheduled times a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
 
-CALLS_PER_CONNECTION: Final = 5_000
+CALLS_PER_CONNECTION: Final = 2_000
 """How many gRPC calls one connection may have open; clients queue further ones, so it is above any number of polls."""
 CALLS_TOTAL_FACTOR: Final = 10
 """A gRPC port has at most this many open calls for each connection that it accepts, on average."""
