@@ -103,6 +103,11 @@ class Call:
         """Whether a server made it, for a client that has a history of its own."""
         return self.process.startswith("server-")
 
+    @property
+    def may_lack_attempts(self) -> bool:
+        """Whether a Zeebe client made it, or a server for one: without a number there is no old attempt."""
+        return self.is_inner or self.process.startswith("zeebe")
+
 
 @dataclass(slots=True)
 class Histories:

@@ -83,8 +83,8 @@ def check_fencing(calls: Sequence[Call], verdict: Verdict) -> None:
         if answer == "held" and newest.before(key, call.invoked_m) > attempt:
             verdict.violation("V6", f"job {key}: the lease of old attempt {attempt} was said to be held")
     for call, item, answer in _items(calls, "settle"):
-        # Without a number there is no old attempt: the state decides.
-        if answer == "accepted" and item["a"] and newest.before(item["k"], call.invoked_m) > item["a"]:
+        is_numbered = item["a"] or not call.may_lack_attempts
+        if answer == "accepted" and is_numbered and newest.before(item["k"], call.invoked_m) > item["a"]:
             verdict.violation("V6", f"job {item['k']}: {item['o']} of old attempt {item['a']} was accepted")
 
 
