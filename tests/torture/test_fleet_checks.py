@@ -50,6 +50,7 @@ def after_zeebe(*reports: tuple[str, str]) -> set[str]:
     run.histories.calls = [call for call in run.histories.calls if call.name != "settle" or not call.items]
     for result, answer in reports:
         run.settle(1, 0, "complete", answer, result=result)
+    run.histories.calls = [replace(call, process="zeebe-b.0000") for call in run.histories.calls]
     final = FinalState({1: run.job}, {1: run.events})
     verdict = Verdict()
     check_reports(reports_of(run.histories.calls), final, verdict)
