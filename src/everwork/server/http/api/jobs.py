@@ -24,7 +24,8 @@ from everwork.service.jobs import Jobs
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
 """After this many characters of variables and results, a page is full, whatever its limit."""
-LARGE_CHARS: Final = 100_000
+BUILT_BYTES_MAX: Final = 3 * PAGE_BYTES_MAX
+"""What a page takes while it is built: its rows, their texts, and the response."""
 PAGE_STEP: Final = 100
 TENANTS_MAX: Final = 50
 STATES_MAX: Final = 20
@@ -162,7 +163,7 @@ OPERATIONS: Final = (
         _PAGE,
         Jobs.find,
         query=_LIST_QUERY,
-        response_bytes_max=PAGE_BYTES_MAX,
+        response_bytes_max=BUILT_BYTES_MAX,
     ),
     Operation(
         "listJobsShort",
@@ -173,7 +174,7 @@ OPERATIONS: Final = (
         _PAGE,
         Jobs.find,
         query=_LIST_QUERY,
-        response_bytes_max=PAGE_BYTES_MAX,
+        response_bytes_max=BUILT_BYTES_MAX,
     ),
     Operation(
         "createJobs",
