@@ -57,6 +57,7 @@ ALLOWED_STEPS = {
     ("create", "take_keys", "SCAN ew_seq"): "one row",
     ("shared", "take_write_lock", "SCAN ew_seq"): "one row, not even read",
     ("activate", "due_lanes", "USE TEMP B-TREE FOR DISTINCT"): "over a bounded number of due jobs",
+    ("shared", "add_hourly", "SCAN (subquery-2)"): "for a new worker only, over a bounded number of rows of one hour",
     ("settle", "completed_sums", "USE TEMP B-TREE FOR GROUP BY"): "over the jobs of one batch",
 }
 """What a plan may do although it looks like a scan, and why."""
