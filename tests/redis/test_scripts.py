@@ -31,6 +31,8 @@ WITHOUT_SCRIPT = {
     "schema",
 }
 IN_REGISTRY = {
+    "delete_type",
+    "forget_types",
     "pause",
     "set_policy",
     "add_group",
