@@ -28,6 +28,8 @@ FEED_MAX: Final = 500
 """The maximum number of jobs leased per step for one worker, regardless of its credit."""
 FEED_FIRST: Final = 16
 """How many of them are leased in the first step, when the size of the jobs is not known yet."""
+GROWTH: Final = 8
+"""How many times as many jobs the next step may lease, if those of the last one were small."""
 FEED_BYTES: Final = 4 * 1_048_576
 """How many bytes of variables the jobs of one step should have, judged by those of the step before."""
 FAIR_MAX: Final = 32
@@ -390,7 +392,7 @@ class _Feed:
         if jobs:
             self.credits -= len(jobs)
             largest = max([len(job.variables) for job in jobs])
-            self.step = max(1, min(FEED_MAX, self.step * 2, FEED_BYTES // (largest + 1)))
+            self.step = max(1, min(FEED_MAX, self.step * GROWTH, FEED_BYTES // (largest + 1)))
 
     async def has_credits(self) -> None:
         """Wait until there is credit."""
