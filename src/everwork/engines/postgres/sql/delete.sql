@@ -1,5 +1,6 @@
 -- Purpose: delete finished jobs with everything that belongs to them.
--- Inputs: sorted keys; for each the latest attempt that the caller has seen, or NULL. Returns: the deleted jobs, as they were before.
+-- Inputs: sorted keys; for each the latest attempt that the caller has seen, or NULL.
+-- Returns: the deleted jobs, as they were before.
 
 -- name: delete
 WITH gone AS (

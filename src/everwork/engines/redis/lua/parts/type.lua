@@ -39,7 +39,9 @@ local function delete_type(type)
     call('HDEL', P .. ':bell', 'w' .. queue)
     call('SREM', P .. ':dropped', queue)
   end
-  for _, kept in ipairs({'c:', 'f:'}) do call('UNLINK', P .. ':old:' .. kept .. type, P .. ':loaded:' .. kept .. type) end
+  for _, kept in ipairs({'c:', 'f:'}) do
+    call('UNLINK', P .. ':old:' .. kept .. type, P .. ':loaded:' .. kept .. type)
+  end
   call('UNLINK', t.key, P .. ':again:' .. type)
   call('SREM', P .. ':agains', type)
   call('SREM', P .. ':keeps', type)
