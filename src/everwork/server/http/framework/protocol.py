@@ -94,7 +94,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.pipeline:
             self._running = self.cycle
         elif len(self.pipeline) < PIPELINE_PAUSE:
-            self.flow.resume_reading()  # Otherwise, nobody would notice a disconnect.
+            self.flow.resume_reading()  # Otherwise, a disconnect would go unnoticed.
         elif len(self.pipeline) > PIPELINE_MAX:
             raise _Refused
 

@@ -20,7 +20,7 @@ async def show(visit: Visit) -> View:
     """Show the login form; if the URL has a link's token, show only a button."""
     try:
         require_private_key(visit.request.scope, visit.context.settings)
-    except PermissionDenied as error:  # Nobody should type a key here.
+    except PermissionDenied as error:  # A key must not be entered here.
         return _form(visit, None, str(error), 403, is_refused=True)
     return _form(visit, visit.param("token"), None)
 
