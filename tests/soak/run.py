@@ -85,6 +85,7 @@ async def soak(plan: Plan, stop: asyncio.Event, progress: Callable[[str], None])
     finally:
         codes = deployment.stop()
     found += [f"{name} ended with code {code} when it was stopped" for name, code in codes.items() if code]
+    found += await ledger.miscounted(deployment.url)
     found += _internal_errors(deployment)
     return Outcome(run.series, dict(run.done), dict(load.problems), found, load.ledger.jobs, run.seconds)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
@@ -14,7 +16,7 @@ from everwork.client import Client
 from tests.soak.__main__ import main
 from tests.soak.judge import judge
 from tests.soak.kinds import LATER, QUICK
-from tests.soak.ledger import Ledger, violations
+from tests.soak.ledger import Ledger, miscounted, violations
 from tests.soak.picture import picture
 from tests.soak.report import table
 from tests.soak.run import Plan, soak
@@ -49,7 +51,8 @@ async def books(folder: Path, ledger: Ledger, *, completed: int) -> list[str]:
             for job in await client.activate(QUICK, limit=100):
                 ran.write(f"{job.key}\n")
                 await client.complete(job)
-        return await violations(ledger, folder, client)
+        found = await violations(ledger, folder, client)
+    return found + await miscounted(f"sqlite:///{folder / 'jobs.db'}")
 
 
 async def test_books_that_add_up(tmp_path: Path) -> None:
@@ -87,6 +90,13 @@ async def test_a_job_that_is_left_behind_is_noticed(tmp_path: Path) -> None:
         ledger.create(LATER, (await client.create(LATER, delay=60)).key)
     found = await books(tmp_path, ledger, completed=1)
     assert f"1 jobs of {LATER} have not finished" in found
+
+
+async def test_a_job_that_the_counts_miss_is_noticed(tmp_path: Path) -> None:
+    assert await books(tmp_path, Ledger(), completed=2) == []
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
+        connection.execute("DELETE FROM ew_finished WHERE key = 2")
+    assert await miscounted(f"sqlite:///{tmp_path / 'jobs.db'}") == ["2 completed jobs counted, 1 listed"]
 
 
 def made(leaks: bool) -> Series:
