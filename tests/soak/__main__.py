@@ -26,7 +26,7 @@ from tests.soak.series import FILE, load
 from tests.stores import ENGINES
 from tests.torture.places import own_place
 
-PICTURE: Final = "soak.svg"
+DOCS: Final = Path(__file__).parents[2] / "docs"
 EXAMPLES: Final = """\
 examples:
   make soak ARGS="--hours 2 --engine sqlite"      two hours on SQLite
@@ -43,6 +43,9 @@ def main() -> int:
     options = _options()
     if options.judge:
         return _again(options.judge)
+    if options.publish:
+        report.publish(options.publish, DOCS)
+        return 0
     engine: str = options.engine
     folder: Path = options.out / f"{engine}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     print(f"soak of {options.hours:g} h on {engine} in {folder}", file=sys.stderr, flush=True)
@@ -60,7 +63,7 @@ def conclude(folder: Path, engine: str, outcome: Outcome) -> int:
     judged = judge(outcome.series)
     report.write(folder, engine, outcome, judged)
     title = f"Soak on {engine}: {outcome.seconds / 3_600:.2g} h, {outcome.jobs:,} jobs"
-    (folder / PICTURE).write_text(picture(outcome.series, title), "utf-8")
+    (folder / report.PICTURE).write_text(picture(outcome.series, title), "utf-8")
     print(report.table(judged))
     for violation in outcome.violations:
         print(f"VIOLATION {violation}")
@@ -80,7 +83,7 @@ def _again(folder: Path) -> int:
     series = load(folder / FILE)
     outcome = Outcome(
         series, known.get("done", {}), known.get("problems", {}), known.get("violations", []), known.get("jobs", 0),
-        known.get("seconds", series.ends_at),
+        known.get("seconds", series.ends_at), known.get("seed", 0), known.get("store", ""),
     )  # fmt: skip
     return conclude(folder, known.get("engine", folder.name.partition("-")[0]), outcome)
 
@@ -113,6 +116,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="where results go (default build/soak)")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge and draw an earlier run again, run nothing")
+    parser.add_argument("--publish", type=Path, metavar="FOLDER", help="put an earlier run into docs/, run nothing")
     return parser.parse_args()
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from everwork.client import Client
 from everwork.core.job import StoredJob
@@ -94,23 +94,31 @@ def _uneven(ledger: Ledger, stats: Stats) -> list[str]:
     return found
 
 
-async def miscounted(url: str) -> list[str]:
-    """States whose count differs from the number of jobs listed, on a store that no other process uses any more.
+class AtRest(NamedTuple):
+    """A store that no process uses any more: what it is, and which of its counts are wrong."""
+
+    store: str
+    violations: list[str]
+
+
+async def at_rest(url: str) -> AtRest:
+    """Compare the counts with the jobs listed.
 
     As long as servers run, retention deletes jobs between any two looks: the counts of 12,000 jobs never stand still.
     """
     engine = open_engine(url)
     await engine.open()
     try:
+        health = await engine.health()
         counted: Counter[str] = Counter()
         for one in await engine.count():
             counted[one.state.label] += one.jobs
         listed = Counter([job.state.label async for job in _all_jobs(engine)])
     finally:
         await engine.close()
-    states = sorted(set(+counted) | set(listed))
-    different = [state for state in states if counted[state] != listed[state]]
-    return [f"{counted[state]} {state} jobs counted, {listed[state]} listed" for state in different]
+    different = [state for state in sorted(set(+counted) | set(listed)) if counted[state] != listed[state]]
+    found = [f"{counted[state]} {state} jobs counted, {listed[state]} listed" for state in different]
+    return AtRest(f"{health.engine} {health.version}", found)
 
 
 async def _all_jobs(engine: Engine) -> AsyncIterator[StoredJob]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from tests.soak.judge import BY_DESIGN, RULES, WARM_UP_SHARE, Judged
 from tests.soak.run import Outcome
+from tests.torture.report import commit
 
 FILE: Final = "soak.json"
+PICTURE: Final = "soak.svg"
 MIB: Final = 1_048_576
 
 
@@ -19,6 +23,10 @@ def write(folder: Path, engine: str, outcome: Outcome, judged: Sequence[Judged])
     """Write `soak.json`; what it says."""
     report = {
         "engine": engine,
+        "at": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "seed": outcome.seed,
+        "store": outcome.store,
         "passed": passed(outcome, judged),
         "seconds": round(outcome.seconds, 1),
         "machine": {"python": platform.python_version(), "system": platform.platform()},
@@ -37,6 +45,16 @@ def write(folder: Path, engine: str, outcome: Outcome, judged: Sequence[Judged])
     }  # fmt: skip
     (folder / FILE).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
     return report
+
+
+def publish(folder: Path, docs: Path) -> None:
+    """Put a finished run into the documentation: its figures beside those of other engines, and its picture."""
+    report = json.loads((folder / FILE).read_text("utf-8"))
+    results = docs / "explanation" / "soak.json"
+    known: dict[str, Any] = json.loads(results.read_text("utf-8")) if results.exists() else {}
+    known[report["engine"]] = {name: value for name, value in report.items() if name not in ("rule", "done")}
+    results.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+    shutil.copyfile(folder / PICTURE, docs / "images" / f"soak-{report['engine']}.svg")
 
 
 def passed(outcome: Outcome, judged: Sequence[Judged]) -> bool:

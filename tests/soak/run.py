@@ -65,6 +65,8 @@ class Outcome:
     violations: list[str]
     jobs: int
     seconds: float
+    seed: int = 0
+    store: str = ""
 
 
 async def soak(plan: Plan, stop: asyncio.Event, progress: Callable[[str], None]) -> Outcome:
@@ -85,9 +87,12 @@ async def soak(plan: Plan, stop: asyncio.Event, progress: Callable[[str], None])
     finally:
         codes = deployment.stop()
     found += [f"{name} ended with code {code} when it was stopped" for name, code in codes.items() if code]
-    found += await ledger.miscounted(deployment.url)
+    books = await ledger.at_rest(deployment.url)
+    found += books.violations
     found += _internal_errors(deployment)
-    return Outcome(run.series, dict(run.done), dict(load.problems), found, load.ledger.jobs, run.seconds)
+    return Outcome(
+        run.series, dict(run.done), dict(load.problems), found, load.ledger.jobs, run.seconds, plan.seed, books.store
+    )
 
 
 class _Run:

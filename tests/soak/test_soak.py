@@ -13,15 +13,16 @@ from xml.etree import ElementTree
 import pytest
 
 from everwork.client import Client
-from tests.soak.__main__ import main
+from tests.soak.__main__ import conclude, main
 from tests.soak.judge import judge
 from tests.soak.kinds import LATER, QUICK
-from tests.soak.ledger import Ledger, miscounted, violations
+from tests.soak.ledger import Ledger, at_rest, violations
 from tests.soak.picture import picture
-from tests.soak.report import table
-from tests.soak.run import Plan, soak
+from tests.soak.report import publish, table
+from tests.soak.run import Outcome, Plan, soak
 from tests.soak.series import FILE, Series
 from tests.torture.places import Place
+from tools.reference.soak import results as soak_results
 
 PLANTED: Final = {"server-1": "descriptors", "server-2": "memory", "app": "threads"}
 
@@ -52,7 +53,7 @@ async def books(folder: Path, ledger: Ledger, *, completed: int) -> list[str]:
                 ran.write(f"{job.key}\n")
                 await client.complete(job)
         found = await violations(ledger, folder, client)
-    return found + await miscounted(f"sqlite:///{folder / 'jobs.db'}")
+    return found + (await at_rest(f"sqlite:///{folder / 'jobs.db'}")).violations
 
 
 async def test_books_that_add_up(tmp_path: Path) -> None:
@@ -96,7 +97,8 @@ async def test_a_job_that_the_counts_miss_is_noticed(tmp_path: Path) -> None:
     assert await books(tmp_path, Ledger(), completed=2) == []
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
         connection.execute("DELETE FROM ew_finished WHERE key = 2")
-    assert await miscounted(f"sqlite:///{tmp_path / 'jobs.db'}") == ["2 completed jobs counted, 1 listed"]
+    books_at_rest = await at_rest(f"sqlite:///{tmp_path / 'jobs.db'}")
+    assert books_at_rest.violations == ["2 completed jobs counted, 1 listed"]
 
 
 def made(leaks: bool) -> Series:
@@ -137,6 +139,21 @@ def test_an_earlier_run_is_judged_again(
     assert main() == code
     assert json.loads((tmp_path / "soak.json").read_text())["passed"] is not leaks
     assert (tmp_path / "soak.svg").exists()
+
+
+def test_a_finished_run_is_published_beside_those_of_other_engines(tmp_path: Path) -> None:
+    folders = [tmp_path / engine for engine in ("sqlite", "redis")]
+    (tmp_path / "explanation").mkdir()
+    (tmp_path / "images").mkdir()
+    for folder in folders:
+        folder.mkdir()
+        outcome = Outcome(made(leaks=False), {}, {}, [], jobs=7, seconds=3_600, seed=3, store=f"{folder.name} 1.0")
+        conclude(folder, folder.name, outcome)
+        publish(folder, tmp_path)
+    shown = soak_results(tmp_path)
+    assert "| | sqlite 1.0 | redis 1.0 |" in shown
+    assert "![" in shown
+    assert (tmp_path / "images" / "soak-redis.svg").exists()
 
 
 def test_a_run_without_enough_samples_is_inconclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

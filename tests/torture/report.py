@@ -93,7 +93,7 @@ def counters(run: Run) -> dict[str, Any]:
     figures = run.verdict.figures
     return {
         "at": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit(),
         "versions": {"everwork": version("everwork"), "python": platform.python_version()},
         **run.facts,
         "seed": run.seed,
@@ -119,7 +119,8 @@ def _kills(nemeses: Mapping[str, int]) -> dict[str, int]:
     return kills
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is checked out."""
     told = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=False
     )

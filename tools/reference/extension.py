@@ -22,7 +22,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 from tools import cli_reference
-from tools.reference import dependencies, errors, grpc, limits, metrics, python, reliability, rest, settings
+from tools.reference import dependencies, errors, grpc, limits, metrics, python, reliability, rest, settings, soak
 from tools.reference.anchors import slug
 from tools.reference.markdown import for_site
 
@@ -41,6 +41,7 @@ PARTS: Final[Mapping[str, Callable[..., str]]] = {
     "rest": rest.operations,
     "schemas": rest.schemas,
     "settings": settings.entries,
+    "soak": soak.results,
 }
 
 
