@@ -312,7 +312,7 @@ class WorkStream:
             delays = backoff_delays()
 
     async def _lease(self, feed: _Feed, demand: Demand) -> None:
-        """Lease jobs, and more at once while their size is being learned: small batches would come back as small grants."""
+        """Lease jobs, and more at once while their size is being learned: small batches return as small grants."""
         wait_ms, is_cut = POLL_MS, True
         try:
             while is_cut:
