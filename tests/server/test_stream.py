@@ -287,6 +287,15 @@ async def test_a_worker_that_does_not_read_gets_few_large_jobs(sqlite_whole: Who
         worker.call.cancel()
 
 
+async def test_a_new_stream_gets_small_jobs_in_one_message_although_their_size_was_not_known(
+    sqlite_whole: Whole,
+) -> None:
+    keys = await sqlite_whole.create(20 * FEED_FIRST)
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(len(keys))
+        assert [job.key for job in await worker.got(1)] == keys
+
+
 async def test_jobs_that_are_not_on_their_way_go_back_uncounted_when_the_worker_wants_no_more(
     sqlite_whole: Whole,
 ) -> None:

@@ -116,6 +116,8 @@ def decode_shown(text: str) -> Any:
 
 def spliced(text: str) -> Any:
     """A stored JSON text as orjson writes it into another one, unchanged; a string if the store has damaged it."""
+    if text == "{}":
+        return {}
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -16,12 +16,15 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 _OBJECTS: Final = ("variables", "headers", "extra")
+EMPTY: Final = "{}"
 
 Settle = Callable[[Sequence[Outcome]], Awaitable[list[Judged]]]
 
 
 def damage_of(job: LeasedJob) -> str | None:
     """What is wrong with the JSON of a job; None if nothing is."""
+    if job.variables == EMPTY and job.headers is None and job.extra is None:
+        return None
     try:
         for name in _OBJECTS:
             if (text := getattr(job, name)) is not None:

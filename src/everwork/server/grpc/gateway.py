@@ -93,12 +93,12 @@ class Gateway:
             caller = None
             try:
                 jobs = self.admit(rpc, context)
-                caller = self.calls.enter(jobs.principal.id)
+                principal = jobs.principal
+                caller = self.calls.enter(principal.id)
                 raw = await self.receiving.message(caller, context)
                 if turns is None:
                     response = await handle(jobs, parsed(request_type, raw))
                 else:
-                    principal = jobs.principal
                     if not turns.try_enter(principal):
                         await turns.wait(principal)
                     try:

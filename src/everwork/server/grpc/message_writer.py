@@ -49,9 +49,12 @@ class MessageWriter:
         self._written = asyncio.Event()
 
     def jobs(self, jobs: Sequence[LeasedJob]) -> None:
-        """Add jobs for the worker."""
+        """Add jobs for the worker, which are written with the next message or `flush`."""
         self._jobs += jobs
         self._jobs_bytes += sum([len(job.variables) for job in jobs])
+
+    def flush(self) -> None:
+        """Write what was added."""
         self._wakeup.set()
 
     def welcome(self, server: str, heartbeat_ms: int, lost: Sequence[tuple[Lease, LeaseStatus]]) -> None:

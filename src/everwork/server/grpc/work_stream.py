@@ -305,14 +305,24 @@ class WorkStream:
             await self._writer.has_capacity()
             await self._is_settled.wait()
             try:
-                most = min(feed.step, FAIR_MAX) if self._turns.is_contended else feed.step
-                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, most)), POLL_MS)
+                await self._lease(feed, demand)
             except (EngineError, TooManyRequests):
                 await asyncio.sleep(next(delays))
                 continue
             delays = backoff_delays()
-            feed.take(jobs)
-            self._writer.jobs(jobs)
+
+    async def _lease(self, feed: _Feed, demand: Demand) -> None:
+        """Lease jobs, and more at once while their size is being learned: small batches return as small grants."""
+        wait_ms, is_cut = POLL_MS, True
+        try:
+            while is_cut:
+                most = min(feed.step, FAIR_MAX) if self._turns.is_contended else feed.step
+                jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, most)), wait_ms)
+                self._writer.jobs(jobs)
+                is_cut = feed.take(jobs, most)
+                wait_ms = 0
+        finally:
+            self._writer.flush()
 
     def _hold(self, jobs: Sequence[LeasedJob]) -> None:
         """Mark jobs as held: from now on the worker may have them."""
@@ -387,12 +397,17 @@ class _Feed:
         if self.credits:
             self._more.set()
 
-    def take(self, jobs: Sequence[LeasedJob]) -> None:
-        """Use credit for jobs; the next step leases more of them if they are small, and fewer if they are large."""
-        if jobs:
-            self.credits -= len(jobs)
-            largest = max([len(job.variables) for job in jobs])
-            self.step = max(1, min(FEED_MAX, self.step * GROWTH, FEED_BYTES // (largest + 1)))
+    def take(self, jobs: Sequence[LeasedJob], most: int) -> bool:
+        """Use credit for jobs; the next step leases more of them if they are small, and fewer if they are large.
+
+        Returns whether the next step should follow at once: there may be more jobs, and they are small.
+        """
+        if not jobs:
+            return False
+        before, self.credits = self.step, self.credits - len(jobs)
+        largest = max([len(job.variables) for job in jobs])
+        self.step = max(1, min(FEED_MAX, before * GROWTH, FEED_BYTES // (largest + 1)))
+        return self.step > before and len(jobs) >= most and self.credits > 0
 
     async def has_credits(self) -> None:
         """Wait until there is credit."""

@@ -291,28 +291,26 @@ class RateLimiter:
         if rate <= 0:
             return
         now = self._clock()
-        wait = self._wait(id, rate, now)
+        full_at = max(self._full_at.get(id, now), now)
+        wait = full_at - now - (max(rate, 1.0) - 1.0) / rate
         if wait > 1e-9:  # Floating-point sums are not exact.
             raise _refused(rate, wait)
-        self._take(id, rate, now)
+        if id not in self._full_at and len(self._full_at) >= RATE_BUCKETS_MAX:
+            self._evict(now)
+        self._full_at[id] = full_at + 1.0 / rate
 
     def pace(self, id: str, per_second: float | None = None) -> float:
         """Take one token even if there is none; returns the seconds until it is there."""
-        rate = self.per_second if per_second is None else per_second
-        if rate <= 0:
-            return 0.0
-        now = self._clock()
-        wait = self._wait(id, rate, now)
-        self._take(id, rate, now)
-        return max(wait, 0.0)
+        try:
+            self.spend(id, per_second)
+        except TooManyRequests:
+            return self._borrow(id, self.per_second if per_second is None else per_second)
+        return 0.0
 
-    def _wait(self, id: str, rate: float, now: float) -> float:
-        return max(self._full_at.get(id, now), now) - now - (max(rate, 1.0) - 1.0) / rate
-
-    def _take(self, id: str, rate: float, now: float) -> None:
-        if id not in self._full_at and len(self._full_at) >= RATE_BUCKETS_MAX:
-            self._evict(now)
-        self._full_at[id] = max(self._full_at.get(id, now), now) + 1.0 / rate
+    def _borrow(self, id: str, rate: float) -> float:
+        full_at = self._full_at[id]
+        self._full_at[id] = full_at + 1.0 / rate
+        return max(full_at - self._clock() - (max(rate, 1.0) - 1.0) / rate, 0.0)
 
     def _evict(self, now: float) -> None:
         """Drop full buckets, or the oldest one if all are in use."""

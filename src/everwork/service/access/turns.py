@@ -148,8 +148,12 @@ class Turns:
     def leave(self, principal: Principal) -> None:
         """End a request that has entered."""
         account = self._accounts[principal.id]
-        account.party.running -= 1
-        self._uncount(account)
+        party = account.party
+        party.running -= 1
+        account.held -= 1
+        party.held -= 1
+        if party.queue:
+            self._admit(party)
 
     def of(self, principal: Principal) -> _Turn:
         """A turn as a context manager, for work that is not on the hot path."""
