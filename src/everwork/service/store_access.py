@@ -284,7 +284,8 @@ class StoreAccess:
         """Run one maintenance step; returns whether there is more to do."""
         if not await self._clock_watch.may_sweep():
             return False
-        return (await self._engine.sweep(holder or self.holder)).more
+        has_more = await self._clock_watch.end_overlong()
+        return (await self._engine.sweep(holder or self.holder)).more or has_more
 
     # Everything else in the store: imported on use, because applications and workers need none of it. -----------
 
