@@ -314,6 +314,12 @@ class StoreAccess:
 
         return KeyRing(self._engine, environment_key=environment_key)
 
+    async def forget_keys(self) -> int:
+        """Delete API keys that ended long ago; returns how many."""
+        from everwork.service.access.keys import forget_keys  # noqa: PLC0415
+
+        return await forget_keys(self._engine)
+
     def sampler(self) -> MetricsSampler:
         """A metrics sampler, which reads on request until it is opened."""
         from everwork.service.monitor.sampler import MetricsSampler  # noqa: PLC0415
