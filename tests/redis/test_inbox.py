@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import uvloop
 
 from everwork.core.job import NewJob, StoredJob
 from everwork.core.leasing import Demand
-from everwork.core.limits import PAYLOAD_BYTES_MAX
+from everwork.core.limits import DEFAULT_TENANT, PAYLOAD_BYTES_MAX
 from everwork.core.queries import JobFilter
 from everwork.engines.redis import connection
 from everwork.engines.redis.connection import Connection
@@ -22,6 +23,10 @@ from everwork.engines.redis.engine import RedisEngine
 from everwork.engines.redis.inbox import BATCH_BYTES_MAX, GROUP, Inbox, batches, job_of_entry
 from everwork.engines.redis.store_url import StoreUrl
 from everwork.exceptions import InvalidInput
+from everwork.service.access.principal import Permission, Principal
+from everwork.service.jobs import Jobs
+from everwork.service.service import JobService
+from everwork.service.verb import Caller
 from tests.app.waiting import until
 from tests.conformance.observe import every_job
 from tests.factories import WORKER
@@ -187,6 +192,24 @@ async def test_a_key_of_another_kind_is_left_alone(engine: RedisEngine, client: 
     await inbox.find_streams()
     await inbox.close()
     assert client.get(source) == b"mine"
+
+
+@pytest.mark.parametrize("tenants", [("acme",), (DEFAULT_TENANT,)])
+async def test_a_poll_by_a_bound_key_makes_no_process_read_a_stream(
+    engine: RedisEngine, client: Any, source: str, tenants: tuple[str, ...]
+) -> None:
+    service = JobService(engine, "test")
+    bound = Principal("bound", "bound", frozenset([Permission.JOBS]), tenants)
+    foreign = f"a-{source}"  # Looked for before the other one.
+    for name in (foreign, source):
+        client.xadd(name, said(n=1))
+    await Jobs(service, Caller(bound, "")).activate(Demand(foreign, WORKER, 1))
+    unbound = Caller(replace(bound, tenants=()), "")
+    await Jobs(service, unbound).activate(Demand(source, WORKER, 1, tenants=(DEFAULT_TENANT,)))
+    await engine._store.inbox.find_streams()
+    await jobs_of(engine, source, 1)
+    assert (client.xinfo_groups(foreign), client.xlen(foreign)) == ([], 1)
+    client.delete(foreign)
 
 
 async def test_who_leaves_in_order_takes_his_name_away(engine: RedisEngine, client: Any, source: str) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from everwork.core.leasing import Lease, LeaseStatus
+from everwork.core.states import State
 from everwork.engines.open import open_engine
-from everwork.service import clock_watch
+from everwork.service import clock_watch, overlong_leases
 from everwork.service.doctor import examine
 from everwork.service.service import JobService
-from tests.factories import LEASE_MS, a_processing_job
+from tests.factories import LEASE_MS, a_processing_job, the_job
 from tests.stores import HOUR_MS, VirtualClock, url_of
 
 
@@ -98,3 +99,75 @@ async def test_a_slow_answer_of_the_engine_is_no_jump(
     monkeypatch.setattr(engine, "now", slow)
     await service.sweep()
     assert service.clock_jumps == 0
+
+
+@pytest.fixture
+async def remote(service: JobService, monkeypatch: pytest.MonkeyPatch) -> JobService:
+    """The service of a store whose clock is another machine's: none of its clocks can be compared there."""
+    monkeypatch.setattr(type(service._engine), "is_remote", True)
+    await service.sweep()
+    return service
+
+
+async def sweep_for(service: JobService, clocks: Clocks, ms: int) -> None:
+    """Let time pass, with a sweep every second."""
+    for _ in range(ms // 1_000):
+        clocks.pass_by(1_000)
+        while await service.sweep():
+            pass
+
+
+BACK = pytest.mark.parametrize("back_ms", [5_000, HOUR_MS, 24 * HOUR_MS], ids=["seconds", "an hour", "a day"])
+
+
+@pytest.mark.every_engine
+@BACK
+async def test_a_dead_workers_lease_is_not_kept_for_as_long_as_the_clock_was_set_back(
+    remote: JobService, clocks: Clocks, back_ms: int
+) -> None:
+    engine = remote._engine
+    jobs = [await a_processing_job(engine) for _ in range(60)]
+    leases = [Lease(job.key, 1) for job in jobs]
+    clocks.engine.advance(ms=-back_ms)
+    await sweep_for(remote, clocks, LEASE_MS - 2_000)
+    assert set(await engine.check(leases)) == {LeaseStatus.HELD}
+    assert await engine.extend(leases[:1], LEASE_MS) == [LeaseStatus.HELD]
+    await sweep_for(remote, clocks, LEASE_MS - 1_000)
+    assert await engine.check(leases) == [LeaseStatus.HELD] + [LeaseStatus.LOST] * 59
+    assert (await the_job(engine, jobs[-1].key)).state is State.PENDING
+
+
+@pytest.mark.every_engine
+async def test_a_long_lease_of_a_live_worker_keeps_its_length_when_the_clock_is_set_back(
+    remote: JobService, clocks: Clocks
+) -> None:
+    engine = remote._engine
+    before = await a_processing_job(engine, lease_ms=4 * 60_000)
+    clocks.engine.advance(ms=-HOUR_MS)
+    after = await a_processing_job(engine, lease_ms=2 * HOUR_MS)
+    await sweep_for(remote, clocks, 4 * 60_000 - 1_000)
+    assert await engine.check([Lease(before.key, 1), Lease(after.key, 1)]) == [LeaseStatus.HELD] * 2
+    await sweep_for(remote, clocks, 60_000)
+    assert await engine.check([Lease(before.key, 1), Lease(after.key, 1)]) == [LeaseStatus.LOST, LeaseStatus.HELD]
+
+
+async def test_a_clock_that_is_set_back_twice_counts_twice(remote: JobService, clocks: Clocks) -> None:
+    engine = remote._engine
+    job = await a_processing_job(engine, lease_ms=2 * LEASE_MS)
+    for _ in range(2):
+        clocks.engine.advance(ms=-HOUR_MS)
+        await sweep_for(remote, clocks, LEASE_MS - 1_000)
+    assert await engine.check([Lease(job.key, 1)]) == [LeaseStatus.HELD]
+    await sweep_for(remote, clocks, 3_000)
+    assert await engine.check([Lease(job.key, 1)]) == [LeaseStatus.LOST]
+
+
+async def test_a_process_notes_a_bounded_number_of_leases_and_still_ends_them_all(
+    remote: JobService, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlong_leases, "NOTED_MAX", 50)
+    engine = remote._engine
+    leases = [Lease((await a_processing_job(engine)).key, 1) for _ in range(120)]
+    clocks.engine.advance(ms=-HOUR_MS)
+    await sweep_for(remote, clocks, 4 * LEASE_MS)
+    assert set(await engine.check(leases)) == {LeaseStatus.LOST}

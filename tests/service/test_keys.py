@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from everwork.core.limits import INSTANT_MS_MAX
+from everwork.core.limits import API_KEY_KEEP_MS, INSTANT_MS_MAX
 from everwork.exceptions import BadConfiguration, InvalidInput, NotFound, PermissionDenied, Unauthenticated
 from everwork.service.access.api_key import KEY_KIND
-from everwork.service.access.keys import KeyRing, NoAuthentication
+from everwork.service.access.keys import KeyRing, NoAuthentication, forget_keys
 from everwork.service.access.principal import ANYBODY, Permission, Principal
+from everwork.service.upkeep import run_upkeep
 from tests.app.waiting import until
 from tests.stores import DAY_MS, START_MS
 
@@ -145,6 +146,40 @@ async def test_a_key_is_revoked_once(ring: KeyRing, clock: VirtualClock) -> None
     first = await ring.revoke(new.key.id)
     clock.advance(ms=5)
     assert await ring.revoke(new.key.id) == first
+
+
+@pytest.mark.every_engine
+async def test_keys_that_ended_long_ago_are_deleted_and_others_stay(
+    ring: KeyRing, engine: Engine, clock: VirtualClock
+) -> None:
+    expiring = await ring.create("expiring", ["jobs"], expires_at_ms=clock() + DAY_MS)
+    later = await ring.create("later", ["jobs"], expires_at_ms=clock() + 2 * DAY_MS)
+    revoked, live = [await ring.create(name, ["jobs"]) for name in ("revoked", "live")]
+    clock.advance(ms=DAY_MS)
+    await ring.revoke(revoked.key.id)
+    clock.advance(ms=API_KEY_KEEP_MS - 1)
+    assert await forget_keys(engine, clock) == 0
+    clock.advance(ms=1)
+    assert await forget_keys(engine, clock) == 2
+    assert {key.id for key in await ring.list()} == {later.key.id, live.key.id}
+    assert ring.admit(live.text).name == "live"
+    await ring._refresh()
+    assert refusal(ring, expiring.text) == refusal(ring, revoked.text) == "unknown API key"
+
+
+async def test_a_wrong_clock_alone_deletes_no_key(ring: KeyRing, engine: Engine, clock: VirtualClock) -> None:
+    await ring.create("expiring", ["jobs"], expires_at_ms=clock() + DAY_MS)
+    assert await forget_keys(engine, lambda: clock() + 10 * API_KEY_KEEP_MS) == 0
+    host_ms = clock()
+    clock.advance(ms=10 * API_KEY_KEEP_MS)
+    assert await forget_keys(engine, lambda: host_ms) == 0
+
+
+async def test_maintenance_deletes_keys_that_ended_long_ago(ring: KeyRing, engine: Engine, clock: VirtualClock) -> None:
+    await ring.create("expiring", ["jobs"], expires_at_ms=clock() + DAY_MS)
+    clock.advance(ms=API_KEY_KEEP_MS + DAY_MS)
+    await run_upkeep(engine, "tick", ())
+    assert await ring.list() == []
 
 
 async def test_a_key_that_is_not_there_cannot_be_revoked(ring: KeyRing) -> None:

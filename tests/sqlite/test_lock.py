@@ -8,17 +8,21 @@ import asyncio
 import fcntl
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from everwork.engines.sqlite import file_lock, writer
 from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.file_lock import LockWait
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineBusy
-from tests.app.waiting import DEADLINE_S
+from tests.app.forks import exit_code, fork
+from tests.app.waiting import DEADLINE_S, until
 from tests.conformance.observe import every_job
 from tests.factories import a_new_job
 from tests.sqlite.test_writing import be_impatient, foreign_transaction
@@ -58,9 +62,11 @@ async def a_stranger(file: Path) -> AsyncIterator[int]:
     assert stranger.stdin is not None
     assert stranger.stdout is not None
     await asyncio.wait_for(stranger.stdout.readline(), DEADLINE_S)
-    yield stranger.pid
-    stranger.stdin.close()
-    await stranger.wait()
+    try:
+        yield stranger.pid
+    finally:
+        stranger.stdin.close()
+        await stranger.wait()
 
 
 async def test_writes_fail_with_the_holders_pid_and_nothing_is_written(engine: SqliteEngine, file: Path) -> None:
@@ -73,6 +79,59 @@ async def test_writes_fail_with_the_holders_pid_and_nothing_is_written(engine: S
             await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)
     assert len(await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)) == 1
     assert len(await every_job(engine)) == 1
+
+
+async def test_a_fork_does_not_wait_for_ever_and_its_child_and_parent_go_on(
+    engine: SqliteEngine, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_stranger(file) as pid:
+        write = asyncio.create_task(engine.create([a_new_job()]))
+        await until(lambda: engine._store.writer._lock_wait is not None)
+        connection = engine._store.writer._connection
+        for end in (lambda: None, connection.close):  # A child that ends in order also closes its copy.
+            assert exit_code(await asyncio.wait_for(asyncio.to_thread(fork, end), DEADLINE_S)) == 0
+        assert f"process {pid} (" in caplog.text
+        with pytest.raises(EngineBusy, match=f"process {pid}"):
+            await asyncio.wait_for(write, DEADLINE_S)
+        assert await every_job(engine) == []
+    await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)
+    assert exit_code(fork(lambda: asyncio.run(writes_elsewhere(file)))) == 0
+    assert len(await every_job(engine)) == 2
+    assert await engine.verify() == []
+
+
+async def writes_elsewhere(file: Path) -> None:
+    """Create a job with an engine of one's own."""
+    own = SqliteEngine(StoreUrl(str(file)))
+    await own.open()
+    await own.create([a_new_job()])
+    await own.close()
+
+
+def test_a_writer_that_gets_the_lock_during_a_fork_does_not_use_its_connection() -> None:
+    wait, is_over, steps = LockWait(), threading.Event(), SimpleQueue[str]()
+    assert wait.give_up_for(is_over)
+
+    def get_the_lock() -> None:
+        steps.put("refused" if not wait.end() else "taken")
+        wait.wait_for_fork()
+        steps.put("goes on")
+
+    writing = threading.Thread(target=get_the_lock)
+    writing.start()
+    assert steps.get(timeout=DEADLINE_S) == "refused"
+    assert not wait.give_up_for(threading.Event())  # This fork has to wait for the writer.
+    assert steps.empty()
+    is_over.set()
+    writing.join(DEADLINE_S)
+    assert steps.get_nowait() == "goes on"
+
+
+def test_a_fork_waits_for_a_writer_that_has_taken_the_lock() -> None:
+    wait = LockWait()
+    assert wait.end()
+    assert not wait.give_up_for(threading.Event())
+    assert not wait.is_given_up
 
 
 async def test_an_engine_is_not_opened_for_ever(file: Path) -> None:

@@ -47,7 +47,8 @@ class Stamp(NamedTuple):
 class Demand(NamedTuple):
     """What a worker requests: up to `limit` jobs of one type (and group), each leased for `lease_ms`.
 
-    `tenants` empty means all of them.
+    `tenants` empty means all of them. `is_bound`: the worker's API key is restricted to these tenants, so nothing
+    that belongs to no tenant is read for it.
     """
 
     type: str
@@ -56,6 +57,7 @@ class Demand(NamedTuple):
     lease_ms: int = LEASE_MS_DEFAULT
     group: str = DEFAULT_GROUP
     tenants: tuple[str, ...] = ()
+    is_bound: bool = False
 
 
 class Activation(NamedTuple):

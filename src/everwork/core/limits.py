@@ -138,6 +138,8 @@ API_KEY_CHARS_MIN: Final = 12
 API_KEYS_TENANTS_MAX: Final = 1_000
 RATE_PER_SECOND_MAX: Final = 1_000_000
 RATE_BUCKETS_MAX: Final = 10_000
+API_KEY_KEEP_MS: Final = 90 * 86_400_000
+"""How long an API key is listed after it has expired or was revoked."""
 AUDIT_KEEP_MS: Final = 90 * 86_400_000
 AUDIT_DETAIL_BYTES_MAX: Final = 16_384
 

@@ -106,6 +106,11 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("live pages of one session", limits.LIVE_PAGES_EACH_MAX, "the page says so and is not updated"),
         _fixed("sessions of one API key", limits.SESSIONS_PER_KEY_MAX, "the oldest one ends"),
         _fixed("tenants of one API key", limits.API_KEYS_TENANTS_MAX, INVALID),
+        _fixed(
+            "days until an expired or revoked API key is deleted",
+            limits.API_KEY_KEEP_MS // (24 * limits.HOUR_MS),
+            "it is deleted",
+        ),
     ),
 }
 """The ceilings by heading."""

@@ -1,4 +1,7 @@
-"""Notices when the engine's clock jumps: leases would end early or late, so sweeps pause and the jump is reported."""
+"""Notices when the engine's clock jumps: leases would end early or late.
+
+After a jump forward, sweeps pause; after a jump back, the leases of dead workers are ended. Every jump is reported.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import orjson
 from everwork.core.limits import HOUR_MS, LEASE_MS_DEFAULT
 from everwork.engines.contract import Engine
 from everwork.logs import get_logger
+from everwork.service.overlong_leases import OverlongLeases, SetBack
 
 log = get_logger("everwork")
 
@@ -32,7 +36,9 @@ class ClockWatch:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._overlong = OverlongLeases(engine)
         self._offset_ms: float | None = None
+        self._looked_ms = 0.0
         self._held_until_ms = 0.0
         self.jumps = 0
         """How often the engine's clock has jumped, as far as this process has seen."""
@@ -48,17 +54,24 @@ class ClockWatch:
         engine_ms = await self._engine.now()
         ended_ms = steady_ms()
         if ended_ms - began_ms <= ANSWER_MS_MAX:
-            await self._compare(engine_ms - (began_ms + ended_ms) / 2, engine_ms)
+            await self._compare(engine_ms, (began_ms + ended_ms) / 2)
         return ended_ms >= self._held_until_ms
 
-    async def _compare(self, offset_ms: float, engine_ms: int) -> None:
-        known_ms, self._offset_ms = self._offset_ms, offset_ms
-        by_ms = 0 if known_ms is None else round(offset_ms - known_ms)
+    async def end_overlong(self) -> bool:
+        """After a jump back, end leases of dead workers when they would have ended; whether there is more to do."""
+        return await self._overlong.step(steady_ms())
+
+    async def _compare(self, engine_ms: int, now_ms: float) -> None:
+        known_ms, self._offset_ms = self._offset_ms, engine_ms - now_ms
+        looked_ms, self._looked_ms = self._looked_ms, now_ms
+        by_ms = 0 if known_ms is None else round(self._offset_ms - known_ms)
         if abs(by_ms) < JUMP_MS:
             return
         self.jumps += 1
         if by_ms > 0:
             self._held_until_ms = steady_ms() + LEASE_MS_DEFAULT
+        elif self._engine.is_remote:  # A local store has the clocks of this host, and moves its leases itself.
+            self._overlong.add(SetBack(-by_ms, engine_ms, now_ms, now_ms - looked_ms))
         log.error("the engine's clock jumped; check what sets it", seconds=f"{by_ms / 1000:+.1f}")
         # Every process sees the same jump: they write the same entry.
         body = orjson.dumps({"by_ms": by_ms, "at_ms": engine_ms}).decode()

@@ -77,8 +77,8 @@ class Jobs(JobQuestions):
         """Lease jobs of the caller's tenants; if none is due, wait up to `wait_ms`."""
         if new := self._new_types([demand]):
             await self._service.type_limits.admit(self.principal.id, new)
-        allowed = demand._replace(tenants=self.principal.tenants_for(demand.tenants))
         principal = self.principal
+        allowed = demand._replace(tenants=principal.tenants_for(demand.tenants), is_bound=bool(principal.tenants))
         if self.caller is IN_PROCESS:
             return await self._service.activate(allowed, wait_ms)
         turns = self._service.budgets.requests

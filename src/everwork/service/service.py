@@ -43,9 +43,9 @@ from everwork.service.type_retention import TypeRetention
 from everwork.spool.settings import Offline
 
 SWEEP_SECONDS = 0.8
-FORGET_TYPES_FIRST_SECONDS: Final = 600.0
-"""How long a process runs before it first looks for unused types: most stores have none, and a start is busy enough."""
-FORGET_TYPES_SECONDS: Final = 3_600.0
+FORGET_FIRST_SECONDS: Final = 600.0
+"""How long a process runs before it first looks for unused types and keys: few stores have any, and a start is busy."""
+FORGET_SECONDS: Final = 3_600.0
 SEARCH_STEPS_MAX: Final = 10
 """The maximum number of engine steps for one search in variables, because few jobs may match."""
 
@@ -80,7 +80,7 @@ class JobService(StoreAccess):
         self._releases: set[asyncio.Task[None]] = set()
         self.type_rules = types
         self.type_limits = TypeLimits(engine, types)
-        self._forget_types_at = float("inf")
+        self._forget_at = float("inf")
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:
         """Open the engine and start the sweep; without `create`, the store must already exist."""
@@ -89,7 +89,7 @@ class JobService(StoreAccess):
         self._creates.open()
         if upkeep:
             self._upkeep_at = time.monotonic()
-            self._forget_types_at = self._upkeep_at + FORGET_TYPES_FIRST_SECONDS
+            self._forget_at = self._upkeep_at + FORGET_FIRST_SECONDS
             self._upkeep.start()
 
     async def close(self) -> None:
@@ -271,9 +271,10 @@ class JobService(StoreAccess):
     async def _sweep(self) -> bool:
         has_more = await self.sweep()
         self._upkeep_at = now = time.monotonic()
-        if now >= self._forget_types_at:
-            self._forget_types_at = now + FORGET_TYPES_SECONDS
+        if now >= self._forget_at:
+            self._forget_at = now + FORGET_SECONDS
             await TypeRetention(self._engine, self.holder, self.type_rules).tick()
+            await self.forget_keys()
         return has_more
 
 

@@ -284,7 +284,8 @@ class StoreAccess:
         """Run one maintenance step; returns whether there is more to do."""
         if not await self._clock_watch.may_sweep():
             return False
-        return (await self._engine.sweep(holder or self.holder)).more
+        has_more = await self._clock_watch.end_overlong()
+        return (await self._engine.sweep(holder or self.holder)).more or has_more
 
     # Everything else in the store: imported on use, because applications and workers need none of it. -----------
 
@@ -312,6 +313,12 @@ class StoreAccess:
         from everwork.service.access.keys import KeyRing  # noqa: PLC0415
 
         return KeyRing(self._engine, environment_key=environment_key)
+
+    async def forget_keys(self) -> int:
+        """Delete API keys that ended long ago; returns how many."""
+        from everwork.service.access.keys import forget_keys  # noqa: PLC0415
+
+        return await forget_keys(self._engine)
 
     def sampler(self) -> MetricsSampler:
         """A metrics sampler, which reads on request until it is opened."""

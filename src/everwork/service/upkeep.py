@@ -10,6 +10,7 @@ from cronsim import CronSimError
 
 from everwork.engines.contract import Engine
 from everwork.logs import get_logger
+from everwork.service.access.keys import forget_keys
 from everwork.service.fleet.entries import TriggerEntry
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
@@ -46,6 +47,7 @@ async def run_upkeep(engine: Engine, holder: str, triggers: Sequence[Scheduled])
         if not swept.more:
             break
     await TypeRetention(engine, holder).tick()
+    await forget_keys(engine)
     return Upkeep(**counts, fired=await _fire(engine, triggers) if triggers else 0)
 
 

@@ -71,13 +71,10 @@ class PostgresJobs(PostgresBase, JobFlow):
         return await _statuses(store, leases, held)
 
     async def reclaim(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        store, named = self._store, sorted(set(leases))
+        store, ordered = self._store, sorted(set(leases))
+        keys, attempts = [lease.key for lease in ordered], [lease.attempt for lease in ordered]
         sql = store.sql("reclaim")["reclaim"]
-        # The function expects a key once: of two expired attempts of a job, it would undo both.
-        while named:
-            keys, attempts = zip(*dict(named).items(), strict=True)
-            await store.connections.fetch(sql, keys, attempts, lease_ms, store.now_ms(), AUTOMATIC_REQUEUE)
-            named = sorted(set(named) - set(zip(keys, attempts, strict=True)))
+        await store.connections.fetch(sql, keys, attempts, lease_ms, store.now_ms(), AUTOMATIC_REQUEUE)
         return await self.extend(leases, lease_ms)
 
     async def check(self, leases: Sequence[Lease]) -> list[LeaseStatus]:

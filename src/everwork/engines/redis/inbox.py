@@ -86,9 +86,12 @@ class Inbox:
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
     def watch(self, demands: Sequence[Demand]) -> None:
-        """Find and read streams of these types from now on."""
+        """Find and read streams of these types from now on.
+
+        A type can have the name of any stream on the server, so keys that are restricted to tenants do not start this.
+        """
         for demand in demands:
-            if demand.type not in self.types:
+            if demand.type not in self.types and not demand.is_bound:
                 self.types.add(demand.type)
                 if self._finder is None:
                     self._finder = asyncio.get_running_loop().create_task(self._run())

@@ -92,17 +92,34 @@ class LockWait:
     def __init__(self) -> None:
         self.is_given_up = False
         self._since = time.monotonic()
-        self._decided = threading.Lock()
+        self._has_ended = False
+        self._fork: threading.Event | None = None
+        self._deciding = threading.Lock()
 
     def give_up(self) -> bool:
         """Whether the callers have waited long enough, and the lock has not been taken in the meantime."""
-        if time.monotonic() - self._since >= WAIT_SECONDS and self.decide():
-            self.is_given_up = True
-        return self.is_given_up
+        return self.is_given_up or (time.monotonic() - self._since >= WAIT_SECONDS and self._refuse(None))
 
-    def decide(self) -> bool:
-        """Whether the caller of this method is the first to end the wait."""
-        return self._decided.acquire(blocking=False)
+    def give_up_for(self, fork_is_over: threading.Event) -> bool:
+        """Give up, and keep the writer from its connection until a fork is over; False if it has taken the lock."""
+        return self._refuse(fork_is_over)
+
+    def _refuse(self, fork_is_over: threading.Event | None) -> bool:
+        with self._deciding:
+            if not self._has_ended:
+                self.is_given_up, self._fork = True, fork_is_over or self._fork
+            return not self._has_ended
+
+    def end(self) -> bool:
+        """End the wait, when the lock is taken; whether anyone still needs it."""
+        with self._deciding:
+            self._has_ended = True
+            return not self.is_given_up
+
+    def wait_for_fork(self) -> None:
+        """Wait until the fork is over that did not wait for this writer."""
+        if self._fork is not None:
+            self._fork.wait()
 
 
 def _opened(path: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.sqlite import processes
+from everwork.engines.sqlite import file_lock, processes
 from everwork.engines.sqlite.clock import host_clock_ms
 from everwork.engines.sqlite.connections import Pause, Query, Reader, T
 from everwork.engines.sqlite.file_lock import FileLock
@@ -21,6 +21,9 @@ from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeu
 from everwork.engines.sqlite.store_url import StoreUrl, connect
 from everwork.engines.sqlite.writer import Writer
 from everwork.exceptions import EngineError, EngineUnavailable
+from everwork.logs import get_logger
+
+log = get_logger("everwork.sqlite")
 
 POLL_SECONDS = 0.1
 """How often a waiting process checks whether another one has written: the fallback if sockets fail."""
@@ -152,6 +155,15 @@ class OpenStore:
         if self._probe is not None:
             self._probe.close()
         return [self.writer.pause(), *(reader.pause() for reader in self._readers)]
+
+    def wait_until_paused(self, pauses: Sequence[Pause]) -> None:
+        """Wait until the connections are closed. A writer that waits for another process is not waited for forever."""
+        writing, *reading = pauses
+        while not writing.is_closed.wait(file_lock.WAIT_SECONDS) and not self.writer.may_fork(writing):
+            log.warning("a fork waits for a transaction to end", path=self._url.path)
+        for pause in reading:
+            while not pause.is_closed.wait(file_lock.WAIT_SECONDS):
+                log.warning("a fork waits for a query to end", path=self._url.path)
 
     @property
     def _readers(self) -> list[Reader]:

@@ -183,9 +183,8 @@ def forget(store: OpenStore) -> None:
 def _before_fork() -> None:
     _fork_lock.acquire()
     _paused.extend((store, store.pause()) for store in list(_open_stores) if store.pid == os.getpid())
-    for _, pauses in _paused:
-        for pause in pauses:
-            pause.is_closed.wait()
+    for store, pauses in _paused:
+        store.wait_until_paused(pauses)
 
 
 def _after_fork_in_parent() -> None:

@@ -104,6 +104,17 @@ class Writer(ABC):
     def pause(self) -> Pause:
         """Close the connection between two transactions, until the pause ends. Thread-safe."""
 
+    def may_fork(self, pause: Pause) -> bool:
+        """Whether to fork before the connection is closed: the writer waits for the lock file, and does not use it.
+
+        Its callers get an error. The child may close its copy of the connection, which is in no transaction.
+        """
+        wait = self._lock_wait
+        if wait is None or not wait.give_up_for(pause.is_over):
+            return False
+        log.error("forking although the store is locked", path=self._url.path, error=str(self._lock.busy()))
+        return True
+
     def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
         answers, left = self._peek_first(calls)
         done, woken, finished = self._do(left) if left else ([], False, False)
@@ -184,8 +195,9 @@ class Writer(ABC):
             self._lock.acquire()
         finally:
             self._lock_wait = None
-        if not wait.decide():
+        if not wait.end():
             self._lock.release()
+            wait.wait_for_fork()
             raise EngineBusy("the callers have given up")
 
     @abstractmethod

@@ -13,7 +13,13 @@ from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.core import checks
-from everwork.core.limits import API_KEY_CHARS_MAX, API_KEY_CHARS_MIN, RATE_BUCKETS_MAX
+from everwork.core.limits import (
+    API_KEY_CHARS_MAX,
+    API_KEY_CHARS_MIN,
+    API_KEY_KEEP_MS,
+    RATE_BUCKETS_MAX,
+    SWEEP_STEP_MAX,
+)
 from everwork.engines.contract import Clock, Engine
 from everwork.exceptions import (
     BadConfiguration,
@@ -22,10 +28,13 @@ from everwork.exceptions import (
     TooManyRequests,
     Unauthenticated,
 )
+from everwork.logs import get_logger
 from everwork.service.access.api_key import KEY_KIND, ApiKey, KeyState, NewKey, StoredKey, new_key, stored_key
 from everwork.service.access.failures import AuthenticationFailures
 from everwork.service.access.grants import granted, require_may_revoke
 from everwork.service.access.principal import ANYBODY, Permission, Principal
+
+log = get_logger("everwork")
 
 REFRESH_SECONDS: Final = 0.8
 STALE_SECONDS: Final = 5.0
@@ -181,7 +190,7 @@ class KeyRing:
         return NewKey(text, key)
 
     async def revoke(self, id: str, revoker: Principal = ANYBODY) -> ApiKey:
-        """Revoke a key: on this server immediately, on others within a second. Its entry is kept for the audit log."""
+        """Revoke a key: on this server immediately, on others within a second. It is still listed for a while."""
         checks.name("id", id)
         for stored in await self._stored():
             if stored.key.id == id:
@@ -240,6 +249,24 @@ class NoAuthentication(KeyRing):
     def pace(self, principal: Principal) -> float:  # noqa: ARG002 - the signature is the key ring's
         """No limit."""
         return 0.0
+
+
+async def forget_keys(engine: Engine, clock: Clock = host_clock) -> int:
+    """Delete keys that ended long ago, by the clock of the store and that of the host: one of them may be wrong."""
+    now_ms = min(await engine.now(), clock())
+    found = [stored_key(entry.name, entry.body) for entry in await engine.registered(KEY_KIND)]
+    ended = [
+        stored.key.id for stored in found if stored is not None and _ended_ms(stored.key) + API_KEY_KEEP_MS <= now_ms
+    ]
+    for id in ended[:SWEEP_STEP_MAX]:
+        await engine.unregister(KEY_KIND, id)
+        log.info("an API key that ended long ago was deleted", id=id)
+    return len(ended[:SWEEP_STEP_MAX])
+
+
+def _ended_ms(key: ApiKey) -> float:
+    """When a key expired or was revoked, whichever was first."""
+    return min((at_ms for at_ms in (key.expires_at_ms, key.revoked_at_ms) if at_ms is not None), default=math.inf)
 
 
 ENVIRONMENT: Final = Principal(ENVIRONMENT_ID, "EVERWORK_API_KEY", frozenset([Permission.ALL]))

@@ -1,5 +1,6 @@
 -- Purpose: take back leases that have lapsed, as long as no other attempt has begun, and undo what the lapse counted.
--- Inputs: sorted keys, attempts, lease_ms, the instant, the note of automatic requeues. Returns: nothing.
+-- Inputs: sorted keys and their attempts (a key may occur with several), lease_ms, the instant, the note of automatic
+--   requeues. Returns: nothing.
 
 -- The jobs are locked first: what follows sees all that others have done to them until then. A lapse without due_at_ms
 -- was counted by another store or version. Its counts are deltas, as any: negative ones.
@@ -25,7 +26,7 @@ BEGIN
       attempts = coalesce(o.attempts, greatest(l.attempts, 1)),
       max_attempts = greatest(l.max_attempts, o.attempts), worker = o.worker
     FROM lapsed o WHERE o.key = l.key AND o.attempt = l.attempt AND l.state + 0 < 2
-    RETURNING l.key, l.queue_id, l.lane_id, true AS was_pending),
+    RETURNING l.key, l.attempt, l.queue_id, l.lane_id, true AS was_pending),
   gone AS (
     DELETE FROM finished f WHERE f.ctid = ANY(ARRAY(SELECT p.ctid FROM lapsed o
       CROSS JOIN LATERAL (SELECT a.queue_id FROM job a WHERE a.key = o.key LIMIT 1) j
@@ -37,11 +38,12 @@ BEGIN
       state, rank, attempts, max_attempts, worker)
     SELECT g.key, g.run_at_ms, o.activated_at_ms, j.expires_at_ms, reclaim_jobs.at_ms + lease_ms,
       g.queue_id, g.lane_id, g.attempt, 2, g.rank, g.attempts, g.max_attempts, o.worker
-    FROM gone g JOIN lapsed o ON o.key = g.key
+    FROM gone g JOIN lapsed o ON o.key = g.key AND o.attempt = g.attempt
     CROSS JOIN LATERAL (SELECT a.expires_at_ms FROM job a WHERE a.key = g.key LIMIT 1) j),
   undone AS MATERIALIZED (
     SELECT o.*, t.queue_id, t.lane_id, t.was_pending FROM lapsed o JOIN (
-      SELECT * FROM taken UNION ALL SELECT g.key, g.queue_id, g.lane_id, false FROM gone g) t ON t.key = o.key),
+      SELECT * FROM taken UNION ALL SELECT g.key, g.attempt, g.queue_id, g.lane_id, false FROM gone g) t
+      ON t.key = o.key AND t.attempt = o.attempt),
   forgotten AS (  -- With the lapse also the requeue that followed it.
     DELETE FROM history h WHERE (h.key, h.attempt) IN (SELECT u.key, u.attempt FROM undone u)
     RETURNING h.key, h.step, h.error),
