@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 import orjson
 
+from everwork.aio.clocks import boot_clock_ms
 from everwork.core.limits import HOUR_MS, LEASE_MS_DEFAULT
 from everwork.engines.contract import Engine
 from everwork.logs import get_logger
@@ -22,18 +22,13 @@ KEEP_MS: Final = 24 * HOUR_MS
 """How long a jump is reported by `everwork doctor`."""
 
 
-def steady_ms() -> float:
-    """This host's time since its start, which no one can set; it goes on while the host is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
-
-
 class ClockWatch:
     """Compares the engine's clock with one that only goes forward, before each sweep of this process."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._offset_ms: float | None = None
-        self._held_until_ms = 0.0
+        self._held_until_ms = 0
         self.jumps = 0
         """How often the engine's clock has jumped, as far as this process has seen."""
 
@@ -44,9 +39,9 @@ class ClockWatch:
         """
         if not self._engine.has_real_clock:
             return True
-        began_ms = steady_ms()
+        began_ms = boot_clock_ms()
         engine_ms = await self._engine.now()
-        ended_ms = steady_ms()
+        ended_ms = boot_clock_ms()
         if ended_ms - began_ms <= ANSWER_MS_MAX:
             await self._compare(engine_ms - (began_ms + ended_ms) / 2, engine_ms)
         return ended_ms >= self._held_until_ms
@@ -58,7 +53,7 @@ class ClockWatch:
             return
         self.jumps += 1
         if by_ms > 0:
-            self._held_until_ms = steady_ms() + LEASE_MS_DEFAULT
+            self._held_until_ms = boot_clock_ms() + LEASE_MS_DEFAULT
         log.error("the engine's clock jumped; check what sets it", seconds=f"{by_ms / 1000:+.1f}")
         # Every process sees the same jump: they write the same entry.
         body = orjson.dumps({"by_ms": by_ms, "at_ms": engine_ms}).decode()
