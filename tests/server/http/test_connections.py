@@ -244,7 +244,7 @@ async def test_a_large_body_is_not_counted_to_the_head_that_is_sent_ahead_behind
     [protocol] = running(local).server_state.connections
     size = HEAD_BYTES_MAX + 1
     posted = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\n{KEY}Content-Length: {size}\r\n\r\n".encode()
-    protocol.data_received(posted + b"x" * size + b"GET /heal")  # type: ignore[union-attr]  # It arrives at once.
+    protocol.data_received(posted + b"x" * size + b"GET /heal")  # All at once.
     connection.writer.write(b"thz HTTP/1.1\r\nConnection: close\r\n\r\n")
     await local.job()
     assert (await rest_of(connection)).count(b"HTTP/1.1 200") == 2
