@@ -39,6 +39,7 @@ from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.server.settings_tls import require_tls
 from everwork.service.access.budgets import Budgets
 from everwork.service.access.keys import require_environment_key
+from everwork.service.job_types import TypeRules
 from everwork.service.policies import (
     DEFAULTED,
     NOTHING_DECLARED,
@@ -48,7 +49,6 @@ from everwork.service.policies import (
     require_default,
     types_from,
 )
-from everwork.service.type_limits import TypeRules
 from everwork.spool.settings import (
     AGE_SECONDS_DEFAULT,
     AGE_SECONDS_MAX,
