@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from everwork.service.doctor import examine
-from tests.damage import NOT_JSON, StoreDamage
+from tests.damage import NO_OBJECT, NOT_JSON, StoreDamage
 from tests.factories import (
     a_cancelled_job,
     a_completed_job,
@@ -29,10 +31,11 @@ async def test_a_store_with_jobs_in_every_state_is_sound(engine: Engine) -> None
     assert [defect for defect in await engine.verify() if not defect.is_note] == []
 
 
+@pytest.mark.parametrize("raw", [NOT_JSON, NO_OBJECT], ids=["not-json", "no-object"])
 async def test_the_doctor_names_jobs_with_damaged_json(
-    engine: Engine, engine_name: str, tmp_path: Path, clock: VirtualClock
+    engine: Engine, engine_name: str, tmp_path: Path, clock: VirtualClock, raw: bytes
 ) -> None:
     jobs = [await a_pending_job(engine) for _ in range(3)]
-    StoreDamage(url_of(engine_name, tmp_path)).spoil_job(jobs[1].key, "variables", NOT_JSON)
+    StoreDamage(url_of(engine_name, tmp_path)).spoil_job(jobs[1].key, "variables", raw)
     texts = [finding.text for finding in (await examine(engine, clock, integrity=True)).findings if finding.is_problem]
     assert f"the JSON of 1 job is damaged: {jobs[1].key}" in texts

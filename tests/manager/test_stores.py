@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.engines.contract import Engine
@@ -19,7 +20,6 @@ from everwork.exceptions import BadConfiguration, EngineUnavailable, InvalidInpu
 from everwork.manager import stores
 from everwork.manager.stores import AbstractBackend, AbstractBroker, PostgresBroker, RedisBroker, SqliteBroker
 from everwork.runtime.events import Event
-from everwork.service.access.keys import host_clock
 from everwork.service.fleet.entries import ManagerEntry, ProcessEntry, TriggerEntry, WorkerEntry, own_source
 from everwork.service.fleet.fleet import Fleet
 from tests.factories import the_job
@@ -126,7 +126,7 @@ async def test_first_uses_at_the_same_time_share_one_opening(broker: AbstractBro
 async def test_a_backend_tells_how_workers_and_processes_are(
     backend: AbstractBackend, engine: Engine, clock: VirtualClock
 ) -> None:
-    clock.now_ms = host_clock()  # The backend's own engine goes by it.
+    clock.now_ms = host_clock_ms()  # The backend's own engine goes by it.
     fleet = Fleet(engine)
     await fleet.declare([WORKER], [TRIGGER])
     await fleet.beat(ManagerEntry(name="m1"), [PROCESS])

@@ -22,7 +22,7 @@ class Clocks:
 
     def __init__(self) -> None:
         self.engine = VirtualClock()
-        self.steady_ms = 1_000_000.0
+        self.steady_ms = 1_000_000
 
     def pass_by(self, ms: int) -> None:
         self.engine.advance(ms=ms)
@@ -32,7 +32,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     made = Clocks()
-    monkeypatch.setattr(clock_watch, "steady_ms", lambda: made.steady_ms)
+    monkeypatch.setattr(clock_watch, "boot_clock_ms", lambda: made.steady_ms)
     return made
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from everwork.exceptions import TooManyRequests
-from everwork.service.access.poll_limits import PollLimits
+from everwork.service.access.budgets import PollLimits
 from everwork.service.access.principal import Party
 
 

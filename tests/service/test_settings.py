@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from everwork.exceptions import BadConfiguration
-from everwork.server.settings import Settings, declared_settings, engine_url, load, suspicious_variables
+from everwork.server.settings import Settings, declared_settings, engine_url, load
 from everwork.server.settings_reference import REFERENCE
+from everwork.server.settings_warnings import suspicious_variables
 from everwork.service.policies import with_defaults
 from tools.reference.settings import entries
 

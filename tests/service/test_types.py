@@ -16,11 +16,10 @@ from everwork.exceptions import InvalidInput, NotFound, TooManyRequests
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
 from everwork.service.fleet.entries import APPLICATION
+from everwork.service.job_types import TypeLimits, TypeRetention, TypeRules
 from everwork.service.jobs import Jobs, in_process
 from everwork.service.policies import Declared, TypeDefaults
 from everwork.service.service import JobService
-from everwork.service.type_limits import TypeLimits, TypeRules
-from everwork.service.type_retention import TypeRetention
 from everwork.service.upkeep import run_upkeep
 from everwork.service.verb import Caller
 from tests.factories import (

@@ -159,3 +159,12 @@ async def test_a_clock_that_is_adjusted_gradually_moves_nothing(engine: SqliteEn
         host.set_by(300)
         await engine.create([a_new_job(type="other")])
     assert (await the_job(engine, job.key)).lease_until_ms == START_MS + HOUR_MS
+
+
+async def test_a_host_without_a_clock_since_its_start_can_be_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("time.CLOCK_BOOTTIME")
+    opened = SqliteEngine(StoreUrl(str(file)))
+    await opened.open()
+    [created] = await opened.create([a_new_job()])
+    await opened.close()
+    assert not created.deduplicated

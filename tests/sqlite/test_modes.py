@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from everwork.codec.local_file import create_private
 from everwork.core.job import NewJob
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
@@ -77,3 +78,18 @@ async def test_a_lock_file_that_strangers_could_hold_is_closed_to_them(file: Pat
     await files_in_use(file)
     Path(f"{file}.lock").chmod(0o644)
     assert (await files_in_use(file))[".lock"] == 0o600
+
+
+@pytest.mark.parametrize("is_there_first", [True, False])
+def test_without_hard_links_a_store_that_another_process_has_just_created_is_not_replaced(
+    file: Path, monkeypatch: pytest.MonkeyPatch, is_there_first: bool
+) -> None:
+    def no_hard_links(*_: object) -> None:
+        if is_there_first:
+            file.write_text("of another process")
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "hardlink_to", no_hard_links)
+    create_private(str(file))
+    assert file.read_text() == ("of another process" if is_there_first else "")
+    assert list(file.parent.iterdir()) == [file]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.runtime.handler import Handler
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import Runtime, WorkerName
@@ -30,7 +30,7 @@ async def registered(
     is_stopping: Callable[[], bool],
 ) -> AsyncIterator[None]:
     """Keep this process registered as a worker inside this context."""
-    started_at_ms = time.time_ns() // 1_000_000
+    started_at_ms = host_clock_ms()
     types = tuple(sorted(queue.type for handler in handlers for queue in handler.queues))
     concurrency = sum(handler.concurrency for handler in handlers)
 

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.commands.login import dashboard_url, new_link, site_url
 from everwork.cli.output import command_name, write, write_json
 from everwork.cli.session import local_caller
@@ -18,7 +19,6 @@ from everwork.runtime.shutdown import on_stop_signals
 from everwork.server.server import Ports, Server
 from everwork.server.settings import Settings, engine_url
 from everwork.service.access.api_key import KeyState
-from everwork.service.access.keys import host_clock
 from everwork.service.admin import Admin
 
 SURVIVED: Final = {"power-loss": "power loss", "process-crash": "process crash, not a power loss"}
@@ -106,7 +106,7 @@ async def _without_store(server: Server) -> RunningServer:
 async def _first_key(server: Server, *, makes_key: bool) -> str | None:
     if not server.settings.has_auth or server.settings.api_key is not None:
         return None
-    if any(key.state(host_clock()) is KeyState.LIVE for key in await server.keys.list()):
+    if any(key.state(host_clock_ms()) is KeyState.LIVE for key in await server.keys.list()):
         return None
     if not makes_key:
         raise BadConfiguration(

@@ -104,9 +104,7 @@ def create_private(path: str) -> None:
         return
     new = Path(path).with_name(f".everwork-{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE)
-        os.fchmod(descriptor, PRIVATE_MODE)
-        os.close(descriptor)
+        _create_empty(new)
         _name_new_file(new, Path(path))
     except OSError as error:
         raise EngineUnavailable(f"cannot create {path}: {error.strerror}") from None
@@ -121,9 +119,17 @@ def _name_new_file(new: Path, file: Path) -> None:
         file.hardlink_to(new)
     except FileExistsError:
         pass
-    except OSError:  # A file system without hard links.
-        new.rename(file)
-    new.unlink(missing_ok=True)
+    except OSError:  # A file system without hard links. To rename the file could replace another one.
+        with suppress(FileExistsError):
+            _create_empty(file)
+    finally:
+        new.unlink()
+
+
+def _create_empty(file: Path) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_MODE)
+    os.fchmod(descriptor, PRIVATE_MODE)
+    os.close(descriptor)
 
 
 def give_to_owner_of(path: str, descriptor: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Literal
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.aio.loops import BackgroundLoop, first_of
 from everwork.aio.retrying import engine_outage, retrying
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable
@@ -73,7 +74,7 @@ class ManagerRun:
         self._host = socket.gethostname()
         self._name = spec.name
         self._log = log.bind(manager=spec.uuid)
-        self._started_at_ms = _now_ms()
+        self._started_at_ms = host_clock_ms()
         self._worker_ids = tuple(sorted(one.settings.id for one in spec.workers.values()))
         self._queues: Queues = {}
         self._off: frozenset[str] = frozenset()
@@ -285,7 +286,7 @@ class ManagerRun:
             state=handle.phase.name.lower(),
             workers=tuple(spec.id for spec in handle.workers),
             broken=handle.problems(),
-            started_at_ms=_now_ms() - round((time.monotonic() - handle.started_at) * 1000),
+            started_at_ms=host_clock_ms() - round((time.monotonic() - handle.started_at) * 1000),
             running=vitals.held,
             ended=vitals.ended,
             restarts=supervisor.restarts,
@@ -347,7 +348,3 @@ async def _wait_ended(work: asyncio.Future[None]) -> None:
     await asyncio.wait([work])
     if not work.cancelled():
         work.exception()  # Retrieved: it was already reported, or no longer matters.
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from ipaddress import ip_network
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,11 +33,14 @@ from everwork.core.limits import (
     TYPES_MAX,
 )
 from everwork.exceptions import BadConfiguration, InvalidInput
+from everwork.server import settings_values as read
 from everwork.server.addresses import is_loopback
 from everwork.server.settings_file import DEFAULT_FILE, read_file
 from everwork.server.settings_tls import require_tls
+from everwork.server.settings_values import DEFAULT_ENGINE
 from everwork.service.access.budgets import Budgets
 from everwork.service.access.keys import require_environment_key
+from everwork.service.job_types import TypeRules
 from everwork.service.policies import (
     DEFAULTED,
     NOTHING_DECLARED,
@@ -48,7 +50,6 @@ from everwork.service.policies import (
     require_default,
     types_from,
 )
-from everwork.service.type_limits import TypeRules
 from everwork.spool.settings import (
     AGE_SECONDS_DEFAULT,
     AGE_SECONDS_MAX,
@@ -59,7 +60,6 @@ from everwork.spool.settings import (
 )
 
 PREFIX: Final = "EVERWORK_"
-DEFAULT_ENGINE: Final = "sqlite:///everwork.db"
 SWITCH: Final = ("on", "off")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("console", "json")
@@ -80,19 +80,14 @@ MASKED: Final = (
     "credential",
     "cookie",
 )
-MASKED_MAX: Final = 1_000
 RATE_LIMIT: Final = 10_000
 """More than one server process can answer, so that it stops no worker, only a caller that floods a server with requests
 that cost nothing; and low enough that several keys share a server.
 """
 SIMILARITY_MIN: Final = 0.8
 """The minimum similarity at which an unknown name is considered a typo."""
-RESEMBLANCE_MIN: Final = 0.58
-"""The minimum similarity at which an unknown variable is considered a misspelled setting."""
-_FOREIGN: Final = re.compile(r"(.+_)?(service_(host|port)(_.+)?|port_\d+_.+)|(django|test)_.+")
-"""Variables that Kubernetes sets for services (`..._PORT` has the value `tcp://...`), and variables of other parts."""
 
-__all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load", "suspicious_variables"]
+__all__ = ["DEFAULT_FILE", "Settings", "declared_settings", "engine_url", "load"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -213,19 +208,6 @@ def declared_settings(config_path: str | Path | None, environ: Mapping[str, str]
     return Settings(**values).declared
 
 
-def suspicious_variables(environ: Mapping[str, str]) -> list[str]:
-    """A warning for each ignored variable that resembles a setting."""
-    warnings = []
-    for variable, text in environ.items():
-        name = variable.removeprefix(PREFIX).lower()
-        if not variable.startswith(PREFIX) or name in _READERS or _FOREIGN.fullmatch(name) or "://" in text:
-            continue
-        if similar := get_close_matches(name, _READERS, 2, RESEMBLANCE_MIN):
-            known = " or ".join(f"{PREFIX}{one.upper()}" for one in sorted(similar))
-            warnings.append(f"environment variable {variable} is unknown and ignored; did you mean {known}?")
-    return warnings
-
-
 # Sources ----------------------------------------------------------------------------------------------
 
 
@@ -313,121 +295,48 @@ def _value(name: str, given: _Given) -> Any:
         raise BadConfiguration(f"{error.field or name} ({given.origin}): {in_json_words(error.problem)}") from None
 
 
-def _whole(low: int, high: int) -> Callable[[object], int]:
-    return lambda value: checks.whole_number("", value, low, high)
-
-
-def _real(low: float, high: float) -> Callable[[object], float]:
-    return lambda value: checks.number("", value, low, high)
-
-
-def _one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value not in allowed:
-            names = " or ".join([", ".join(allowed[:-1]), allowed[-1]])
-            raise InvalidInput("", f"must be {names}, not {checks.shown(value)}")
-        return value
-
-    return read
-
-
-def _engine(value: object) -> str:
-    """Accept any string: the engine checks it."""
-    if not isinstance(value, str):
-        # The value may contain a password.
-        raise InvalidInput("", f"must be a URL such as {DEFAULT_ENGINE}, not of type {type(value).__name__}")
-    return value
-
-
-def _host(value: object) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._:%-]{1,255}", value):
-        allowed = "an address or a host name, such as 127.0.0.1, :: or localhost"
-        raise InvalidInput("", f"must be {allowed}, not {checks.shown(value)}")
-    return value
-
-
-def _path(value: object) -> Path:
-    if isinstance(value, Path):
-        return value
-    if value == "":
-        raise InvalidInput("", "must be the path of a file, not ''")
-    return Path(checks.text("", value, 4_096))
-
-
-def _networks(value: object) -> tuple[str, ...]:
-    allowed = "addresses or networks, such as 10.0.0.7 or 10.0.0.0/8"
-    if not isinstance(value, list | tuple):
-        raise InvalidInput("", f"must be a list of {allowed}, not {checks.shown(value)}")
-    for one in value:
-        try:
-            ip_network(one if isinstance(one, str) else "", strict=False)
-        except ValueError:
-            raise InvalidInput("", f"must be a list of {allowed}, not {checks.shown(one)}") from None
-    return tuple(value)
-
-
-def _masked(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or len(value) > MASKED_MAX:
-        allowed = f"a list of at most {MASKED_MAX:,} names, such as password or api key"
-        raise InvalidInput("", f"must be {allowed}, not {checks.shown(value)}")
-    return tuple(checks.name("", one) for one in value)
-
-
-def _default(name: str) -> Callable[[object], Any]:
-    """A policy field that applies to all types, or `off`, which unsets it."""
-
-    def read(value: object) -> Any:
-        return require_default(name, value)
-
-    return read
-
-
 def _shown_types(types: Declared) -> dict[str, Any]:
     paused = {type: {PAUSED: is_paused} for type, is_paused in types.paused.items()}
     return {type: {**policy, **paused.get(type, {})} for type, policy in types.types.items()}
 
 
-def _api_key(value: object) -> str:
-    return require_environment_key(str(value))
-
-
 _DEFAULTS: Final = Settings()
 _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
-    "engine": _engine,
-    "host": _host,
-    "grpc_port": _whole(0, 65_535),
-    "http_port": _whole(0, 65_535),
-    "auth": _one_of(SWITCH),
-    "insecure": _one_of(SWITCH),
-    "api_key": _api_key,
-    "tls_certificate": _path,
-    "tls_key": _path,
-    "tls_client_ca": _path,
-    "long_poll_seconds": _real(0, 300),
-    "pollers_per_type": _whole(1, 100_000),
-    "pollers_per_key": _whole(1, 100_000),
-    "requests_per_key": _whole(1, 100_000),
-    "searches_per_key": _whole(1, 1_000),
-    "tenant_factor": _whole(1, 1_000),
-    "max_types": _whole(1, 1_000_000),
-    "max_new_types": _whole(1, 1_000_000),
-    "types_keep_hours": _real(1, KEEP_HOURS_MAX),
-    "rate_limit": _real(0, RATE_PER_SECOND_MAX),
-    "max_connections": _whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
-    "max_bytes_in_flight": _whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
-    "max_bytes_in_flight_per_key": _whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
-    "trusted_proxies": _networks,
-    "masked_variables": _masked,
-    "shutdown_seconds": _real(0, 600),
-    "offline": _path,
-    "offline_max_bytes": _whole(BYTES_MIN, BYTES_MAX),
-    "offline_max_age": _real(1, AGE_SECONDS_MAX),
-    "log_level": _one_of(LOG_LEVELS),
-    "log_format": _one_of(LOG_FORMATS),
-    "failed_job_retry_hours": _default("failed_job_retry_hours"),
-    "failed_job_retry_rounds": _default("failed_job_retry_rounds"),
-    "breaker_failures": _default("breaker_failures"),
-    "breaker_seconds": _default("breaker_seconds"),
+    "engine": read.engine_text,
+    "host": read.host,
+    "grpc_port": read.whole(0, 65_535),
+    "http_port": read.whole(0, 65_535),
+    "auth": read.one_of(SWITCH),
+    "insecure": read.one_of(SWITCH),
+    "api_key": lambda value: require_environment_key(str(value)),
+    "tls_certificate": read.path,
+    "tls_key": read.path,
+    "tls_client_ca": read.path,
+    "long_poll_seconds": read.real(0, 300),
+    "pollers_per_type": read.whole(1, 100_000),
+    "pollers_per_key": read.whole(1, 100_000),
+    "requests_per_key": read.whole(1, 100_000),
+    "searches_per_key": read.whole(1, 1_000),
+    "tenant_factor": read.whole(1, 1_000),
+    "max_types": read.whole(1, 1_000_000),
+    "max_new_types": read.whole(1, 1_000_000),
+    "types_keep_hours": read.real(1, KEEP_HOURS_MAX),
+    "rate_limit": read.real(0, RATE_PER_SECOND_MAX),
+    "max_connections": read.whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
+    "max_bytes_in_flight": read.whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
+    "max_bytes_in_flight_per_key": read.whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
+    "trusted_proxies": read.networks,
+    "masked_variables": read.names,
+    "shutdown_seconds": read.real(0, 600),
+    "offline": read.path,
+    "offline_max_bytes": read.whole(BYTES_MIN, BYTES_MAX),
+    "offline_max_age": read.real(1, AGE_SECONDS_MAX),
+    "log_level": read.one_of(LOG_LEVELS),
+    "log_format": read.one_of(LOG_FORMATS),
+    "failed_job_retry_hours": partial(require_default, "failed_job_retry_hours"),
+    "failed_job_retry_rounds": partial(require_default, "failed_job_retry_rounds"),
+    "breaker_failures": partial(require_default, "breaker_failures"),
+    "breaker_seconds": partial(require_default, "breaker_seconds"),
     "types": types_from,
 }
 

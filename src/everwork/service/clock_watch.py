@@ -5,11 +5,11 @@ After a jump forward, sweeps pause; after a jump back, the leases of dead worker
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 import orjson
 
+from everwork.aio.clocks import boot_clock_ms
 from everwork.core.limits import HOUR_MS, LEASE_MS_DEFAULT
 from everwork.engines.contract import Engine
 from everwork.logs import get_logger
@@ -24,11 +24,6 @@ ANSWER_MS_MAX: Final = 1_000
 JUMP_KIND: Final = "clock-jump"
 KEEP_MS: Final = 24 * HOUR_MS
 """How long a jump is reported by `everwork doctor`."""
-
-
-def steady_ms() -> float:
-    """This host's time since its start, which no one can set; it goes on while the host is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
 
 
 class ClockWatch:
@@ -50,16 +45,16 @@ class ClockWatch:
         """
         if not self._engine.has_real_clock:
             return True
-        began_ms = steady_ms()
+        began_ms = boot_clock_ms()
         engine_ms = await self._engine.now()
-        ended_ms = steady_ms()
+        ended_ms = boot_clock_ms()
         if ended_ms - began_ms <= ANSWER_MS_MAX:
             await self._compare(engine_ms, (began_ms + ended_ms) / 2)
         return ended_ms >= self._held_until_ms
 
     async def end_overlong(self) -> bool:
         """After a jump back, end leases of dead workers when they would have ended; whether there is more to do."""
-        return await self._overlong.step(steady_ms())
+        return await self._overlong.step(boot_clock_ms())
 
     async def _compare(self, engine_ms: int, now_ms: float) -> None:
         known_ms, self._offset_ms = self._offset_ms, engine_ms - now_ms
@@ -69,7 +64,7 @@ class ClockWatch:
             return
         self.jumps += 1
         if by_ms > 0:
-            self._held_until_ms = steady_ms() + LEASE_MS_DEFAULT
+            self._held_until_ms = boot_clock_ms() + LEASE_MS_DEFAULT
         elif self._engine.is_remote:  # A local store has the clocks of this host, and moves its leases itself.
             self._overlong.add(SetBack(-by_ms, engine_ms, now_ms, now_ms - looked_ms))
         log.error("the engine's clock jumped; check what sets it", seconds=f"{by_ms / 1000:+.1f}")

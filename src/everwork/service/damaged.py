@@ -1,13 +1,13 @@
-"""Leased jobs whose JSON was damaged in the store: they become dead letters, so that they block no others."""
+"""Jobs whose JSON was damaged in the store: a leased one becomes a dead letter, so that it blocks no others."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from everwork.codec.json import decode_stored_object
+from everwork.codec.json import decode, decode_stored_object
 from everwork.core.ending import unusable
-from everwork.core.job import LeasedJob
+from everwork.core.job import LeasedJob, StoredJob
 from everwork.core.leasing import Judged
 from everwork.core.outcome import Outcome
 from everwork.exceptions import EngineError, InvalidInput
@@ -21,8 +21,17 @@ EMPTY: Final = "{}"
 Settle = Callable[[Sequence[Outcome]], Awaitable[list[Judged]]]
 
 
-def damage_of(job: LeasedJob) -> str | None:
-    """What is wrong with the JSON of a job; None if nothing is."""
+def is_damaged(job: StoredJob) -> bool:
+    """Whether the JSON of a job, or of its result, cannot be read."""
+    try:
+        decode("null" if job.result is None else job.result)
+    except (ValueError, TypeError):
+        return True
+    return damage_of(job) is not None
+
+
+def damage_of(job: LeasedJob | StoredJob) -> str | None:
+    """What is wrong with the JSON that a handler gets; None if nothing is."""
     if job.variables == EMPTY and job.headers is None and job.extra is None:
         return None
     try:

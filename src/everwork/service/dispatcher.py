@@ -14,7 +14,7 @@ from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError
-from everwork.service.access.poll_limits import PollLimits
+from everwork.service.access.budgets import PollLimits
 from everwork.service.access.principal import Party
 
 DEMANDS_MAX: Final = 128

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
-from everwork.codec.fields import JSON_TEXTS
-from everwork.codec.json import decode
 from everwork.core.instants import utc_text
 from everwork.core.job import StoredJob
 from everwork.core.limits import LIST_LIMIT_MAX
@@ -21,6 +19,7 @@ from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
 from everwork.service.clock_watch import JUMP_KIND, jump_at_ms
+from everwork.service.damaged import is_damaged
 from everwork.service.fleet.fleet import Fleet
 from everwork.service.store_copy import COPY_KIND
 from everwork.spool.contents import SpoolStatus
@@ -154,7 +153,7 @@ async def _of_integrity(engine: Engine) -> list[Finding]:
     damaged: list[int] = []
     after = 0
     while records := await engine.dump(after, DUMP_STEP):
-        damaged += [record.job.key for record in records if _is_damaged(record.job)]
+        damaged += [record.job.key for record in records if is_damaged(record.job)]
         after = records[-1].job.key
     if damaged:
         shown = ", ".join(map(str, damaged[:KEYS_SHOWN])) + (" …" if len(damaged) > KEYS_SHOWN else "")
@@ -162,16 +161,6 @@ async def _of_integrity(engine: Engine) -> list[Finding]:
         advice = "restore a backup, or requeue them with other variables: everwork jobs requeue KEY --variables JSON"
         findings.append(Finding(True, text, advice))
     return findings
-
-
-def _is_damaged(job: StoredJob) -> bool:
-    try:
-        for name in JSON_TEXTS:
-            if (text := getattr(job, name)) is not None:
-                decode(text)
-    except (ValueError, TypeError):
-        return True
-    return False
 
 
 async def _of_clock(engine: Engine) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from everwork.core.limits import LIST_LIMIT_MAX
 from everwork.core.queries import Count, Explanation, JobFilter, Page, Stats
 from everwork.exceptions import EverworkError, JobNotFound, NotFound
 from everwork.service.access.principal import Permission
+from everwork.service.access.turns import Turns
 from everwork.service.explain import explain
 from everwork.service.service import JobService
 from everwork.service.verb import ANY, CONFINED, CUT, IN_PROCESS, ITEMS, OWNER, Caller, ForCaller, verb
@@ -54,9 +56,7 @@ class JobQuestions(ForCaller):
     async def find(self, filter_: JobFilter, limit: int, cursor: int | None = None) -> Page:
         """Matching jobs of the caller's tenants, in the filter's order."""
         allowed = self._confined(filter_)
-        if not _is_search(allowed) or self.caller is IN_PROCESS:
-            return await self._service.find(allowed, limit, cursor)
-        async with self._service.budgets.searches.of(self.principal):
+        async with self._turn(self._service.budgets.searches, _is_search(allowed)):
             return await self._service.find(allowed, limit, cursor)
 
     @verb(READ, tenants=CONFINED)
@@ -64,9 +64,7 @@ class JobQuestions(ForCaller):
         """`find` limited to one engine step, even if few or no jobs match; `next` is where it stopped."""
         checks.whole_number("limit", limit, 1, LIST_LIMIT_MAX)
         allowed = self._confined(filter_)
-        if not _is_search(allowed) or self.caller is IN_PROCESS:
-            return await self._service.find_step(allowed, limit, cursor)
-        async with self._service.budgets.searches.of(self.principal):
+        async with self._turn(self._service.budgets.searches, _is_search(allowed)):
             return await self._service.find_step(allowed, limit, cursor)
 
     @verb(READ, tenants=CUT)
@@ -166,6 +164,10 @@ class JobQuestions(ForCaller):
             if text is not None:
                 search_text(field, text)
         return replace(filter_, tenants=self.principal.tenants_for(filter_.tenants))
+
+    def _turn(self, turns: Turns, is_needed: bool = True) -> AbstractAsyncContextManager[object]:
+        """A turn of the caller, if one is needed; a program that uses the store directly needs none."""
+        return turns.of(self.principal) if is_needed and self.caller is not IN_PROCESS else nullcontext()
 
     async def _newest(self) -> StoredJob | None:
         return next(iter((await self._service.find_step(JobFilter(), 1)).jobs), None)

@@ -36,10 +36,9 @@ from everwork.service.access.principal import Party
 from everwork.service.damaged import without_damaged
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
+from everwork.service.job_types import DEFAULT_RULES, TypeLimits, TypeRetention, TypeRules
 from everwork.service.result_waiter import ResultWaiter
 from everwork.service.store_access import StoreAccess
-from everwork.service.type_limits import DEFAULT_RULES, TypeLimits, TypeRules
-from everwork.service.type_retention import TypeRetention
 from everwork.spool.settings import Offline
 
 SWEEP_SECONDS = 0.8

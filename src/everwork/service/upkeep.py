@@ -13,9 +13,9 @@ from everwork.logs import get_logger
 from everwork.service.access.keys import forget_keys
 from everwork.service.fleet.entries import TriggerEntry
 from everwork.service.fleet.fleet import Fleet
+from everwork.service.job_types import TypeRetention
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from everwork.service.triggers.outlook import plan_of
-from everwork.service.type_retention import TypeRetention
 
 log = get_logger("everwork")
 

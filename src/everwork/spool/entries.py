@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from everwork.aio.clocks import boot_clock_ms, boot_id, host_clock_ms
 from everwork.core.job import NewJob
 from everwork.core.leasing import Stamp
 from everwork.core.outcome import Complete, Outcome, kind_of, outcome_of
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NEW_JOB: Final[Mapping[str, Any]] = NewJob("")._asdict()
 _FOREIGN: Final = "was written by another version of Everwork"
 
@@ -91,27 +88,13 @@ class Moment(NamedTuple):
     @classmethod
     def now(cls) -> Moment:
         """The current moment."""
-        return cls(boot_id(), _boot_ms(), time.time_ns() // 1_000_000)
+        return cls(boot_id(), boot_clock_ms(), host_clock_ms())
 
     def elapsed_ms(self, now: Moment) -> int:
         """Milliseconds since this moment: by the monotonic clock or, after a reboot, by the wall clock."""
         if self.boot and self.boot == now.boot:
             return max(0, now.boot_ms - self.boot_ms)
         return max(0, now.wall_ms - self.wall_ms)
-
-
-@cache
-def boot_id() -> str:
-    """Identifies the current boot of this host; empty if unknown."""
-    try:
-        return _BOOT_ID.read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
-def _boot_ms() -> int:
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return 0 if clock is None else time.clock_gettime_ns(clock) // 1_000_000
 
 
 class SpooledJob(NamedTuple):

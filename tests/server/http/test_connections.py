@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import uvicorn
 
 from everwork.server.http.framework import acceptor
 from everwork.server.http.framework.connections import Connections, Timeouts
-from everwork.server.http.framework.protocol import HEADERS_MAX, PIPELINE_MAX, PIPELINE_PAUSE
+from everwork.server.http.framework.protocol import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINE_MAX, PIPELINE_PAUSE
 from tests.app.waiting import until
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
 from tests.server.http.test_activate import ASKED, Connection
@@ -24,6 +25,12 @@ def connections(rest: Rest) -> Connections:
     """The connections of a running server."""
     assert rest.server.connections is not None
     return rest.server.connections
+
+
+def running(rest: Rest) -> uvicorn.Server:
+    """The server behind the connections."""
+    assert rest.server._server is not None
+    return rest.server._server
 
 
 def pass_time(rest: Rest, seconds: float) -> None:
@@ -176,9 +183,7 @@ async def a_poll(rest: Rest) -> Connection:
 
 def sent_ahead(rest: Rest) -> int:
     """How many requests wait for an earlier response."""
-    server = rest.server._server
-    assert server is not None
-    return max((len(getattr(one, "pipeline", ())) for one in server.server_state.connections), default=0)
+    return max((len(getattr(one, "pipeline", ())) for one in running(rest).server_state.connections), default=0)
 
 
 @pytest.mark.parametrize("count", [1, PIPELINE_PAUSE])
@@ -232,6 +237,17 @@ async def test_a_large_body_sent_ahead_blocks_a_poll_only_for_a_while(local: Res
     await until(lambda: bool(connections(local)._blocked))
     pass_time(local, TIMEOUTS.blocked + 1)
     await until(lambda: local.service.waiting("email-send") == 0)
+
+
+async def test_a_large_body_is_not_counted_to_the_head_that_is_sent_ahead_behind_it(local: Rest) -> None:
+    connection = await a_poll(local)
+    [protocol] = running(local).server_state.connections
+    size = HEAD_BYTES_MAX + 1
+    posted = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\n{KEY}Content-Length: {size}\r\n\r\n".encode()
+    protocol.data_received(posted + b"x" * size + b"GET /heal")  # All at once.
+    connection.writer.write(b"thz HTTP/1.1\r\nConnection: close\r\n\r\n")
+    await local.job()
+    assert (await rest_of(connection)).count(b"HTTP/1.1 200") == 2
 
 
 async def test_garbage_sent_ahead_does_not_end_up_in_the_response(local: Rest) -> None:
@@ -299,3 +315,27 @@ async def test_an_upgrade_is_not_made_and_the_connection_is_not_lost_count_of(lo
     pass_time(local, TIMEOUTS.idle + 1)
     await rest_of(connection)
     await until(lambda: len(connections(local)) == 0)
+
+
+class Silent:
+    """A connection that only remembers whether it was ended."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def end(self) -> None:
+        self.has_ended = True
+
+    abort = end_slow_head = end
+
+
+async def test_a_connection_that_is_refused_while_it_is_idle_delays_the_end_of_no_other() -> None:
+    now = 0.0
+    found = Connections(10, lambda: now)
+    refused, idle = Silent(), Silent()
+    for one in (refused, idle):
+        found.await_request(one)
+    now = TIMEOUTS.idle - 1
+    found.await_request(refused)
+    found.sweep(TIMEOUTS.idle + 1)
+    assert (refused.has_ended, idle.has_ended) == (False, True)

@@ -143,6 +143,18 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
             assert (await new.get(f"{rest.url}/healthz")).status_code == 200
 
 
+async def test_files_that_are_replaced_just_after_they_were_loaded_end_no_connection(
+    tmp_path: Path, tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "CHECK_SECONDS", 0.0)
+    files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
+    async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, **files) as rest:
+        renewed = renew(tls)
+        monkeypatch.setattr(certificates.log, "info", lambda *_, **__: renewed.key.write_text("half a key"))
+        async with httpx.AsyncClient(verify=renewed.trusting) as new:
+            assert (await new.get(f"{rest.url}/healthz")).status_code == 200
+
+
 async def test_browsers_are_told_to_stay_with_tls_except_on_loopback(tmp_path: Path, tls: Tls) -> None:
     files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
     for host, expected in (("127.0.0.1", None), ("0.0.0.0", "max-age=31536000")):

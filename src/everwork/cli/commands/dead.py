@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli import show
 from everwork.cli.commands.jobs import (
     EveryTraceback,
@@ -15,7 +16,6 @@ from everwork.cli.commands.jobs import (
     engine_hint,
     error_part,
     job_details,
-    now_ms,
     optional_name,
 )
 from everwork.cli.options import AsJson, EngineUrl, listing_app, number, parse_past_instant, require_terminal
@@ -161,7 +161,7 @@ def show_dead(
         write_json(report | {"fingerprint": fingerprint, "others": [str(key) for key in found.others]})
         return
     hint = engine_hint(engine)
-    write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=hint, every=tracebacks))
+    write_rich(*show.job_page(job, history, explanation, now_ms=host_clock_ms(), engine=hint, every=tracebacks))
     others = f"; others: {', '.join(str(key) for key in found.others)}" if found.others else ""
     write(f"\nfingerprint {fingerprint}{others}\n")
 
@@ -258,7 +258,7 @@ def _filter(
     before: str | None,
     rejected: bool,
 ) -> BulkFilter:
-    now = now_ms()
+    now = host_clock_ms()
     return dead_filter(
         type=optional_name("type", type),
         tenants=tuple(checks.name("tenant", name) for name in tenants or ()),
@@ -355,7 +355,7 @@ def _show_groups(found: Grouped) -> None:
 
 
 def _row(group: DeadLetterGroup) -> tuple[str, ...]:
-    first, last = (f"{span(now_ms() - at)} ago" for at in (group.first_ms, group.last_ms))
+    first, last = (f"{span(host_clock_ms() - at)} ago" for at in (group.first_ms, group.last_ms))
     error = one_line(group.error)[: show.NOTE_CHARS_MAX]
     return f"{group.jobs:,}", one_line(group.type), group.fingerprint, first, last, str(group.key), error
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everwork.cli.commands.jobs import now_ms
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.options import AsJson, EngineUrl, StoreUrl, chosen_url, config_path
 from everwork.cli.output import one_line, write_json, write_rich
 from everwork.cli.session import open_store, resolved_url, run
@@ -69,7 +69,7 @@ def doctor(
 
 async def _examine(url: str, *, integrity: bool) -> Diagnosis:
     async with open_store(url) as engine:
-        return await examine(engine, now_ms, integrity=integrity)
+        return await examine(engine, host_clock_ms, integrity=integrity)
 
 
 def _spool_findings(path: str | None, settings: Settings | None, url: str) -> list[Finding]:

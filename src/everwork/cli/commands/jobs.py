@@ -6,12 +6,12 @@ import asyncio
 import os
 import shlex
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli import show
 from everwork.cli.commands.create import VariablePairs, VariablesJson, create, parse_variables
 from everwork.cli.options import (
@@ -171,7 +171,7 @@ def get(
         write_json(job_report(job, history) | {"explanation": explanation_report(explanation)})
     else:
         hint = engine_hint(engine)
-        write_rich(*show.job_page(job, history, explanation, now_ms=now_ms(), engine=hint, every=tracebacks))
+        write_rich(*show.job_page(job, history, explanation, now_ms=host_clock_ms(), engine=hint, every=tracebacks))
 
 
 @app.command()
@@ -335,7 +335,7 @@ def _show_changes(keys: Sequence[str], results: Sequence[State | BaseException],
 
 def _show_page(page: Page, *, is_filtered: bool) -> None:
     if page.jobs:
-        write_rich(show.job_table(page.jobs, now_ms()))
+        write_rich(show.job_table(page.jobs, host_clock_ms()))
     elif page.next is not None:
         write("no matching jobs so far; older ones were not scanned\n")
     else:
@@ -392,8 +392,3 @@ def _instant(field: str, text: str | None) -> int | None:
 def error_part(text: str | None) -> str | None:
     """A text to search for in errors, if one was given."""
     return None if text is None else search_text("error", text)
-
-
-def now_ms() -> int:
-    """The current time by this host's clock; used only to display ages."""
-    return time.time_ns() // 1_000_000

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everwork.cli.commands.jobs import now_ms
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.options import AsJson, EngineUrl, listing_app, number, parse_instant
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
@@ -73,14 +73,14 @@ def create(
     """
     options: dict[str, Any] = {
         "tenants": tenant or [],
-        "expires_at_ms": None if expires is None else parse_instant("expires", expires, now_ms()),
+        "expires_at_ms": None if expires is None else parse_instant("expires", expires, host_clock_ms()),
         "rate_per_second": number(rate),
     }
     # Validate before opening the store: a mistake must not create a file.
-    new_key("", now_ms(), {"name": name, "permissions": permission or [], **options})
+    new_key("", host_clock_ms(), {"name": name, "permissions": permission or [], **options})
     new = use_admin(engine, lambda admin: admin.create_key(name, permission or [], **options), creates=True)
     if as_json:
-        write_json({"key": new.text, **key_report(new.key, now_ms())})
+        write_json({"key": new.text, **key_report(new.key, host_clock_ms())})
     else:
         write(f"created API key {new.key.id} ({_facts(new.key)}):\n\n  {new.text}\n\n")
         write("Store it now: it is not shown again.\n")
@@ -95,7 +95,7 @@ def list_keys(engine: EngineUrl = None, as_json: AsJson = False) -> None:
     """
     found = use_admin(engine, lambda admin: admin.list_keys())
     if as_json:
-        write_json({"keys": [key_report(key, now_ms()) for key in found]})
+        write_json({"keys": [key_report(key, host_clock_ms()) for key in found]})
     elif found:
         write_rich(table(COLUMNS, [_row(key) for key in found]))
     else:
@@ -117,14 +117,14 @@ def revoke(
     """
     key = use_admin(engine, lambda admin: admin.revoke_key(id))
     if as_json:
-        write_json(key_report(key, now_ms()))
+        write_json(key_report(key, host_clock_ms()))
     else:
         write(f"revoked API key {key.id} ({one_line(key.name)})\n")
 
 
 def _facts(key: ApiKey) -> str:
     allowed = " ".join(permission.value for permission in key.permissions)
-    until = "" if key.expires_at_ms is None else f"; expires in {span(key.expires_at_ms - now_ms() + 999)}"
+    until = "" if key.expires_at_ms is None else f"; expires in {span(key.expires_at_ms - host_clock_ms() + 999)}"
     return f"{one_line(key.name)}: {allowed}; {_tenants(key)}{until}"
 
 
@@ -133,7 +133,7 @@ def _tenants(key: ApiKey) -> str:
 
 
 def _row(key: ApiKey) -> tuple[str, ...]:
-    now = now_ms()
+    now = host_clock_ms()
     return (
         key.id,
         one_line(key.name),

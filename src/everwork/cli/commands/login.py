@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.options import AsJson, EngineUrl, config_path
 from everwork.cli.output import write, write_json, write_stderr
 from everwork.cli.session import ORIGIN, local_principal, resolved_url, use
@@ -16,7 +17,6 @@ from everwork.core.instants import utc_text
 from everwork.core.limits import LOGIN_LINK_MS
 from everwork.exceptions import BadConfiguration, InvalidInput
 from everwork.server.settings import Settings, load
-from everwork.service.access.keys import host_clock
 from everwork.service.service import JobService
 
 CONNECT_SECONDS: Final = 1.0
@@ -49,7 +49,7 @@ def login(
     if url is None:
         _warn_unless_listening(site)
     if as_json:
-        expires = None if token is None else utc_text(host_clock() + LOGIN_LINK_MS)
+        expires = None if token is None else utc_text(host_clock_ms() + LOGIN_LINK_MS)
         write_json({"url": dashboard_url(site, token), "expires_at": expires})
     else:
         write(f"{dashboard_url(site, token)}\n")

@@ -15,8 +15,8 @@ from everwork import logs
 from everwork.aio.loops import new_loop
 from everwork.cli.options import AsJson, ConfigFile
 from everwork.cli.output import write_stderr
-from everwork.server.settings import Settings, load, suspicious_variables
-from everwork.server.settings_warnings import clear_text_warning, file_warnings
+from everwork.server.settings import Settings, load
+from everwork.server.settings_warnings import clear_text_warning, file_warnings, suspicious_variables
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 

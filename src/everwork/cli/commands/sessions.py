@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from everwork.cli.commands.jobs import now_ms
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.options import AsJson, EngineUrl, listing_app
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
@@ -88,7 +88,7 @@ def end(
 
 
 def _row(session: OpenSession) -> tuple[str, ...]:
-    now = now_ms()
+    now = host_clock_ms()
     return (
         session.id,
         one_line(session.who),

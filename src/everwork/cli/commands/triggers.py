@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from everwork.cli.commands.jobs import now_ms
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.commands.workers import switched
 from everwork.cli.options import AsJson, EngineUrl, listing_app
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
@@ -149,7 +149,7 @@ def _row(view: TriggerView, titles: dict[str, str]) -> tuple[str, ...]:
         _status(view),
         one_line(entry.schedule),
         "yes" if entry.is_catchup else "no",
-        "never" if view.last_ms is None else f"{span(now_ms() - view.last_ms)} ago",
+        "never" if view.last_ms is None else f"{span(host_clock_ms() - view.last_ms)} ago",
         _next(view),
         one_line(entry.name),
     )
@@ -162,7 +162,7 @@ def _status(view: TriggerView) -> str:
 def _next(view: TriggerView) -> str:
     if view.next_ms is None:
         return "-"
-    return f"in {span(view.next_ms - now_ms())}" if view.is_served else "no worker"
+    return f"in {span(view.next_ms - host_clock_ms())}" if view.is_served else "no worker"
 
 
 def _outlook(view: TriggerView) -> str:
@@ -170,13 +170,13 @@ def _outlook(view: TriggerView) -> str:
         return f"next run unknown: {one_line(view.next_unknown or 'no schedule')}"
     if not view.is_served:
         return f"scheduled for {utc_text(view.next_ms)}, but no running worker serves it"
-    return f"next run at {utc_text(view.next_ms)}, in {span(view.next_ms - now_ms())}"
+    return f"next run at {utc_text(view.next_ms)}, in {span(view.next_ms - host_clock_ms())}"
 
 
 def _fire_row(fire: TriggerFire) -> tuple[str, ...]:
     return (
         str(fire.key),
         fire.state.label,
-        f"{span(now_ms() - fire.created_at_ms)} ago",
+        f"{span(host_clock_ms() - fire.created_at_ms)} ago",
         "manual" if fire.point_ms is None else utc_text(fire.point_ms),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everwork.cli.commands.jobs import now_ms
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.options import AsJson, EngineUrl, TypeName, listing_app, number, require_terminal
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
@@ -395,4 +395,4 @@ def _counts(counts: Mapping[State, int]) -> tuple[str, ...]:
 
 
 def _last_asked(instant_ms: int | None) -> str:
-    return "never" if instant_ms is None else f"{span(now_ms() - instant_ms)} ago"
+    return "never" if instant_ms is None else f"{span(host_clock_ms() - instant_ms)} ago"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from everwork.cli.commands.jobs import now_ms
+from everwork.aio.clocks import host_clock_ms
 from everwork.cli.options import AsJson, EngineUrl, listing_app
 from everwork.cli.output import Column, one_line, span, table, write, write_json, write_rich
 from everwork.cli.session import use_admin
@@ -279,12 +279,12 @@ def _process_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...
         one_line(entry.manager) or "-",
         one_line(entry.host or entry.via),
         str(entry.pid or "-"),
-        span(now_ms() - entry.started_at_ms),
+        span(host_clock_ms() - entry.started_at_ms),
         f"{entry.running:,}",
         f"{entry.ended:,}",
         f"{entry.restarts:,}",
         memory,
-        f"{span(now_ms() - view.beat_ms)} ago",
+        f"{span(host_clock_ms() - view.beat_ms)} ago",
         _takes(entry, titles),
     )
 
@@ -294,9 +294,9 @@ def _live_row(view: ProcessView, titles: Mapping[str, str]) -> tuple[str, ...]:
     return (
         one_line(entry.name),
         one_line(entry.kind),
-        span(now_ms() - entry.started_at_ms),
+        span(host_clock_ms() - entry.started_at_ms),
         f"{entry.running:,}",
-        f"{span(now_ms() - view.beat_ms)} ago",
+        f"{span(host_clock_ms() - view.beat_ms)} ago",
         _takes(entry, titles),
     )
 
@@ -310,9 +310,9 @@ def _running_row(job: RunningJob) -> tuple[str, ...]:
     return (
         str(job.key),
         one_line(job.type),
-        span(now_ms() - job.activated_at_ms),
+        span(host_clock_ms() - job.activated_at_ms),
         str(job.attempt),
-        span(job.lease_until_ms - now_ms()),
+        span(job.lease_until_ms - host_clock_ms()),
         job.kind or "-",
         one_line(job.worker),
     )

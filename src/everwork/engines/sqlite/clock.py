@@ -10,10 +10,9 @@ Differs from postgres and redis: their servers have no second clock that a state
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from typing import Final
 
+from everwork.aio.clocks import boot_clock_ms, boot_id, host_clock_ms
 from everwork.engines.sqlite.shared import SQL as SHARED
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -28,24 +27,6 @@ DRIFT_MS: Final = 500
 STEADY_MS: Final = 50
 MEASURES_MAX: Final = 20
 SQL = statements("clock")
-
-
-def host_clock_ms() -> int:
-    """The host's clock."""
-    return time.time_ns() // 1_000_000
-
-
-def boot_clock_ms() -> int:
-    """The time since the host was started, including suspensions; setting the clock does not change it."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def boot_id() -> str:
-    """Identifies the start of the host: its clock since then means nothing after the next start."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 class ClockGuard:

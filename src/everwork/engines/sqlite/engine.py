@@ -7,13 +7,13 @@ import os
 import sqlite3
 from collections.abc import Mapping
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.codec.local_file import create_private
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.sqlite.activate import SqliteActivate
 from everwork.engines.sqlite.change import SqliteChanges
-from everwork.engines.sqlite.clock import host_clock_ms
 from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import SqliteCreate
 from everwork.engines.sqlite.file_lock import FileLock

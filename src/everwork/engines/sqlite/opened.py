@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
-from everwork.engines.sqlite.clock import host_clock_ms
 from everwork.engines.sqlite.connections import Pause, Query, Reader, T
 from everwork.engines.sqlite.file_lock import FileLock
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup

@@ -13,9 +13,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from everwork.aio.clocks import boot_id, host_clock_ms
 from everwork.codec.local_file import require_same_file, unavailable
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.clock import ClockGuard, host_clock_ms
+from everwork.engines.sqlite.clock import ClockGuard
 from everwork.engines.sqlite.connections import (
     BUSY,
     Action,
@@ -66,7 +67,8 @@ class Writer(ABC):
         self._cursor = connection.cursor()
         self._lock = lock
         self._clock = clock
-        self._clock_guard = ClockGuard() if clock is host_clock_ms and not url.in_memory else None
+        is_guarded = clock is host_clock_ms and not url.in_memory and boot_id()
+        self._clock_guard = ClockGuard() if is_guarded else None
         self._clock_checked_ms = 0
         self._file = identity(url)
         self._loop = asyncio.get_running_loop()

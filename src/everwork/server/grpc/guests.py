@@ -15,6 +15,7 @@ from everwork.logs import Occasional
 from everwork.server.errors import wire
 from everwork.server.grpc.gateway import Context, origin_of, parsed
 from everwork.server.grpc.intake import EOF, Receiving
+from everwork.service.access.budgets import decrement
 
 GUEST: Final = ""
 """The caller of all requests without a key; the ids of keys are never empty."""
@@ -55,6 +56,4 @@ class Guests:
             yield
         finally:
             self.count -= 1
-            self._of[address] -= 1
-            if not self._of[address]:
-                del self._of[address]
+            decrement(self._of, address)

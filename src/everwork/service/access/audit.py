@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.aio.retrying import retry_while_unavailable
 from everwork.core import checks
 from everwork.core.limits import AUDIT_DETAIL_BYTES_MAX, AUDIT_KEEP_MS, INSTANT_MS_MAX, LIST_LIMIT_MAX, NAME_CHARS_MAX
@@ -20,7 +21,6 @@ from everwork.engines.contract import Clock, Engine
 from everwork.engines.values import Registered
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
-from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Principal
 
 log = get_logger("everwork")
@@ -64,7 +64,7 @@ class AuditEntry:
 class Audit:
     """Writes and reads the audit log of one store."""
 
-    def __init__(self, engine: Engine, clock: Clock = host_clock, elapsed_ms: Clock = elapsed_ms) -> None:
+    def __init__(self, engine: Engine, clock: Clock = host_clock_ms, elapsed_ms: Clock = elapsed_ms) -> None:
         self._engine = engine
         self._clock = clock
         self._elapsed_ms = elapsed_ms

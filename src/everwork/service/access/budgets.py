@@ -5,11 +5,24 @@ On a server without authentication all callers are one caller, so the budgets ap
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
-from everwork.core.limits import POLLERS_MAX, POLLERS_PER_KEY, REQUESTS_PER_KEY, SEARCHES_PER_KEY, TENANT_FACTOR
-from everwork.service.access.poll_limits import PollLimits
-from everwork.service.access.turns import Budget, Turns
+from everwork.core.limits import (
+    POLLERS_MAX,
+    POLLERS_PER_KEY,
+    POLLERS_TOTAL_MAX,
+    REQUESTS_PER_KEY,
+    SEARCHES_PER_KEY,
+    TENANT_FACTOR,
+)
+from everwork.exceptions import TooManyRequests
+from everwork.service.access.principal import Party
+from everwork.service.access.turns import BUSY_RETRY_MS, Budget, Turns
+
+T = TypeVar("T")
 
 BULK_MIN: Final = 50
 """A call that creates at least this many jobs takes a turn among the bulk calls of its key."""
@@ -43,3 +56,80 @@ class Budgets:
     def slice_size(self) -> int:
         """How many jobs of one call to process before other callers are served."""
         return SLICE_FAIR if self.requests.is_contended else SLICE_ALONE
+
+
+class PollLimits:
+    """Counts waiting polls: no key affects another.
+
+    `caller` is the id of the API key; `party` is who shares its budget (`Principal.party`).
+    """
+
+    def __init__(
+        self,
+        per_type: int,
+        total: int = POLLERS_TOTAL_MAX,
+        *,
+        per_key: int = POLLERS_PER_KEY,
+        tenant_factor: int = TENANT_FACTOR,
+    ) -> None:
+        self._per_type = per_type
+        self._total = total
+        self._per_key = per_key
+        self._per_party = per_key * tenant_factor
+        self._of_type: Counter[tuple[str, str]] = Counter()
+        self._of_caller: Counter[str] = Counter()
+        self._of_party: Counter[Party] = Counter()
+        self._waiting = 0
+
+    @contextmanager
+    def admitted(self, caller: str, type: str, party: Party = "") -> Iterator[None]:
+        """Count one poll while it waits; refused if the key or its tenant has too many."""
+        party = party or caller
+        self._require_room(caller, type, party)
+        self._of_type[caller, type] += 1
+        self._of_caller[caller] += 1
+        self._of_party[party] += 1
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            decrement(self._of_type, (caller, type))
+            decrement(self._of_caller, caller)
+            decrement(self._of_party, party)
+
+    def waiting(self, type: str) -> int:
+        """How many polls are waiting for a type, for all keys together."""
+        return sum(polls for (_, one), polls in self._of_type.items() if one == type)
+
+    def _require_room(self, caller: str, type: str, party: Party) -> None:
+        if self._of_type[caller, type] >= self._per_type:
+            raise _too_many(f"{self._per_type:,} polls of this API key are waiting for jobs of type '{type}'")
+        if self._of_caller[caller] >= self._per_key:
+            raise _too_many(f"{self._per_key:,} polls of this API key are waiting (setting pollers_per_key)")
+        own = self._of_party[party]
+        if own >= self._per_party:
+            reason = f"{own:,} polls of this tenant's API keys are waiting"
+            raise _too_many(f"{reason} (settings pollers_per_key and tenant_factor)")
+        if own and self._waiting >= self._total and own >= self._share:
+            raise _too_many(f"the server has reached its limit of waiting polls, {own:,} of them from {_whose(party)}")
+
+    @property
+    def _share(self) -> int:
+        """The share of each party once the server is full, so that one cannot lock out the others."""
+        return self._total // len(self._of_party)
+
+
+def _whose(party: Party) -> str:
+    return "this API key" if isinstance(party, str) else "this tenant"
+
+
+def decrement(counter: Counter[T], name: T) -> None:
+    """Count one less; names without any are not kept."""
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]
+
+
+def _too_many(reason: str) -> TooManyRequests:
+    return TooManyRequests(f"too many workers: {reason}; retry later", BUSY_RETRY_MS)

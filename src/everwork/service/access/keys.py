@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.aio.loops import BackgroundLoop
 from everwork.core import checks
 from everwork.core.limits import (
@@ -53,13 +54,11 @@ _REFUSALS: Final = {
 }
 
 
-def host_clock() -> int:
-    """The host's time in milliseconds, not the store's: users set expiry times by their own clocks."""
-    return time.time_ns() // 1_000_000
-
-
 class KeyRing:
-    """The keys of a store. `authenticate` does not wait for the store: its copy is at most a second old."""
+    """The keys of a store. `authenticate` does not wait for the store: its copy is at most a second old.
+
+    They expire by the host's clock, not the store's: users set expiry times by their own clocks.
+    """
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class KeyRing:
         *,
         environment_key: str | None = None,
         rate_limit: float = 0.0,
-        clock: Clock = host_clock,
+        clock: Clock = host_clock_ms,
         rate_clock: Seconds = time.monotonic,
     ) -> None:
         self._engine = engine

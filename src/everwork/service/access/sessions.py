@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import orjson
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.core import checks
 from everwork.core.limits import LOGIN_LINK_MS, NAME_CHARS_MAX, SESSION_MS, SESSIONS_PER_KEY_MAX
 from everwork.engines.contract import Engine
@@ -18,7 +19,7 @@ from everwork.engines.values import Registered
 from everwork.exceptions import NotFound, PermissionDenied, Unauthenticated
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.grants import outranks
-from everwork.service.access.keys import ENVIRONMENT, KeyRing, host_clock
+from everwork.service.access.keys import ENVIRONMENT, KeyRing
 from everwork.service.access.principal import Permission, Principal
 
 SESSION: Final = "session"
@@ -125,7 +126,7 @@ class Sessions:
 
     async def opened(self, keys: Iterable[ApiKey]) -> list[OpenSession]:
         """The open sessions, newest first, except those whose keys are no longer valid."""
-        now_ms = host_clock()
+        now_ms = host_clock_ms()
         live = {key.id: key for key in keys if key.state(now_ms) is KeyState.LIVE}
         found = [_open_session(entry, live) for entry in await self._engine.registered(SESSION)]
         listed = [one for one in found if one is not None]

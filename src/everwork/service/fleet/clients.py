@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.leasing import Demand
 from everwork.exceptions import EngineError
@@ -52,7 +53,7 @@ class _Poller:
     __slots__ = ("heard_at", "started_at_ms", "types", "waiting")
 
     def __init__(self, now: float) -> None:
-        self.started_at_ms = _now_ms()
+        self.started_at_ms = host_clock_ms()
         self.types: dict[str, float] = {}
         self.waiting = 0
         self.heard_at = now
@@ -80,7 +81,7 @@ class ClientWorkers:
 
     def add(self, stream: LiveStream) -> None:
         """List a stream."""
-        self._streams[stream] = _now_ms()
+        self._streams[stream] = host_clock_ms()
         self._stream_keys[stream.poller_key] += 1
         self.note_change()
 
@@ -218,7 +219,3 @@ class ClientWorkers:
 def type_name(type: str, group: str) -> str:
     """A type as it is listed: with its group, unless that is the default group."""
     return f"{type} (group {group})" if group else type
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.core.limits import (
     API_KEYS_TENANTS_MAX,
     LIST_LIMIT_DEFAULT,
@@ -28,7 +29,6 @@ from everwork.server.http.framework.operations import (
     json_response,
 )
 from everwork.service.access.api_key import RATE_PER_SECOND_MIN
-from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
 from everwork.service.jobs import Jobs
@@ -102,18 +102,18 @@ async def create_key(call: Call) -> Response:
         expires_at_ms=sent["expires_at"],
         rate_per_second=sent["rate_per_second"],
     )
-    return json_response({**key_report(new.key, host_clock()), "key": new.text}, 201)
+    return json_response({**key_report(new.key, host_clock_ms()), "key": new.text}, 201)
 
 
 async def list_keys(call: Call) -> Response:
     """List all API keys, without their secrets."""
-    now_ms = host_clock()
+    now_ms = host_clock_ms()
     return json_response({"keys": [key_report(key, now_ms) for key in await call.admin.list_keys()]})
 
 
 async def revoke_key(call: Call) -> Response:
     """Revoke an API key."""
-    return json_response(key_report(await call.admin.revoke_key(call.path_param("id")), host_clock()))
+    return json_response(key_report(await call.admin.revoke_key(call.path_param("id")), host_clock_ms()))
 
 
 async def list_sessions(call: Call) -> Response:

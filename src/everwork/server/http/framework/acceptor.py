@@ -26,14 +26,15 @@ PAUSE_SECONDS: Final = 0.2
 """How long to wait for a free descriptor."""
 EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-Tls = Callable[[], ssl.SSLContext | None]
+Tls = Callable[[], ssl.SSLContext]
+"""Returns the TLS context for the next connection."""
 
 
 class Acceptor:
     """The accept loop of one listener; like an asyncio server, it can be closed."""
 
     def __init__(
-        self, listener: socket.socket, connections: Connections, make: Callable[[], BoundedProtocol], tls: Tls
+        self, listener: socket.socket, connections: Connections, make: Callable[[], BoundedProtocol], tls: Tls | None
     ) -> None:
         self._listener = listener
         self._connections = connections
@@ -101,7 +102,7 @@ class Acceptor:
 
     async def _connect(self, peer: socket.socket, protocol: asyncio.Protocol) -> bool:
         """Connect a protocol, after TLS was negotiated; returns whether that succeeded."""
-        tls = self._tls()
+        tls = None if self._tls is None else self._tls()
         if tls is not None:
             self._connections.handshaking(peer)
         try:

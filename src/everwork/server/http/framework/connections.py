@@ -128,6 +128,7 @@ class Connections:
     def await_request(self, connection: Connection) -> None:
         """A response has been sent, and no other request has started."""
         self._blocked.pop(connection, None)
+        self._idle.pop(connection, None)  # Otherwise, it would keep its place among those that wait longer.
         self._idle[connection] = self.clock()
 
     def block(self, connection: Connection) -> None:

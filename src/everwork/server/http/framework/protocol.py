@@ -39,7 +39,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal = INVALID
         self._is_parsing = False
         self._has_head = False
-        self._has_body_piece = False
+        self._body_bytes = 0
+        """The bytes of bodies in the last data."""
         self._head_bytes = 0
         self._loose_bytes = 0
         """The bytes of chunk extensions and trailers since the last piece of the body."""
@@ -62,6 +63,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data; bound what does not end."""
+        self._body_bytes = 0
         super().data_received(data)
         if self._is_parsing:
             self._bound(len(data))
@@ -100,7 +102,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        self._has_body_piece = True
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -113,11 +115,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self._has_head:
-            self._count_head(self._head_bytes + size)
+            self._count_head(self._head_bytes + size - self._body_bytes)
             if not self._is_responding:
                 self._connections.await_head(self)
-        self._loose_bytes = 0 if self._has_body_piece or not self._has_head else self._loose_bytes + size
-        self._has_body_piece = False
+        self._loose_bytes = 0 if self._body_bytes or not self._has_head else self._loose_bytes + size
         if max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX:
             self._refuse(TOO_LARGE)
         elif self._head_bytes and self._connections.heads_bytes > HEADS_BYTES_MAX:

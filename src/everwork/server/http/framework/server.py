@@ -13,14 +13,14 @@ from typing import Final
 import uvicorn
 
 from everwork.exceptions import BadConfiguration
+from everwork.server.certificates import certificate_files
 from everwork.server.descriptors import connections_allowed
 from everwork.server.http.app import make_app
-from everwork.server.http.framework.acceptor import Acceptor
+from everwork.server.http.framework.acceptor import Acceptor, Tls
 from everwork.server.http.framework.connections import Connections, Timeouts
 from everwork.server.http.framework.context import AppContext
 from everwork.server.http.framework.in_flight import InFlight
 from everwork.server.http.framework.protocol import BoundedProtocol
-from everwork.server.http.framework.tls import TlsContext
 from everwork.server.listening import open_listener
 from everwork.server.metrics import Metrics
 from everwork.server.readiness import Readiness
@@ -38,7 +38,7 @@ SWEEP_TICKS: Final = 10
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves signal handling to its program, and accepts connections itself."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections, tls: TlsContext) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, tls: Tls | None) -> None:
         super().__init__(config)
         self._connections = connections
         self._tls = tls
@@ -51,7 +51,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start accepting; the application has no lifespan."""
         make = partial(BoundedProtocol, self._connections, self.config, self.server_state)
-        opened = [Acceptor(one, self._connections, make, self._tls.current) for one in sockets or ()]
+        opened = [Acceptor(one, self._connections, make, self._tls) for one in sockets or ()]
         self.servers = opened  # type: ignore[assignment]
         self.started = True
 
@@ -105,10 +105,11 @@ class HttpServer:
 
     async def start(self) -> int:
         """Start listening and return the bound port."""
-        config, tls = self._config(), TlsContext(self._settings)
+        config, files = self._config(), certificate_files(self._settings)
         listener = _bind(self._settings)
         loop, allowed = asyncio.get_running_loop(), connections_allowed(self._settings.max_connections)
         self.connections = Connections(allowed, loop.time, self._timeouts)
+        tls = None if files is None else partial(files.latest_context, port="http")
         self._server = _Server(config, self.connections, tls)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="everwork-http")
         while not self._server.started:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.codec.json import in_json_words
 from everwork.exceptions import EngineError, EverworkError, PermissionDenied
 from everwork.server.errors import public_text, wire
@@ -21,7 +22,6 @@ from everwork.server.http.ui.page import Action, Done, Download, Page, View
 from everwork.server.http.ui.render import ASSET_PATH, asset, render, render_live
 from everwork.server.http.ui.session import LoggedOut, Visitors, require_same_origin, require_token
 from everwork.server.http.ui.visit import Visit
-from everwork.service.access.keys import host_clock
 
 LOGIN: Final = "/login"
 REFUSED: Final = "you do not have access to this dashboard"
@@ -279,4 +279,4 @@ def _bare_layout(request: Request) -> dict[str, Any]:
     """The template context of a page without a visitor."""
     theme = request.cookies.get("everwork_theme", "")
     theme = theme if theme in THEMES else ""
-    return {"visit": None, "flash": None, "theme": theme, "path": request.scope["path"], "now_ms": host_clock()}
+    return {"visit": None, "flash": None, "theme": theme, "path": request.scope["path"], "now_ms": host_clock_ms()}

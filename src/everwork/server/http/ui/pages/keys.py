@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.server.http.ui.page import Action, Done, Page, View
 from everwork.server.http.ui.visit import Visit
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.grants import grantable, outranks
-from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.admin import Admin
 
@@ -72,7 +72,7 @@ async def end_sessions(visit: Visit) -> Done:
 
 
 async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> View:
-    now_ms = host_clock()
+    now_ms = host_clock_ms()
     keys = sorted(await visit.admin.list_keys(), key=lambda key: _order(key, now_ms))
     sessions = await visit.admin.sessions()
     own, may_grant = visit.principal, grantable(visit.principal)
@@ -107,7 +107,7 @@ def _tenants(visit: Visit) -> list[str]:
 
 def _expires(visit: Visit) -> int | None:
     days = _number(visit, "days")
-    return None if days is None else host_clock() + round(checks.number("days", days, DAYS_MIN, DAYS_MAX) * DAY_MS)
+    return None if days is None else host_clock_ms() + round(checks.number("days", days, DAYS_MIN, DAYS_MAX) * DAY_MS)
 
 
 def _number(visit: Visit, name: str) -> float | None:

@@ -9,19 +9,19 @@ from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.server.http.ui.page import Action, Page, View
 from everwork.server.http.ui.redaction import pretty
 from everwork.server.http.ui.timeline import pieces
 from everwork.server.http.ui.visit import Visit
 from everwork.server.settings import PREFIX, Settings
-from everwork.service.access.keys import host_clock
 from everwork.service.access.principal import Permission
 from everwork.service.doctor import MEANING, Diagnosis
 from everwork.service.monitor.sampler import MetricsSampler
 
 CACHE_SECONDS: Final = 10.0
 """The checks read much of the store, so reloads within this time show the same results."""
-_STARTED_MS: Final = host_clock()
+_STARTED_MS: Final = host_clock_ms()
 _DEFAULTS: Final = Settings().shown()
 
 
@@ -72,8 +72,8 @@ async def _examine(visit: Visit) -> Examination:
     sampler = visit.context.sampler
     last = _examinations.get(sampler)
     if last is None or time.monotonic() > last.until:
-        found = await visit.context.service.examine(host_clock)
-        last = Examination(found, host_clock(), time.monotonic() + CACHE_SECONDS)
+        found = await visit.context.service.examine(host_clock_ms)
+        last = Examination(found, host_clock_ms(), time.monotonic() + CACHE_SECONDS)
         _examinations[sampler] = last
     return last
 

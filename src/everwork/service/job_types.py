@@ -1,22 +1,24 @@
-"""Limits on job types that callers create: how many a store may have, and how many an API key may add in an hour.
-
-Types that are known cost a look-up in a set. The limits apply to each server, by what it has read from the store, so
-several servers may exceed the limit of the store for a moment.
-"""
+"""Job types that callers create: how many there may be, and when those that are not used any more are forgotten."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, RATE_BUCKETS_MAX, TYPE_KEEP_MS, TYPES_MAX
+from everwork.core.retention import is_unused
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, TooManyRequests
-from everwork.service.policies import NOTHING_DECLARED, Declared
+from everwork.logs import get_logger
+from everwork.service.fleet.entries import TriggerEntry, WorkerEntry, read_entries
+from everwork.service.fleet.fleet import TRIGGER, WORKER
+from everwork.service.policies import NOTHING_DECLARED, Declared, stored_fields
+
+log = get_logger("everwork")
 
 FULL_RETRY_MS: Final = 60_000
 READ_SECONDS: Final = 60.0
@@ -25,6 +27,9 @@ SILENCE_SECONDS: Final = 2.0
 """How long to wait for the store."""
 READ_AGAIN_SECONDS: Final = 5.0
 """How old it may be when a type is refused: some may have been deleted."""
+TURN: Final = "types"
+FORGOTTEN_PER_STEP: Final = 200
+"""How many types one call to the engine deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,11 @@ class _Window(NamedTuple):
 
 
 class TypeLimits:
-    """Admits new types. Bound to one event loop."""
+    """Admits new types: a store has a maximum, and an API key may add some in an hour. Bound to one event loop.
+
+    Types that are known cost a look-up in a set. The limits apply to each server, by what it has read from the store,
+    so several servers may exceed the limit of the store for a moment.
+    """
 
     def __init__(
         self, engine: Engine, rules: TypeRules = DEFAULT_RULES, clock: Callable[[], float] = time.monotonic
@@ -110,3 +119,49 @@ class TypeLimits:
         self._windows[caller] = window._replace(added=added)
         if len(self._windows) > RATE_BUCKETS_MAX:
             del self._windows[next(iter(self._windows))]
+
+
+class TypeRetention:
+    """Forgets unused types, once an hour, in one process of the fleet: a name polled once must not stay forever.
+
+    A policy with only the defaults that settings apply to every type is no reason to keep a type.
+    """
+
+    def __init__(self, engine: Engine, holder: str, rules: TypeRules = DEFAULT_RULES) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._keep_ms = rules.keep_ms
+        self._defaults = {name: value for name, value in rules.declared.defaults.items() if value is not None}
+
+    async def tick(self) -> None:
+        """Forget unused types, if it is this process's turn."""
+        if await self._engine.take_turn(TURN, self._holder, HOUR_MS):
+            await self.forget()
+
+    async def forget(self) -> int:
+        """Forget unused types; returns how many."""
+        now_ms = await self._engine.now()
+        candidates = {
+            info.type: info.policy
+            for info in await self._engine.types()
+            if is_unused(info, now_ms, self._keep_ms)
+            and (info.policy is None or stored_fields(info.policy) == self._defaults)
+        }
+        if candidates:
+            used = await self._used_types()
+            candidates = {type: policy for type, policy in candidates.items() if type not in used}
+        names = list(candidates)
+        forgotten = 0
+        for start in range(0, len(names), FORGOTTEN_PER_STEP):
+            some = {name: candidates[name] for name in names[start : start + FORGOTTEN_PER_STEP]}
+            forgotten += len(await self._engine.forget_types(some, self._keep_ms))
+        if forgotten:
+            log.info("unused job types were deleted", types=forgotten)
+        return forgotten
+
+    async def _used_types(self) -> Collection[str]:
+        """The types that have jobs, and those that a registered worker or trigger names."""
+        workers: Sequence[WorkerEntry] = read_entries(WorkerEntry, await self._engine.registered(WORKER))
+        triggers: Sequence[TriggerEntry] = read_entries(TriggerEntry, await self._engine.registered(TRIGGER))
+        counted = {count.type for count in await self._engine.count()}
+        return counted.union((one.type for one in triggers), *(one.types for one in workers))
