@@ -14,7 +14,7 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 JUMP_MS: Final = 2_000
-"""A clock that is adjusted gradually moves by far less between two looks, which are a second apart."""
+"""A clock that is adjusted gradually moves by far less between two checks, which are a second apart."""
 ANSWER_MS_MAX: Final = 1_000
 """If the engine takes longer to tell its time, the comparison says nothing."""
 JUMP_KIND: Final = "clock-jump"
@@ -59,7 +59,7 @@ class ClockWatch:
         self.jumps += 1
         if by_ms > 0:
             self._held_until_ms = steady_ms() + LEASE_MS_DEFAULT
-        log.error("the engine's clock jumped; check what sets it", seconds=f"{by_ms / 1000:+.1f}")
+        log.error("the engine's clock jumped; check its time synchronization", seconds=f"{by_ms / 1000:+.1f}")
         # Every process sees the same jump: they write the same entry.
         body = orjson.dumps({"by_ms": by_ms, "at_ms": engine_ms}).decode()
         await self._engine.register(JUMP_KIND, f"{round(by_ms / 1000):+d}", body, KEEP_MS)

@@ -1,4 +1,4 @@
-"""Forgets types that are not used any more: a name that was polled or created once must not stay forever."""
+"""Deletes types that are no longer used: a name that was polled or created once must not stay forever."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP: Final = 200
 
 
 class TypeRetention:
-    """Forgets unused types, once an hour, in one process of the fleet.
+    """Deletes unused types, once an hour, in one process of the fleet.
 
     A policy with only the defaults that settings apply to every type is no reason to keep a type.
     """
@@ -34,13 +34,13 @@ class TypeRetention:
         self._defaults = {name: value for name, value in rules.declared.defaults.items() if value is not None}
 
     async def tick(self) -> bool:
-        """Forget unused types, if it is this process's turn."""
+        """Delete unused types, if it is this process's turn."""
         if await self._engine.take_turn(TURN, self._holder, HOUR_MS):
             await self.forget()
         return False
 
     async def forget(self) -> int:
-        """Forget unused types; returns how many."""
+        """Delete unused types; returns how many."""
         now_ms = await self._engine.now()
         candidates = {
             info.type: info.policy

@@ -297,7 +297,7 @@ class RateLimiter:
         self._take(id, rate, now)
 
     def pace(self, id: str, per_second: float | None = None) -> float:
-        """Take one token even if there is none; returns the seconds until it is there."""
+        """Take one token, in advance if there is none; returns the seconds until it is available."""
         rate = self.per_second if per_second is None else per_second
         if rate <= 0:
             return 0.0
