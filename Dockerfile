@@ -4,7 +4,7 @@
 #     docker run -e EVERWORK_API_KEY=... -e EVERWORK_INSECURE=on -p 127.0.0.1:27500:27500 -p 127.0.0.1:27555:27555 \
 #         -v jobs:/var/lib/everwork everwork
 #
-# EVERWORK_INSECURE accepts unencrypted API keys: only for ports that are published on this machine alone. Otherwise use TLS.
+# EVERWORK_INSECURE accepts unencrypted API keys: use it only if the ports are published on 127.0.0.1. Otherwise use TLS.
 #
 # BASE is any Debian or Ubuntu image with Python 3.11 or newer and its venv module.
 ARG BASE=docker.io/library/python:3.13-slim-trixie

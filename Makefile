@@ -32,10 +32,10 @@ test: $(DEV) ## all checks, then the tests: what CI runs
 test-all: export EVERWORK_TEST_EVERYTHING = 1
 test-all: test ## the same, with every test on every engine and in every configuration
 
-test-lowest: $(DEV) ## the core of the tests with the lowest supported versions of all dependencies
+test-lowest: $(DEV) ## run the core tests with the lowest supported versions of all dependencies
 	$(BIN)/python -m tools.supply lowest -n $(JOBS) $(ARGS)
 
-test-newest: $(DEV) ## the same with the newest versions that the package index has
+test-newest: $(DEV) ## the same with the newest versions on the package index
 	$(BIN)/python -m tools.supply newest -n $(JOBS) $(ARGS)
 
 # Runs on the other core while mypy runs: installs what some tests need, and compiles the tests' modules once.

@@ -1,7 +1,7 @@
 """Neighbors: the latency of a quiet tenant alone and beside a noisy one, in turns, with one server process.
 
 The quiet tenant creates a job, polls for it, completes it and gets it, at a low, steady rate, over REST and over gRPC.
-The noisy one runs in its own process with a lower priority, so that the server is measured and not the noise's own CPU.
+The noisy one runs in its own process with a lower priority, so that its own CPU use is not measured.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ROUNDS = 3
 EVERY_SECONDS = 0.05
 WARM_UP_SECONDS = 1.0
 NOISE_SECONDS = 3.0
-"""How long a noise has to get going: thousands of polls do not start in a second."""
+"""How long a noise may take to ramp up: thousands of polls do not start in a second."""
 IDLE_SECONDS_MAX = 20.0
 RATIO_MAX = 2.0
 HEALTH_MS_MAX = 100.0
 REST, GRPC, HEALTH = "REST", "gRPC", "/healthz"
 
 Samples = dict[str, list[tuple[float, float]]]
-"""Wall time, and the CPU time that the server used meanwhile, in milliseconds: the CPU of others does not count."""
+"""Wall time, and the CPU time that the server used during it, in milliseconds."""
 Cycle = Callable[[], Awaitable[None]]
 
 
@@ -206,14 +206,14 @@ def _noise(noise: Noise, target: Target) -> Iterator[None]:
     try:
         yield
         if process.exitcode is not None:
-            raise RuntimeError(f"the noise has ended with code {process.exitcode}")
+            raise RuntimeError(f"the noise process exited with code {process.exitcode}")
     finally:
         process.terminate()
         process.join()
 
 
 async def _idle(pid: int) -> None:
-    """Wait until the server has finished what the last noise has left."""
+    """Wait until the server has finished the work that the last noise left."""
     ends = time.monotonic() + IDLE_SECONDS_MAX
     while time.monotonic() < ends:
         before = _cpu_ms(pid)

@@ -1,4 +1,4 @@
-"""What a noisy neighbor does to a server: each noise is a function that runs in its own process until it is ended.
+"""What a noisy neighbor does to a server: each noise is a function that runs in its own process until it is terminated.
 
 `NOISES` is the registry: a name, and a module-level function that takes a `Target`. A function may also be an attack
 that needs no key; it must keep going until its process is terminated.
@@ -22,7 +22,7 @@ from everwork.client import Client
 from everwork.proto import jobs_pb2, work_pb2
 
 NICENESS = 10
-"""The noise gives way to the server: with two cores, its own CPU would otherwise be measured."""
+"""The nice value of the noise: with two cores, its CPU use would otherwise be measured, too."""
 CONNECTIONS = 64
 HAY = "haystack"
 """The type of the prepared jobs: many small ones to search, and some large ones to list."""

@@ -1,8 +1,8 @@
 """What Everwork depends on: tested versions, licenses, a software bill of materials, known vulnerabilities.
 
     python -m tools.supply freeze     write the versions of this environment to constraints/newest.txt
-    python -m tools.supply lowest     run the core of the tests with the lowest supported versions
-    python -m tools.supply newest     run it with the newest versions that the index has
+    python -m tools.supply lowest     run the core tests with the lowest supported versions
+    python -m tools.supply newest     run them with the newest versions on the package index
     python -m tools.supply sbom       write build/sbom/everwork.cdx.json (CycloneDX), and list the licenses
     python -m tools.supply audit      look up known vulnerabilities of the tested versions (needs the internet)
 
@@ -73,7 +73,7 @@ def pinned(file: Path) -> Mapping[str, str]:
 
 
 def shipped() -> Mapping[str, Distribution]:
-    """Everything that an installation of Everwork brings along, directly or through another package."""
+    """All packages that an installation of Everwork includes, direct and indirect."""
     found: dict[str, Distribution] = {}
     waiting = [(one, frozenset(one.extras)) for one in required().values()]
     while waiting:
@@ -115,7 +115,7 @@ def allowed(license: str) -> bool:
 
 
 def freeze() -> None:
-    """Write down the versions that the tests have just passed with."""
+    """Write the versions with which the tests have just passed."""
     names = {canonicalize_name(one.name): one.version for one in distributions()}
     lines = [f"{name}=={version}" for name, version in sorted(names.items()) if name not in NOT_FROZEN]
     head = "# The versions that CI installs, written by `python -m tools.supply freeze` after the tests have passed."
@@ -123,7 +123,7 @@ def freeze() -> None:
 
 
 def run_tests(versions: str, arguments: list[str]) -> int:
-    """Run the core of the tests in an environment with other versions."""
+    """Run the core tests in an environment with other versions."""
     python = _environment(versions)
     chosen = ["--constraint", str(LOWEST)] if versions == "lowest" else ["--upgrade", "--upgrade-strategy", "eager"]
     _run(python, "-m", "pip", "install", "--quiet", *chosen, "--editable", f"{ROOT}[dev]")

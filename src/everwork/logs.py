@@ -96,7 +96,7 @@ class Outage:
 
 
 class Occasional:
-    """Logs each event at most once a minute, with the number of times that it was left out."""
+    """Logs each event at most once a minute, with the number of times that it was not logged."""
 
     def __init__(self, log: Any, every_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log

@@ -30,4 +30,4 @@ def test_every_budget_is_on_the_page() -> None:
 def test_the_text_of_the_page_says_what_the_code_does() -> None:
     assert f"at least {BULK_MIN} jobs" in PAGE
     assert f"can hold {Settings().pollers_per_key:,} polls" in PAGE
-    assert f"{Settings().pollers_per_key * 27 // 1_000:,} MiB, and" in PAGE
+    assert f"{Settings().pollers_per_key * 27 // 1_024:,} MiB, and" in PAGE

@@ -1,1 +1,1 @@
-"""Hostile callers against a real server process: its memory stays under its ceilings, and others are served."""
+"""Hostile callers of a real server process: its memory stays within its limits, and others are served."""

@@ -1,4 +1,4 @@
-"""Attacks on a gRPC port. Each holds what it has opened until its block ends, and tells how far it got."""
+"""Attacks on a gRPC port. Each keeps its connections open until its block ends, and reports how far it got."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 STALLED_SECONDS: Final = 0.4
-"""A server that has taken nothing for this long is not going to take more."""
+"""A server that has accepted nothing for this long will not accept more."""
 MIB: Final = 1_048_576
 
 
@@ -75,7 +75,7 @@ def health_watches(port: int, count: int = 25_000, *, per_connection: int = 1_00
 
 @contextmanager
 def idle_connections(port: int, count: int, *, opening: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Connections that say nothing, or never more than these bytes."""
+    """Connections that send nothing, or nothing but these bytes."""
     sockets: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -98,7 +98,7 @@ def idle_http2(port: int, count: int) -> Iterator[Attack]:
 
 @contextmanager
 def rapid_resets(port: int, count: int, key: str | None = None, path: str = CREATE) -> Iterator[Attack]:
-    """Calls that are opened and cancelled at once, on one connection."""
+    """Calls that are opened and immediately cancelled, on one connection (rapid reset)."""
     with _connected(port, 1) as attack:
         [one] = attack.connections
         for number in range(count):
@@ -113,7 +113,7 @@ def rapid_resets(port: int, count: int, key: str | None = None, path: str = CREA
 
 @contextmanager
 def frame_flood(port: int, count: int, kind: int = PING) -> Iterator[Attack]:
-    """Pings or settings, each of which has to be answered, without reading one answer."""
+    """Floods of pings or settings, each of which the server must answer; no answer is read."""
     with _connected(port, 1) as attack:
         [one] = attack.connections
         one.socket.settimeout(1.0)

@@ -1,4 +1,4 @@
-"""Attacks on the HTTP port: each opens its connections, does its harm, and returns the sockets that are still open."""
+"""Attacks on the HTTP port: each returns the sockets that are still open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from tests.hostile.served import MIB
 
 LOGIN_BYTES: Final = 2 * MIB
-"""The form that a login once accepted."""
+"""The size of a login form that was once accepted."""
 SECONDS_MAX: Final = 20.0
 """After this time without progress, an attack goes on with its next connection."""
 END_BYTES: Final = 1_024
@@ -20,7 +20,7 @@ _PIECE: Final = 65_536
 
 
 def dripping_logins(port: int, count: int, body_bytes: int = LOGIN_BYTES) -> list[socket.socket]:
-    """Login forms without a key, of which everything but the end is sent."""
+    """Login forms without a key, sent except for their end."""
     head = (
         "POST /ui/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         f"Content-Length: {body_bytes}\r\n\r\n"
@@ -46,7 +46,7 @@ def slow_heads(port: int, count: int) -> list[socket.socket]:
 
 
 def endless_trailers(port: int, count: int, mebibytes: int = 16) -> list[socket.socket]:
-    """Chunked bodies without a key, followed by headers without end."""
+    """Chunked bodies without a key, followed by endless trailers."""
     head = b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
     return _attackers(port, count, lambda peer: _send(peer, head, memoryview(b"X:y\r\n" * (mebibytes * MIB // 5))))
 
@@ -58,7 +58,7 @@ def many_headers(port: int, count: int) -> list[socket.socket]:
 
 
 def pipelines(port: int, count: int) -> list[socket.socket]:
-    """Thousands of requests on each connection at a time, whose responses are never read."""
+    """Thousands of pipelined requests on each connection, whose responses are never read."""
     requests = memoryview(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20_000)
 
     def attack(peer: socket.socket) -> None:

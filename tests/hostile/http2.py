@@ -1,4 +1,4 @@
-"""A hostile HTTP/2 client, frame by frame: it sends what no library would."""
+"""A hostile HTTP/2 client that writes frames itself: it sends what no library would."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Http2:
         return self.acks > before
 
     def close(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a GOAWAY frame."""
         self.socket.close()
 
     def _is_readable(self, seconds: float) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 KEY: Final = "the-key-of-the-tests"
-"""A key for everything, from the environment of the server."""
+"""A key with all permissions, from the environment of the server."""
 MIB: Final = 1_048_576
 
 
@@ -38,7 +38,7 @@ class Served:
 
     @property
     def peak_rss_bytes(self) -> int:
-        """The highest memory of the process so far: no attack is missed between two looks."""
+        """The peak memory of the process so far, so that nothing is missed between two measurements."""
         return self._status("VmHWM") * 1_024
 
     @property

@@ -1,4 +1,4 @@
-"""A server that may open few files: it says so, keeps some for itself, and recovers."""
+"""A server with a low limit of open files: it logs this, keeps some for itself, and recovers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS_MAX = 20.0
 
 
 def is_served_by_grpc(server: Served) -> bool:
-    """Whether the other port takes connections."""
+    """Whether the other port accepts connections."""
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         grpc.channel_ready_future(channel).result(SECONDS_MAX)
     return True
@@ -33,7 +33,7 @@ def test_with_few_descriptors_idle_connections_stop_neither_port(tmp_path: Path)
         attacks.close_all(peers)
 
 
-def test_a_server_without_descriptors_says_so_and_recovers(tmp_path: Path) -> None:
+def test_a_server_without_descriptors_logs_it_and_recovers(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         assert is_served(server)
         limit = server.descriptors + 8

@@ -18,7 +18,7 @@ SECONDS = 10.0
 SLACK_BYTES = 40 * MIB
 """What the server needs for its own work, and for a few hundred calls that it refuses."""
 PENDING_BYTES = 160 * MIB
-"""What calls need that the server has not looked at yet: at most 10,000, and most of them are dropped from 5,000 on."""
+"""What calls need that the server has not started to process: at most 10,000, and many are dropped above 5,000."""
 
 
 def test_unfinished_requests_fill_no_memory_and_others_are_served(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_cancelled_calls_floods_of_frames_and_large_metadata_fill_no_memory(tmp_
 
 
 def checked(server: Served) -> int:
-    """What the server says of its health."""
+    """The health status of the server."""
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options=OWN) as channel:
         call = channel.unary_unary(attacks.CHECK, None, health_pb2.HealthCheckResponse.FromString)
         status: int = call(b"", timeout=SECONDS).status

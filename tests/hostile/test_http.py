@@ -34,7 +34,7 @@ def call(server: Served, method: str, path: str, body: Any = None, key: str = KE
 
 
 def is_served(server: Served) -> bool:
-    """Whether somebody else gets a response."""
+    """Whether another client gets a response."""
     return call(server, "GET", "/healthz")[0] == 200
 
 

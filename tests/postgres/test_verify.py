@@ -27,7 +27,7 @@ async def test_rows_without_a_job_are_counted_and_a_missing_amcheck_is_a_note(en
     await engine._store.connections.fetch(f"DELETE FROM {engine._url.schema}.job WHERE key = {job.key}")
     found = [(defect.text, defect.is_note) for defect in await engine.verify()]
     note = "indexes were not checked: the extension amcheck is not installed"
-    assert found == [("1 row of jobs that do not exist", False), (note, True)]
+    assert found == [("1 row belongs to jobs that do not exist", False), (note, True)]
     await engine._store.connections.fetch(f"DELETE FROM {engine._url.schema}.live")
 
 

@@ -137,7 +137,7 @@ async def test_what_cannot_be_done_says_that_the_store_is_not_reached_and_no_mor
     store.leave()
     server.start()
     answer = await http.get(JOBS)
-    detail = "the engine is unavailable; the server's log says why"
+    detail = "the engine is unavailable; see the server log"
     assert (answer.status_code, answer.json()["detail"]) == (503, detail)
     store.come_back()
 

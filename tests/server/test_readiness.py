@@ -45,7 +45,7 @@ async def not_ready(rest: Rest) -> str:
     """Why the server is not ready; a write fails as well, and neither says where the store is."""
     detail: str = (await rest.refused(503, "GET", "/readyz"))["detail"]
     refused: str = (await rest.refused(503, "POST", JOBS, {"type": "work"}))["detail"]
-    assert refused.endswith("; the server's log says why")
+    assert refused.endswith("; see the server log")
     for secret in ("127.0.0.1", "jobs.db", "/", "postgres", "Redis"):
         assert secret not in detail + refused
     return detail

@@ -1,7 +1,8 @@
-"""`python -m tests.soak`: hours of moderate load with faults on a real deployment, and a judge of what grows.
+"""`python -m tests.soak`: hours of moderate load with faults on a real deployment, and a judge that looks for leaks.
 
-Two servers, a manager with processes, an application, and workers over the stream and REST share one store. Producers,
-dashboards, scrapes, searches and callers who vanish use them; workers are killed, connections to the database are cut.
+Two servers, a manager with processes, an application, and workers over gRPC streams and REST share one store.
+Producers, dashboards, scrapes, searches and callers that disconnect use them; workers are killed, and connections to
+the database are cut.
 Memory, descriptors, threads, tasks, rows and latencies are measured every minute. The run fails if one of them grows
 over its bound (see tests/soak/judge.py), if an acknowledged job is lost, or if counts do not add up.
 """
@@ -32,14 +33,14 @@ examples:
   make soak ARGS="--hours 2 --engine sqlite"      two hours on SQLite
   make soak ARGS="--hours 24 --engine postgres"   a day on a PostgreSQL of its own
   make soak ARGS="--hours 0.1 --every 5"          six minutes, a sample every five seconds
-  make soak ARGS="--judge build/soak/sqlite-..."  judge and draw the series of a run again, also of one that is running
+  make soak ARGS="--judge build/soak/sqlite-..."  judge and chart a run again, even while it is running
 
-exit code: 0 nothing grows and nothing is lost; 1 something does; 2 too few samples to judge, or bad arguments
+exit code: 0 no leak and no lost job; 1 a leak or a lost job; 2 too few samples to judge, or bad arguments
 """
 
 
 def main() -> int:
-    """Run, judge, report; the exit code."""
+    """Run, judge and report; returns the exit code."""
     options = _options()
     if options.judge:
         return _again(options.judge)
@@ -59,7 +60,7 @@ def main() -> int:
 
 
 def conclude(folder: Path, engine: str, outcome: Outcome) -> int:
-    """Judge, write everything, print the table; the exit code."""
+    """Judge, write all results and print the table; returns the exit code."""
     judged = judge(outcome.series)
     report.write(folder, engine, outcome, judged)
     title = f"Soak on {engine}: {outcome.seconds / 3_600:.2g} h, {outcome.jobs:,} jobs"
@@ -78,7 +79,7 @@ def conclude(folder: Path, engine: str, outcome: Outcome) -> int:
 
 
 def _again(folder: Path) -> int:
-    """Judge the series of an earlier run, or of one that still runs, by the rules as they are now."""
+    """Judge an earlier run, or one that is still running, by the current rules."""
     known: dict[str, Any] = json.loads((folder / report.FILE).read_text()) if (folder / report.FILE).exists() else {}
     series = load(folder / FILE)
     outcome = Outcome(
@@ -107,15 +108,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fault-every", type=float, default=45.0, help="seconds between faults (default 45)")
     parser.add_argument(
         "--restart-minutes", type=float, default=math.inf,
-        help="restart the second server that often; its memory is then not judged (default never)",
+        help="minutes between restarts of the second server, whose memory is then not judged (default never)",
     )  # fmt: skip
     parser.add_argument(
         "--keep-minutes", type=float, default=5.0,
-        help="retention of finished jobs, short so that rows become steady (default 5)",
+        help="retention of finished jobs, short so that the number of rows becomes constant (default 5)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="where results go (default build/soak)")
-    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge and draw an earlier run again, run nothing")
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="judge and chart an earlier run again")
     parser.add_argument("--publish", type=Path, metavar="FOLDER", help="put an earlier run into docs/, run nothing")
     return parser.parse_args()
 

@@ -26,7 +26,7 @@ _START_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 60.0
 SERVERS: Final = ("server-1", "server-2")
 MORTAL: Final = ("stream-mortal", "rest-mortal")
-"""Processes that are killed and come back. All others run from the beginning to the end: their series are judged."""
+"""Processes that are killed and restarted. All others run from start to end, and are judged."""
 WORKERS: Final = (*SERVED, *MORTAL)
 
 
@@ -41,7 +41,7 @@ class Deployment:
     """How long slow jobs run, and the longest delay of a job."""
     workers: tuple[str, ...] = WORKERS
     leak: dict[str, str] = field(default_factory=dict)
-    """For tests of the judge: what a process is to leak, by its name."""
+    """For tests of the judge: what each process leaks, by name."""
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     ports: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Deployment:
         return self.place.url(self.folder)
 
     def start(self) -> None:
-        """Start everything and wait until the servers serve."""
+        """Start everything, and wait until the servers are ready."""
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
         (self.folder / "everwork.toml").write_text(settings_text(self.keep_hours), "utf-8")
         for name in SERVERS:
@@ -63,12 +63,12 @@ class Deployment:
 
     @property
     def lasting(self) -> list[str]:
-        """The processes that run from the beginning to the end."""
+        """The processes that run from start to end."""
         return [name for name in (*SERVERS, *self.workers) if name not in MORTAL]
 
     @property
     def served(self) -> list[str]:
-        """The types that there is a worker for."""
+        """The types that have a worker."""
         return [type for worker, types in SERVED.items() if worker in self.workers for type in types]
 
     def start_server(self, name: str) -> None:
@@ -82,7 +82,7 @@ class Deployment:
         self._start(name, command)
 
     def await_server(self, name: str) -> None:
-        """Wait until a server serves: it then prints a line with its ports."""
+        """Wait until a server is ready: it then prints a line with its ports."""
         out, process = self._out(name), self.processes[name]
         until = time.monotonic() + _START_SECONDS_MAX
         while not (line := out.read_text()).endswith("\n"):
@@ -102,22 +102,22 @@ class Deployment:
                 self._start(name, ["tests.soak.fleet", kind, rest])
 
     def grpc(self, name: str) -> str:
-        """Where a server's gRPC is."""
+        """The gRPC address of a server."""
         return f"grpc://127.0.0.1:{self.ports[name]['grpc_port']}"
 
     def http(self, name: str) -> str:
-        """Where a server's REST and dashboard are."""
+        """The URL of a server's REST API and dashboard."""
         return f"http://127.0.0.1:{self.ports[name]['http_port']}"
 
     def log(self, name: str) -> str:
-        """What a process has written so far."""
+        """The log of a process so far."""
         return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
 
     def _out(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.out"
 
     def ended(self) -> dict[str, int]:
-        """Processes that ended by themselves, with their codes."""
+        """Processes that ended unexpectedly, with their exit codes."""
         codes = {name: process.poll() for name, process in self.processes.items()}
         return {name: code for name, code in codes.items() if code is not None}
 
@@ -127,21 +127,21 @@ class Deployment:
         return [pid for pid in found if b"resource_tracker" not in _command(pid)]
 
     def kill(self, name: str) -> None:
-        """SIGKILL a worker, and start it again."""
+        """SIGKILL a worker, and restart it."""
         self.processes[name].kill()
         self.processes[name].wait()
         self.start_worker(name)
 
     async def restart_server(self, name: str) -> None:
-        """Stop a server in an orderly way, and start it again."""
+        """Stop a server gracefully, and restart it."""
         self.processes[name].send_signal(signal.SIGTERM)
         await asyncio.to_thread(self.processes[name].wait, _STOP_SECONDS_MAX)
-        # Not in a thread: what it starts would end with it.
+        # Not in a thread: its child processes would end with it.
         self.start_server(name)
         await asyncio.to_thread(self.await_server, name)
 
     def kill_managed(self, rng: random.Random) -> bool:
-        """SIGKILL a process of the manager; whether there was one."""
+        """SIGKILL a process of the manager; returns whether there was one."""
         there = self.managed()
         if there:
             with suppress(ProcessLookupError):
@@ -149,7 +149,7 @@ class Deployment:
         return bool(there)
 
     def stop(self) -> dict[str, int]:
-        """Stop everything, workers first; the exit codes, with -9 for a process that had to be killed."""
+        """Stop everything, workers first; returns the exit codes, -9 for a process that had to be killed."""
         codes = {}
         for names in ([name for name in self.processes if name not in SERVERS], SERVERS):
             there = [name for name in names if name in self.processes]

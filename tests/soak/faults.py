@@ -1,4 +1,4 @@
-"""What is done to the deployment: workers are killed, connections to the database are cut, a file is locked."""
+"""Faults: workers are killed, connections to the database are cut, the SQLite file is locked."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LOCK_SECONDS: Final = (0.2, 2.0)
 
 
 class Faults:
-    """Chooses a fault, and does it."""
+    """Chooses and injects faults."""
 
     def __init__(self, deployment: Deployment, rng: random.Random) -> None:
         self._deployment = deployment
         self._rng = rng
 
     async def strike(self) -> str:
-        """Do one of them now; what was done."""
+        """Inject a fault now; returns its name."""
         there = [name for name in ("manager", *MORTAL) if name in self._deployment.workers]
         kind = self._rng.choice([*there, "store", "store"])
         if kind == "manager":
@@ -33,7 +33,7 @@ class Faults:
         return f"{kind} killed"
 
     async def _disturb(self) -> str:
-        """Trouble with the store; a file has no connections to cut, so its lock is held for a while."""
+        """A fault of the store; a file has no connections to cut, so its lock is held for a while."""
         if self._deployment.place.server is not None:
             return await asyncio.to_thread(self._deployment.place.disturb, self._rng)
         path = Path(self._deployment.url.removeprefix("sqlite:///"))
@@ -42,7 +42,7 @@ class Faults:
 
 
 def _hold(path: Path, seconds: float) -> None:
-    """Hold the write lock as another program would, which then changes nothing."""
+    """Hold the write lock as another program would, without changing anything."""
     connection = sqlite3.connect(path, timeout=5, isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
 """The workers of a soak: an application, a manager, and programs that work over the stream and over REST.
 
-`python -m tests.soak.fleet stream|rest NAME` runs one of the latter. Every handler writes down which job it runs:
-at the end no acknowledged job can be missing unnoticed.
+`python -m tests.soak.fleet stream|rest NAME` runs one of the latter. Every handler logs which job it runs, so that
+lost jobs are noticed at the end.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Ran:
         self._file = -1
 
     def __call__(self, key: int) -> None:
-        """Write down a job."""
+        """Log a job."""
         if self._file < 0:
             path = Path(os.environ[observed.FOLDER]) / f"ran-{os.getpid()}.txt"
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -79,7 +79,7 @@ ran: Final = Ran()
 
 
 def policy() -> TypePolicy:
-    """How long jobs are kept: so short that the number of rows is steady during a soak."""
+    """How long jobs are kept: short, so that the number of rows is constant during a soak."""
     hours = float(os.environ.get(KEEP_HOURS, "0.1"))
     return TypePolicy(keep_completed_hours=hours, keep_failed_hours=hours)
 
@@ -102,7 +102,7 @@ async def on_schedule(ctx: JobContext) -> None:
 
 
 class SoakManaged(AbstractWorker):
-    """Runs in the processes of the manager, emits an event now and then."""
+    """Runs in the processes of the manager, and sometimes emits an event."""
 
     @classmethod
     def _get_settings(cls) -> WorkerSettings:
@@ -144,7 +144,7 @@ async def quick(job: ActiveJob) -> dict[str, float]:
 
 
 async def flaky(job: ActiveJob) -> None:
-    """Succeed at the second attempt."""
+    """Succeed on the second attempt."""
     ran(job.key)
     if job.attempts < 2:
         raise ConnectionError(f"host {job.variables.get('n', 0)} does not answer")

@@ -1,17 +1,17 @@
-"""The judge: which series grow, by one rule.
+"""The judge: finds series that keep growing.
 
-The first half of a run is warm-up: caches fill, the allocator finds its level, rows reach their retention. In the
-second half a line fails if all of these hold:
+The first half of a run is warm-up: caches fill, the allocator settles, rows reach their retention. In the second half,
+a series fails if all of these hold:
 
 1. *It is steep*: its slope (Theil-Sen: the median of the slopes between all pairs of points, which outliers do not
-   move) is over the bound of its measure per hour.
-2. *It is large*: the growth in the judged time is over the measure's floor, below which nothing can be told apart
-   from the steps in which memory is allocated and connections come and go.
-3. *It is a trend*: Mann-Kendall's test says that so many later values are higher with a chance of less than 1 in 1,000
-   for points without a trend (neighbors are alike, so the usual 1 in 20 would cry wolf).
+   move) is above the limit of its measure per hour.
+2. *It is large*: the growth in the judged time is over the measure's floor, below which growth cannot be
+   distinguished from the steps in which memory is allocated and connections come and go.
+3. *It is a trend*: by the Mann-Kendall test, points without a trend would look like this with a probability below
+   1 in 1,000 (adjacent points are similar, so the usual 1 in 20 would cause false alarms).
 4. *It goes on*: the floor of the line (its lower quartile) rises from the first third of the judged time to the second,
    and again to the last, at least half as steeply as its bound allows. A step (another arena, a longer queue after a
-   fault) rises once and stays; a sawtooth (garbage collection, checkpoints of a write-ahead log) comes back.
+   fault) rises once and stays; a sawtooth (garbage collection, checkpoints of a write-ahead log) falls again.
 
 A bound is relative to the line's own level where a measure has no natural size (rows, bytes of a store, latencies).
 """
@@ -30,7 +30,7 @@ from tests.soak.series import Point, Series
 
 WARM_UP_SHARE: Final = 0.5
 POINTS_MIN: Final = 8
-"""Fewer points in the second half are no series: such a run is inconclusive, which is not a success."""
+"""With fewer points in the second half, a run is inconclusive, which is not a success."""
 TREND_Z: Final = 3.09
 """One chance in 1,000, one-sided."""
 PARTS: Final = 3
@@ -55,37 +55,35 @@ class Rule:
 
 RULES: Final = (
     Rule("rss_bytes", 4 * MIB, 2 * MIB, "30 bytes a job at 40 jobs/s; the allocator's own steps are smaller"),
-    Rule("anonymous_bytes", 4 * MIB, 2 * MIB, "the same without files that are mapped"),
+    Rule("anonymous_bytes", 4 * MIB, 2 * MIB, "the same without mapped files"),
     Rule("descriptors", 4, 3, "a descriptor lost every quarter of an hour is a leak; connections come and go"),
     Rule("sockets", 4, 3, "as descriptors"),
     Rule("threads", 1, 2, "threads are started once; pools fill during the warm-up"),
     Rule("tasks", 12, 8, "one lost with every tenth live page is 60; pools of runners fill to their highest load"),
     Rule("rows *", 50, 50, "retention deletes as much as is created; rows follow the load", 0.05),
     Rule("store_bytes", 2 * MIB, 2 * MIB, "freed pages are used again; large payloads come by chance", 0.1),
-    Rule(
-        "wal_bytes", 64 * MIB, 64 * MIB, "a log that is never taken back grows by a GiB; Redis rewrites its at 64 MiB"
-    ),
+    Rule("wal_bytes", 64 * MIB, 64 * MIB, "a log that is never truncated grows by a GiB; Redis rewrites it at 64 MiB"),
     Rule("p50_ms", 1, 1, "nothing that is searched grows, so nothing becomes slower", 0.2),
     Rule("p99_ms", 20, 20, "the same, with room for faults and for other work on the machine", 0.5),
 )
-"""The one place where bounds are stated. A measure that matches none is shown, not judged."""
+"""All limits. A measure that matches none is shown, not judged."""
 
 BY_DESIGN: Final = {
     "rows registry audit": "the audit log is kept for 90 days",
     "rows registry minute": "samples of a minute are kept for 3 hours",
     "rows registry api_key": "revoked keys stay listed",
     "rows registry session": "sessions last 12 hours",
-    "rows *hour*": "statistics are kept for 30 days, by worker; workers that were killed come back by another name",
+    "rows *hour*": "statistics are kept for 30 days, by worker; killed workers restart with another name",
     "rows *measure*": "statistics are kept for 30 days",
 }
-"""What may grow in a run because it is kept for longer than one lasts: shown, not judged."""
+"""What may grow because it is kept for longer than a run: shown, not judged."""
 RESTARTED: Final = "server that is restarted"
 NOT_JUDGED: Final = ("load", "manager's processes", RESTARTED)
-"""The soak's own books grow with its jobs, and processes that come and go have no series: shown, not judged."""
+"""The soak's own records grow with its jobs, and short-lived processes have no series: shown, not judged."""
 
 
 class Judged(NamedTuple):
-    """The verdict on one line. `slope` and `bound` are per hour; `why` names what held when it does not fail."""
+    """The verdict on one series. `slope` and `bound` are per hour; `why` is the reason why it does not fail."""
 
     subject: str
     measure: str
@@ -99,7 +97,7 @@ class Judged(NamedTuple):
 
 
 def judge(series: Series, rules: Sequence[Rule] = RULES) -> list[Judged]:
-    """A verdict on every line that a rule is made for."""
+    """A verdict on every series that has a rule."""
     since = series.ends_at * WARM_UP_SHARE
     found = []
     for subject, measure, points in series.lines():

@@ -10,19 +10,19 @@ PROBE, PROBE_MANAGED = "soak-probe", "soak-probe-managed"
 TICK, EVENT, NOBODY = "soak-tick", "soak-event", "soak-nobody"
 
 MIX: Final = {QUICK: 40, REST: 15, MANAGED: 20, APP: 10, FLAKY: 5, DOOMED: 2, SLOW: 1, BIG: 2, LATER: 5}
-"""What is created, as shares of 100: `NOBODY` is only asked for."""
+"""What is created, in percent; `NOBODY` has no jobs, only polls."""
 SERVED: Final = {
     "manager": (MANAGED, PROBE_MANAGED),
     "app": (APP,),
     "stream-lasting": (QUICK, FLAKY, DOOMED, SLOW, BIG, LATER, PROBE),
     "rest-lasting": (REST,),
 }
-"""Which worker runs what; those that are killed and come back help the two last."""
+"""Which worker runs which types; those that are killed and restarted help the last two."""
 EXACT: Final = (QUICK, REST, MANAGED, APP, FLAKY, SLOW, BIG, LATER, PROBE, PROBE_MANAGED)
 """Types whose jobs all complete, each once: their statistics must add up to what was acknowledged."""
 DOOMED_ATTEMPTS: Final = 2
 RETRIES_MAX: Final = 50
-"""So many attempts that no fault makes a dead letter of a job that should complete."""
+"""Enough attempts that faults never turn a job that should complete into a dead letter."""
 
 
 def settings_text(keep_hours: float) -> str:

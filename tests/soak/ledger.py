@@ -1,4 +1,4 @@
-"""The books of a soak: what was acknowledged, what ran, and whether the store's own counts agree."""
+"""The ledger of a soak: which jobs were acknowledged, which ran, and whether the store's counts match."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN_MAX: Final = 10
 
 @dataclass(slots=True)
 class Ledger:
-    """Keys by type: created and answered, and cancelled with an answer; and how many calls had no answer."""
+    """By type: the keys of acknowledged jobs and cancellations, and the number of calls without an answer."""
 
     acknowledged: dict[str, set[int]] = field(default_factory=dict)
     cancelled: dict[str, set[int]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Ledger:
         self.cancelled.setdefault(type, set()).add(key)
 
     def forget(self, type: str, key: int) -> None:
-        """A cancel had no answer: whether the job is to complete is unknown, as if its create had had none."""
+        """A cancel had no answer: whether the job will complete is unknown, as for a create without an answer."""
         self.acknowledged[type].discard(key)
         self.unanswered[type] += 1
 
@@ -52,7 +52,7 @@ class Ledger:
 
 
 def keys_that_ran(folder: Path) -> set[int]:
-    """What the workers have written down; a killed one may have left half a line, which is then no other key."""
+    """The jobs that workers have logged; half a line of a killed worker is not mistaken for another key."""
     found: set[int] = set()
     for path in folder.glob("ran-*.txt"):
         lines = path.read_bytes().split(b"\n")
@@ -61,15 +61,15 @@ def keys_that_ran(folder: Path) -> set[int]:
 
 
 async def drain(client: Client) -> dict[str, int]:
-    """Wait until no job is pending or running; what is left, by type."""
+    """Wait until no job is pending or running; returns what is left, by type."""
     until = time.monotonic() + DRAIN_SECONDS_MAX
-    while (left := _left(await client.stats(1))) and time.monotonic() < until:  # noqa: ASYNC110 - nobody tells
+    while (left := _left(await client.stats(1))) and time.monotonic() < until:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.5)
     return left
 
 
 async def violations(ledger: Ledger, folder: Path, client: Client) -> list[str]:
-    """What does not add up after the drain; empty if all is well."""
+    """The discrepancies after all jobs have finished; empty if there are none."""
     stats = await client.stats(STATISTICS_KEEP_HOURS)
     found = [f"{count} jobs of {type} have not finished" for type, count in _left(stats).items()]
     there = keys_that_ran(folder)
@@ -81,7 +81,7 @@ async def violations(ledger: Ledger, folder: Path, client: Client) -> list[str]:
 
 
 def _uneven(ledger: Ledger, stats: Stats) -> list[str]:
-    """Types whose completions are not exactly their jobs; a create without an answer may have taken effect."""
+    """Types whose number of completions differs from their jobs; a create without an answer may have taken effect."""
     completed: Counter[str] = Counter()
     for hour in stats.hours:
         completed[hour.type] += hour.completed
@@ -104,7 +104,7 @@ class AtRest(NamedTuple):
 async def at_rest(url: str) -> AtRest:
     """Compare the counts with the jobs listed.
 
-    As long as servers run, retention deletes jobs between any two looks: the counts of 12,000 jobs never stand still.
+    While servers run, retention deletes jobs between any two reads, so the counts are never stable.
     """
     engine = open_engine(url)
     await engine.open()

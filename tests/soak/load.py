@@ -1,4 +1,4 @@
-"""The load: producers at a steady rate, probes that take the time, and visitors who come, look and go."""
+"""The load: producers at a steady rate, probes that measure latencies, and short visits of other callers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.soak.kinds import BIG, LATER, MIX, PROBE, PROBE_MANAGED, SERVED
 from tests.soak.ledger import Ledger
 
 _CALLS_MAX: Final = 100
-"""Creates under way; a deployment that is slower than that is not asked for more."""
+"""Maximum creates in progress; a slower deployment gets no more."""
 _PROBES: Final = {PROBE: "start stream", PROBE_MANAGED: "start manager"}
 _PROBE_SECONDS: Final = 0.7
 _START_SECONDS_MAX: Final = 120.0
@@ -32,7 +32,7 @@ _TWICE_SHARE: Final = 0.03
 
 
 class Load:
-    """Everything that calls the servers. `latencies` and `done` are emptied by whoever samples them."""
+    """Everything that calls the servers. The sampler empties `latencies` and `done`."""
 
     def __init__(self, deployment: Deployment, rate: float, rng: random.Random) -> None:
         self.ledger = Ledger()
@@ -61,8 +61,8 @@ class Load:
         await self._stack.aclose()
 
     def new_http(self, name: str) -> httpx.AsyncClient:
-        """A client of a server's REST, with connections of its own."""
-        # Without `verify`, no certificates of authorities are loaded, for each of the many.
+        """A REST client of a server, with its own connections."""
+        # Without `verify`, not every client loads the CA certificates.
         base, headers = self.deployment.http(name), {"X-API-Key": KEY}
         return httpx.AsyncClient(base_url=base, headers=headers, timeout=_TIMEOUT_SECONDS, verify=False)
 
@@ -71,7 +71,7 @@ class Load:
         return self.rng.choice(SERVERS)
 
     async def await_workers(self) -> None:
-        """Wait until a job of every worker has completed: to start them is no part of the series."""
+        """Wait until every worker has completed a job: startup is not part of the series."""
         client = self.clients[SERVERS[0]]
         for type in (types[0] for worker, types in SERVED.items() if worker in self.deployment.workers):
             created = await client.create(type, {"n": 0})
@@ -79,7 +79,7 @@ class Load:
             await client.result(created.key, wait=_START_SECONDS_MAX)
 
     def begin(self) -> None:
-        """Produce and probe from now on."""
+        """Start producers and probes."""
         self.spawn(self._produce())
         for type in (one for one in _PROBES if one in self.deployment.served):
             self.repeat("probe", _PROBE_SECONDS, partial(self._probe, type))
@@ -87,19 +87,19 @@ class Load:
             self.repeat("readyz", _PROBE_SECONDS, partial(self._readyz, name))
 
     async def end(self) -> None:
-        """Stop everything that is under way."""
+        """Stop everything that is running."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def spawn(self, work: Awaitable[None]) -> None:
-        """Run something beside the rest."""
+        """Run something in the background."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def repeat(self, name: str, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-        """Do something again and again, about that often; what goes wrong is counted."""
+        """Repeat something at about this interval; errors are counted."""
 
         async def go_on() -> None:
             while True:
@@ -162,7 +162,7 @@ class Load:
             await self.clients[self.any_server()].cancel(key, "not needed")
             self.ledger.cancel(type, key)
         except WrongState:
-            return  # It has run meanwhile.
+            return  # It has already run.
         except BaseException:
             self.ledger.forget(type, key)
             raise
@@ -173,7 +173,7 @@ class Load:
         return created.key
 
     def _delay(self) -> float:
-        """Long enough for a cancel to come first, mostly."""
+        """Usually long enough for a cancel to come first."""
         return self.rng.uniform(0.2, 1) * self.deployment.longest_seconds
 
     async def _by_rest(self, type: str, variables: dict[str, Any], options: dict[str, Any]) -> int:
@@ -185,7 +185,7 @@ class Load:
     # Probes -----------------------------------------------------------------------------------------
 
     async def _probe(self, type: str) -> None:
-        """A lone job: how long from before its creation until its handler has started."""
+        """A single job: the time from before its creation until its handler has started."""
         client = self.clients[SERVERS[0]]
         began = time.time()
         try:

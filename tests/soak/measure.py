@@ -1,4 +1,4 @@
-"""What can be measured from outside: processes by /proc, stores by their own means."""
+"""Measurements from outside: of processes with /proc, of stores with their own queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def process_values(pid: int) -> dict[str, float]:
     try:
         lines = (folder / "status").read_text().splitlines()
         status = {name: rest.split()[0] for name, _, rest in (line.partition(":") for line in lines) if rest.split()}
-        if "VmRSS" not in status:  # Ended, and not fetched by its parent yet.
+        if "VmRSS" not in status:  # A zombie: its parent has not waited for it yet.
             return {}
         links = [_link(one) for one in (folder / "fd").iterdir()]
         ticks = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -62,7 +62,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def observed_values(pid: int, folder: Path) -> dict[str, float]:
-    """What a process that runs under `observed` says of itself: tasks and objects. Empty if it does not answer."""
+    """What a process that runs under `observed` reports: tasks and objects. Empty if it does not answer."""
     file = folder / f"observed-{pid}.json"
     if not file.exists():  # Without its handler the signal would end the process.
         return {}
@@ -107,7 +107,7 @@ def _sqlite(path: Path) -> dict[str, float]:
             found[f"rows registry {kind}"] = rows
     finally:
         connection.close()
-    found.pop("rows registry", None)  # Its kinds say more.
+    found.pop("rows registry", None)  # Shown by kind instead.
     return found
 
 
@@ -161,7 +161,7 @@ def _redis(url: str) -> dict[str, float]:
 
 
 def _size(client: redis.Redis, key: bytes) -> int:
-    """How many elements a key holds; it may be gone by now."""
+    """How many elements a key has; it may have been deleted."""
     sizes: dict[str, Any] = {
         "hash": client.hlen, "zset": client.zcard, "set": client.scard, "list": client.llen, "stream": client.xlen
     }  # fmt: skip
@@ -171,7 +171,7 @@ def _size(client: redis.Redis, key: bytes) -> int:
 
 
 def _kind(key: str) -> str:
-    """The sort of a key of ours: its first word after the namespace, without numbers and names."""
+    """The kind of a key: its first word after the namespace, without numbers and names."""
     word = key.partition("}")[2].strip(":").partition(":")[0] or key
     letters = "".join(sign for sign in word if sign.isalpha() or sign == "_")[:24] or "other"
     return {"m": "measures", "w": "hourly", "j": "job", "h": "history"}.get(letters, letters)

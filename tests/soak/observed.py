@@ -1,7 +1,7 @@
-"""`python -m tests.soak.observed ...`: the `everwork` command, in a process that tells about itself on SIGUSR2.
+"""`python -m tests.soak.observed ...`: the `everwork` command, in a process that reports its state on SIGUSR2.
 
-A planted leak, for the judge's own test, comes from `SOAK_LEAK` (`memory`, `descriptors` or `threads`): some with every
-answer, so that it does not depend on the machine's speed.
+For tests of the judge, `SOAK_LEAK` (`memory`, `descriptors` or `threads`) plants a leak: some with every report, so
+that it does not depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from everwork.cli.main import main
 FOLDER: Final = "SOAK_FOLDER"
 LEAK: Final = "SOAK_LEAK"
 _TYPES_EVERY: Final = 10
-"""With every tenth answer, the most frequent types of objects are counted, to name what grows."""
+"""In every tenth report, the most frequent types of objects are counted, to name what grows."""
 _LEAK_BYTES: Final = 3_000_000
 _LEAK_PIECES: Final = 10
 _leaked: Final[list[Any]] = []
 
 
 class Teller:
-    """Answers SIGUSR2 with a file."""
+    """Writes a report to a file on SIGUSR2."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -81,7 +81,7 @@ def _leak(what: str) -> None:
 
 
 def observe() -> None:
-    """Tell about this process from now on."""
+    """Start reporting on SIGUSR2."""
     if FOLDER in os.environ:
         Teller(Path(os.environ[FOLDER]) / f"observed-{os.getpid()}.json")
 

@@ -1,4 +1,4 @@
-"""The picture of a run: small multiples over time as SVG, one line per process, faults as ticks."""
+"""The chart of a run: small multiples over time as SVG, one line per process, faults as ticks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Chart(NamedTuple):
     divisor: float
     lines: dict[str, Sequence[Point]]
     is_log: bool = False
-    """Values of several sizes beside each other; what is below 1 is drawn on the floor."""
+    """A logarithmic axis; values below 1 are drawn at the bottom."""
 
 
 class Scale:
@@ -57,7 +57,7 @@ class Scale:
 
 
 def picture(series: Series, title: str) -> str:
-    """The whole picture."""
+    """The whole chart."""
     charts = [chart for chart in _charts(series) if chart.lines]
     rows = math.ceil(len(charts) / COLUMNS)
     height = TOP + rows * CELL_HEIGHT + MARGIN

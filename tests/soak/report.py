@@ -1,4 +1,4 @@
-"""What is left of a run: a table on the terminal, `soak.json`, and the picture."""
+"""The results of a run: a table on the terminal, `soak.json`, and the chart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB: Final = 1_048_576
 
 
 def write(folder: Path, engine: str, outcome: Outcome, judged: Sequence[Judged]) -> dict[str, Any]:
-    """Write `soak.json`; what it says."""
+    """Write `soak.json`; returns its contents."""
     report = {
         "engine": engine,
         "at": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -63,7 +63,7 @@ def passed(outcome: Outcome, judged: Sequence[Judged]) -> bool:
 
 
 def table(judged: Sequence[Judged]) -> str:
-    """Every line that was judged, those that fail first."""
+    """Every series that was judged, failures first."""
     lines = [f"{'':5} {'subject':22} {'measure':26} {'first':>11} {'last':>11} {'per hour':>11} {'bound':>11}  "]
     for one in judged:
         values = [shown(one.measure, value) for value in (one.first, one.last, one.slope, one.bound)]

@@ -1,4 +1,4 @@
-"""One run: start the deployment, load it, disturb it, sample it, and close the books."""
+"""One run: start the deployment, load it, inject faults, sample it, and check the ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TICK_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is to do; durations in seconds."""
+    """The options of a run; durations in seconds."""
 
     place: Place
     folder: Path
@@ -44,20 +44,20 @@ class Plan:
     rate: float = 40.0
     fault_every: float = 45.0
     restart_every: float = math.inf
-    """A server that is restarted has no series that could be judged."""
+    """A restarted server has no series to judge."""
     keep_minutes: float = 5.0
     longest: float = 12.0
     """How long slow jobs run and others are delayed: longer than a lease, or the run has to be short."""
     seed: int = 1
     samples_min: int = 0
-    """Go on until there are so many, however slow the machine is."""
+    """Continue until there are at least this many, however slow the machine is."""
     workers: tuple[str, ...] = WORKERS
     leak: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has seen: `violations` must be empty; `problems` are answers that faults may explain."""
+    """The outcome of a run: `violations` must be empty; `problems` are errors that faults may explain."""
 
     series: Series
     done: dict[str, int]
@@ -70,7 +70,7 @@ class Outcome:
 
 
 async def soak(plan: Plan, stop: asyncio.Event, progress: Callable[[str], None]) -> Outcome:
-    """Run until the time is up, or `stop` is set; then wait for every job and compare the books."""
+    """Run until the time is up or `stop` is set; then wait for every job and check the ledger."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     deployment = Deployment(plan.place, plan.folder, plan.keep_minutes / 60, plan.longest, plan.workers, plan.leak)
     try:
@@ -96,7 +96,7 @@ async def soak(plan: Plan, stop: asyncio.Event, progress: Callable[[str], None])
 
 
 class _Run:
-    """The loop that samples and disturbs."""
+    """The loop that samples and injects faults."""
 
     def __init__(self, plan: Plan, deployment: Deployment, load: Load) -> None:
         self.series = Series(plan.folder / FILE)
@@ -111,11 +111,11 @@ class _Run:
 
     @property
     def seconds(self) -> float:
-        """How long it has been going on."""
+        """The time since the start."""
         return time.monotonic() - self._started
 
     async def go_on_until(self, stop: asyncio.Event, progress: Callable[[str], None]) -> None:
-        """Load, disturb and sample until the time is up."""
+        """Load, inject faults and sample until the time is up."""
         plan = self._plan
         self._load.begin()
         Visitors(self._load).begin()
@@ -160,7 +160,7 @@ class _Run:
         self.series.add(now, "manager's processes", {"count": len(managed)} | _summed(managed))
         try:
             self.series.add(now, STORE, await asyncio.to_thread(store_values, self._deployment.url))
-        except _STORE_ERRORS as error:  # Its own connection may be among those that a fault cuts.
+        except _STORE_ERRORS as error:  # A fault may cut this connection, too.
             self._load.problems[f"sample of the store: {type(error).__name__}"] += 1
         self._sample_load(now)
         self.ended += [f"{name} ended with code {code}" for name, code in self._deployment.ended().items()]
@@ -192,12 +192,12 @@ class _Run:
 
 
 def _summed(all_values: list[dict[str, float]]) -> dict[str, float]:
-    """The sum of the processes that come and go: shown, and not judged by their slopes."""
+    """The sum of the short-lived processes: shown, not judged."""
     return {f"sum {name}": sum(one.get(name, 0) for one in all_values) for name in ("rss_bytes", "descriptors")}
 
 
 def _internal_errors(deployment: Deployment) -> list[str]:
-    """Lines that no fault explains."""
+    """Log lines that no fault explains."""
     found = []
     for path in sorted((deployment.folder / "logs").glob("*.log")):
         lines = path.read_text(errors="replace").splitlines()

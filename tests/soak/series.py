@@ -1,4 +1,4 @@
-"""What was measured: one value per moment, subject and measure, kept in memory and in a CSV file as it comes in."""
+"""The samples: one value per moment, subject and measure, kept in memory and appended to a CSV file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 FILE: Final = "series.csv"
 FAULTS: Final = "faults"
-"""The subject whose measures are the names of faults, each at the moments when it was done."""
+"""The subject whose measures are the names of faults, each at the moments when it was injected."""
 HEAD: Final = ("seconds", "subject", "measure", "value")
 
 
@@ -31,7 +31,7 @@ class Series:
             file.write_text(",".join(HEAD) + "\n", "utf-8")
 
     def add(self, seconds: float, subject: str, values: Mapping[str, float]) -> None:
-        """Keep the values of one moment; what is in the file survives the end of this program."""
+        """Keep the values of one moment, in memory and in the file."""
         for measure, value in values.items():
             self._points[subject, measure].append(Point(seconds, value))
         if self._file is not None:
@@ -42,16 +42,16 @@ class Series:
                 )
 
     def points(self, subject: str, measure: str) -> list[Point]:
-        """The points of one line."""
+        """The points of one series."""
         return self._points.get((subject, measure), [])
 
     def lines(self) -> Iterator[tuple[str, str, list[Point]]]:
-        """Every line: subject, measure, points."""
+        """Every series: subject, measure, points."""
         for (subject, measure), points in self._points.items():
             yield subject, measure, points
 
     def faults(self) -> list[tuple[float, str]]:
-        """When which fault was done."""
+        """When each fault was injected."""
         found = [
             (point.seconds, name) for subject, name, points in self.lines() for point in points if subject == FAULTS
         ]

@@ -1,4 +1,4 @@
-"""The judge on made series: what grows fails, and what only looks like it does not."""
+"""The judge on synthetic series: what grows fails, and what only seems to grow does not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.soak.series import FILE, Point, Series, load
 
 MINUTES: Final = 120
 SEEDS: Final = range(50)
-"""A rule that depends on chance is tried often: at most one of a hundred may be wrong, here none."""
+"""Series with random noise are tried often, and none may be judged wrongly."""
 Curve = Callable[[float, random.Random], float]
 
 
 def judged(curve: Curve, *, measure: str = "rss_bytes", seed: int = 1, minutes: int = MINUTES) -> Judged:
-    """The verdict on a line that follows a curve over hours."""
+    """The verdict on a series that follows a curve over hours."""
     series, rng = Series(), random.Random(seed)
     for minute in range(1, minutes + 1):
         series.add(minute * 60, "server-1", {measure: curve(minute / 60, rng)})
@@ -59,7 +59,7 @@ def test_what_does_not_grow_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize("step_mib", [3, 20, 200])
-def test_one_step_after_the_warm_up_passes_whenever_it_is(step_mib: int) -> None:
+def test_one_step_after_the_warm_up_passes_at_any_time(step_mib: int) -> None:
     def stepped(at: float) -> Judged:
         return judged(lambda hours, rng: fills(hours) + (step_mib * MIB if hours > at else 0) + rng.gauss(0, 0.2 * MIB))
 
@@ -75,7 +75,7 @@ def test_a_descriptor_lost_every_ten_minutes_is_a_leak() -> None:
     assert judged(lambda hours, rng: 40 + int(hours * 6) + rng.randint(0, 3), measure="descriptors").fails
 
 
-def test_descriptors_that_come_and_go_are_none() -> None:
+def test_descriptors_that_come_and_go_are_no_leak() -> None:
     assert not any(
         judged(lambda hours, rng: 40 + rng.randint(0, 20), measure="descriptors", seed=seed).fails for seed in SEEDS
     )
@@ -85,7 +85,7 @@ def test_a_thread_every_twenty_minutes_is_a_leak() -> None:
     assert judged(lambda hours, rng: 10 + int(hours * 3), measure="threads").fails
 
 
-def test_rows_may_grow_with_their_own_level_only() -> None:
+def test_rows_may_grow_only_in_proportion_to_their_level() -> None:
     def rows(per_hour: float) -> Judged:
         return judged(lambda hours, rng: 12_000 + hours * per_hour + rng.gauss(0, 100), measure="rows job")
 
@@ -128,7 +128,7 @@ def test_every_rule_gives_its_reason() -> None:
     assert all(rule.reason and rule.floor > 0 and rule.per_hour > 0 for rule in RULES)
 
 
-def test_the_manual_states_the_bounds_as_they_are() -> None:
+def test_the_documentation_states_the_bounds_as_they_are() -> None:
     stated = (Path(__file__).parents[2] / "docs" / "explanation" / "reliability.md").read_text()
     for rule in RULES:
         size = f"{rule.per_hour / MIB:g} MiB" if rule.measure.endswith("_bytes") else f"{rule.per_hour:g}"

@@ -1,4 +1,4 @@
-"""A short run of the real thing: planted leaks are caught, and the books of a deployment under faults add up."""
+"""A short real run: planted leaks are caught, and the ledger of a deployment under faults adds up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tools.reference.soak import results as soak_results
 PLANTED: Final = {"server-1": "descriptors", "server-2": "memory", "app": "threads"}
 
 
-@pytest.mark.timeout(300)  # On a busy machine, five processes that start take their time.
+@pytest.mark.timeout(300)  # On a busy machine, starting five processes takes a while.
 async def test_planted_leaks_are_caught_and_no_job_is_lost_under_faults(tmp_path: Path) -> None:
     plan = Plan(
         Place("sqlite"), tmp_path, seconds=2, samples_min=20, every=0.1, rate=10, fault_every=0.8, longest=0.5,
@@ -44,7 +44,7 @@ async def test_planted_leaks_are_caught_and_no_job_is_lost_under_faults(tmp_path
 
 
 async def books(folder: Path, ledger: Ledger, *, completed: int) -> list[str]:
-    """What does not add up on a store where so many jobs were acknowledged and have run."""
+    """The discrepancies on a store with this many acknowledged jobs and runs."""
     async with Client(f"sqlite:///{folder / 'jobs.db'}") as client:
         for _ in range(completed):
             ledger.create(QUICK, (await client.create(QUICK)).key)
@@ -56,7 +56,7 @@ async def books(folder: Path, ledger: Ledger, *, completed: int) -> list[str]:
     return found + (await at_rest(f"sqlite:///{folder / 'jobs.db'}")).violations
 
 
-async def test_books_that_add_up(tmp_path: Path) -> None:
+async def test_a_ledger_that_adds_up(tmp_path: Path) -> None:
     assert await books(tmp_path, Ledger(), completed=3) == []
 
 
@@ -113,7 +113,7 @@ def made(leaks: bool) -> Series:
     return series
 
 
-def test_the_picture_is_whole_and_shows_every_process_and_fault() -> None:
+def test_the_chart_shows_every_process_and_fault() -> None:
     drawn = picture(made(leaks=True), "Soak & more")
     root = ElementTree.fromstring(drawn)
     texts = ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]

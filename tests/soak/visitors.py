@@ -1,4 +1,4 @@
-"""Those who read, manage and misbehave: dashboards, scrapes, searches, keys, dead letters, and callers who vanish."""
+"""Callers that read, manage and misbehave: dashboards, scrapes, searches, keys, dead letters, and disconnects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Visitors:
         self._load = load
 
     def begin(self) -> None:
-        """Visit from now on."""
+        """Start all visitors."""
         load = self._load
         load.repeat("read", 1.5, self._read)
         load.repeat("search", 4, self._search)
@@ -85,7 +85,7 @@ class Visitors:
             await self._leave(browser)
 
     async def _watch(self) -> None:
-        """Keep a live page open for a while; most then close the tab, without a goodbye."""
+        """Keep a live page open for a while; most then just close the connection."""
         path = self._load.rng.choice(PAGES)
         async with self._visitor() as browser:
             with suppress(TimeoutError):
@@ -105,7 +105,7 @@ class Visitors:
         self._check(await browser.post("/ui/logout", data={"csrf": Session(token, "").csrf}))
 
     async def _use_a_key(self) -> None:
-        """What was created is used over both protocols and then revoked."""
+        """Create a key, use it over both protocols, and revoke it."""
         http = self._load.https[self._load.any_server()]
         body = {"name": "soak", "permissions": ["jobs"], "tenants": ["tenant-1"]}
         made = (await http.post("/api/v1/keys", json=body)).raise_for_status().json()
@@ -123,7 +123,7 @@ class Visitors:
         self._check(await http.post("/api/v1/dead/purge", json={"type": DOOMED}))
 
     async def _vanish(self) -> None:
-        """Ask for jobs over a stream of its own, and go without having run them."""
+        """Request jobs over a new stream, and disconnect without running them."""
         client = Client(self._load.deployment.grpc(self._load.any_server()), key=KEY, timeout=10)
         try:
             with suppress(TimeoutError):
@@ -135,7 +135,7 @@ class Visitors:
             await client.close()
 
     async def _abandon(self) -> None:
-        """Wait for jobs, mostly of a type that has none, and hang up."""
+        """Poll for jobs, mostly of a type that has none, and disconnect."""
         type = self._load.rng.choice((NOBODY, NOBODY, NOBODY, REST))
         ask = {"type": type, "worker": "impatient", "max_jobs": 1, "timeout_ms": 2_000, "wait": 20}
         async with self._load.new_http(self._load.any_server()) as http:
@@ -152,7 +152,7 @@ class Visitors:
         )
 
     async def _half(self) -> None:
-        """Send half a request and close the connection the hard way."""
+        """Send half a request and reset the connection."""
         port = self._load.deployment.ports[self._load.any_server()]["http_port"]
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /api/v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
@@ -163,7 +163,7 @@ class Visitors:
         writer.close()
 
     def _check(self, answer: httpx.Response) -> None:
-        """Count answers that no caller deserves: an engine that was cut off may say 503."""
+        """Count unexpected statuses; 503 is expected while the engine is unavailable."""
         if answer.status_code >= 500:
             self._load.problems[f"status {answer.status_code}"] += 1
 

@@ -56,7 +56,7 @@ async def test_rows_without_a_job_are_counted(file: Path) -> None:
     await filled(file)
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("DELETE FROM ew_job WHERE key <= 2")
-    assert await texts(file) == ["2 rows of pending or running jobs that do not exist"]
+    assert await texts(file) == ["2 rows belong to pending or running jobs that do not exist"]
 
 
 async def test_files_that_every_user_can_read_are_named(file: Path) -> None:

@@ -23,9 +23,9 @@ from tests.torture.scenarios import run_scenarios
 
 KILLS, OFFLINE, SERVER, FLEET = "kills", "offline", "offline-server", "fleet"
 LANES: Final = (KILLS, OFFLINE, SERVER, FLEET)
-"""Processes and databases are killed; outages in offline mode; the same through a server of ours; the whole fleet."""
+"""Kills of processes and databases; outages in offline mode; the same through an Everwork server; the whole fleet."""
 CLUSTER: Final = "redis-cluster"
-"""Only the fleet is tortured on it: it is the same engine."""
+"""Only the fleet lane runs on it: the engine is the same."""
 _SECONDS_BETWEEN_LINES: Final = 10
 
 
@@ -54,7 +54,7 @@ def _torture(engine: str, options: argparse.Namespace, progress: Progress) -> re
         judged = report.Judgement(engine, runs, caught)
         is_sound = judged.passed
     finally:
-        # Whatever has gone wrong, also here: what was seen of it is not lost.
+        # Even if the run itself fails, keep what it has recorded.
         if is_sound and not options.keep:
             shutil.rmtree(root, ignore_errors=True)
         else:
@@ -136,10 +136,10 @@ def _options() -> argparse.Namespace:
         help="run the load on a broken engine; exits 0 when that was noticed",
     )
     parser.add_argument(
-        "--mutants", choices=("all", "none"), default="all", help="whether every mutant is tried, after the lanes"
+        "--mutants", choices=("all", "none"), default="all", help="also run every mutant, after the lanes"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("RELIABILITY.json"), help="where the counters go, to those of other runs"
+        "--out", type=Path, default=Path("RELIABILITY.json"), help="the file to merge the counters into"
     )
     parser.add_argument("--keep", type=Path, help="keep store and histories in this folder, which must be empty or new")
     return parser.parse_args()

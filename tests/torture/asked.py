@@ -52,7 +52,7 @@ def _asked(calls: Iterable[Call]) -> dict[str, list[Any]]:
 
 
 def _deduplicated(calls: Iterable[Call], final: FinalState) -> set[str]:
-    """What was kept in a spool under a dedupe key that another job has: that shows only when it is delivered."""
+    """Spooled jobs whose dedupe key another job has: that is known only after delivery."""
     held = {(job.tenant, job.type, job.dedupe_key) for job in final.jobs.values() if job.dedupe_key}
     found = set()
     for call in calls:

@@ -1,8 +1,8 @@
-"""Clocks that jump. The clock of a host is that of all its processes; a server may also have one that is wrong.
+"""Clocks that jump. All processes share the clock of their host; a server can also have a wrong clock of its own.
 
-`EVERWORK_TORTURE_CLOCK` names a file with the offset of the host's clock: histories go by it, and so does SQLite, which
-has no other. `EVERWORK_TORTURE_OWN_CLOCK` names one for what else a process asks the time for: stores with a server go
-by the server's clock, so that nothing of it may matter to jobs.
+`EVERWORK_TORTURE_CLOCK` names a file with the offset of the host's clock, which histories and SQLite use.
+`EVERWORK_TORTURE_OWN_CLOCK` names a file with the offset of everything else in a process: PostgreSQL and Redis use the
+clock of their own server, so this offset must not affect jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BYTES: Final = 8
 
 
 class JumpingClock:
-    """A clock whose offset is in a file, for all who know the file."""
+    """A clock whose offset is in a file, shared by all processes that read it."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -31,15 +31,15 @@ class JumpingClock:
 
     @property
     def offset_ms(self) -> int:
-        """By how much it differs."""
+        """The offset."""
         return int.from_bytes(self._offset[:_BYTES], "little", signed=True)
 
     def jump(self, ms: int) -> None:
-        """Jump forth, or back."""
+        """Jump forward or back."""
         self._offset[:_BYTES] = (self.offset_ms + ms).to_bytes(_BYTES, "little", signed=True)
 
     def time_ns(self) -> int:
-        """What `time.time_ns` would say."""
+        """What `time.time_ns` would return."""
         return time.time_ns() + self.offset_ms * 1_000_000
 
 
@@ -56,7 +56,7 @@ def host_clock_ms() -> int:
 
 
 def follow() -> None:
-    """From now on this process goes by the clocks of its environment."""
+    """Make this process use the clocks in its environment."""
     if path := os.environ.get(HOST):
         from everwork.engines.sqlite import opened  # noqa: PLC0415 - needed here only
 

@@ -42,7 +42,7 @@ class Run:
     nemeses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     facts: dict[str, str] = field(default_factory=dict)
-    """What it ran on: versions, and what an accepted job survives."""
+    """The store of a run: its version, and its durability."""
 
 
 async def facts_of(engine: Engine) -> dict[str, str]:
@@ -137,7 +137,7 @@ async def read_triggers(engine: Engine, due_ms: int = 0) -> list[Ticking]:
 async def finish(last: LoggedEngine) -> None:
     """Run what was fired while the managers were already stopping: there is nobody else for it."""
     begun = time.monotonic()
-    # A tick that one of them has still run may have emitted events.
+    # The last tick of one of them may have emitted events.
     kinds = [plan.EVENT, *(one._get_settings().default_source for one in crew.WORKERS)]
     wanted = [Demand(kind, "controller", 100, DRAIN_MS_MAX) for kind in kinds]
     while (time.monotonic() - begun) * 1000 < DRAIN_MS_MAX:

@@ -1,4 +1,4 @@
-"""Attempts that ran in vain: V15 (not explained by what was done to anybody) and V11 (leased to the dead)."""
+"""Attempts that ran in vain: V15 (not explained by a fault) and V11 (leased to a dead caller)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.torture.verdict import FinalState, Verdict
 
 _ENDED_BY_OTHERS: Final = frozenset({"lapse", "fail", "release"})
 _IN_VAIN: Final = frozenset({"complete", "events"})
-"""What a handler has done, whose job has to run again if this attempt does not count."""
+"""How handlers end whose jobs must run again if the attempt does not count."""
 _MARGIN_MS: Final = 2_000
 """A fault may begin a little before the attempt that suffers from it, and its effects outlast it."""
 
 
 def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) -> None:
-    """A job whose handler was through runs again only because somebody was killed, stopped or cut off, or was late."""
+    """A job whose handler has finished runs again only after a kill, a stop, a lost connection or an expired lease."""
     _check_dead_callers({**histories.left, **final.ended}, final, verdict)
     if not final.struck:
         return
@@ -31,11 +31,11 @@ def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) 
         if how not in _IN_VAIN or event is None or event.kind not in _ENDED_BY_OTHERS:
             continue
         if (key, attempt, event.kind) in asked:
-            continue  # Its own worker said so: it was the plan.
+            continue  # Its own worker reported this: it was planned.
         if _is_explained(process, event, reported.get((key, attempt), ended_ms), final):
             explained += 1
         else:
-            text = f"job {key}: attempt {attempt} was through, ended as {event.kind}, and nothing was done to {process}"
+            text = f"job {key}: attempt {attempt} had finished, but ended as {event.kind}, without a fault of {process}"
             verdict.violation("V15", text)
     verdict.figures["handlers that ran in vain, each explained by a fault or a lapsed lease"] = explained
 
@@ -50,7 +50,7 @@ def _asked(histories: Histories) -> set[tuple[int, int, str]]:
 
 
 def _first_reports(histories: Histories) -> dict[tuple[int, int], float]:
-    """When the first answer to a report of each attempt's end had come: until then it can have been under way."""
+    """When each attempt's outcome was first confirmed: until then, the report may have been on its way."""
     first: dict[tuple[int, int], float] = {}
     for call in histories.calls:
         answered_t = call.answered_t if call.status == "ok" else None
@@ -61,7 +61,7 @@ def _first_reports(histories: Histories) -> dict[tuple[int, int], float]:
 
 
 def _is_explained(process: str, event: HistoryEntry, reported_ms: float, final: FinalState) -> bool:
-    """Whether a fault was near, or the lease had run out when the end of the attempt was reported."""
+    """Whether there was a fault around that time, or the lease had expired when the outcome was reported."""
     begin_ms = (event.activated_at_ms or event.at_ms) - _MARGIN_MS
     if event.kind == "lapse" and reported_ms >= event.at_ms:
         return True
@@ -69,14 +69,14 @@ def _is_explained(process: str, event: HistoryEntry, reported_ms: float, final: 
 
 
 def _faults(process: str, final: FinalState) -> Iterable[tuple[str, int, int]]:
-    """What was done to the process itself, or to what everybody needs: servers, the store, the network."""
+    """The faults of the process itself, and of what all processes need: servers, the store, the network."""
     name, _, life = process.partition(".")
     own = f"{name}.{int(life.partition('-')[0])}" if life[:4].isdigit() else name
     return (one for one in final.struck if one[0] == own or one[0].startswith(("server-", "store", "network", name)))
 
 
 def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Verdict) -> None:
-    """V11: what is leased to a caller that has long gone was never sent, and is given back at once."""
+    """V11: a job leased for a caller that died long before was never delivered, and must be released immediately."""
     for key, events in final.events.items():
         for event in events:
             died_ms = left.get(event.worker or "")

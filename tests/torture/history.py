@@ -62,7 +62,7 @@ class HistoryWriter:
         self._write("joins")
 
     def leaves(self, worker: str) -> None:
-        """Write that a caller, by the name that it gave to servers, is no longer there for anything."""
+        """Write that a caller, by the name that it sent to servers, has disconnected."""
         self._write("leaves", worker=worker)
 
     def foreign(self, where: str, tenant: str) -> None:
@@ -100,12 +100,12 @@ class Call:
 
     @property
     def is_inner(self) -> bool:
-        """Whether a server made it, for a client that has a history of its own."""
+        """Whether a server made it for a client that has its own history."""
         return self.process.startswith("server-")
 
     @property
     def may_lack_attempts(self) -> bool:
-        """Whether a Zeebe client made it, or a server for one: without a number there is no old attempt."""
+        """Whether a Zeebe client made it, or a server for one: without attempt numbers, no attempt is outdated."""
         return self.is_inner or self.process.startswith("zeebe")
 
 
@@ -116,12 +116,12 @@ class Histories:
     calls: list[Call] = field(default_factory=list)
     begins: list[tuple[str, int, int]] = field(default_factory=list)
     through: list[tuple[str, int, int, str, int]] = field(default_factory=list)
-    """The attempts that handlers were through with: by whom, which, how, and when."""
+    """The attempts whose handlers have finished: process, attempt, outcome and time."""
     broken: list[str] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
     """When processes killed themselves at fault points."""
     left: dict[str, int] = field(default_factory=dict)
-    """When callers went away, by the names that they gave to servers."""
+    """When callers disconnected, by the names that they sent to servers."""
     foreign: list[str] = field(default_factory=list)
     """What callers were shown that is another tenant's."""
 
@@ -182,4 +182,4 @@ def _gather_mark(histories: Histories, process: str, entry: Entry) -> None:
         case "broken":
             histories.broken.append(f"{process}: {entry['error']}")
         case kind:
-            raise ValueError(f"{process}: no entry is called {kind!r}")
+            raise ValueError(f"{process}: unknown entry {kind!r}")

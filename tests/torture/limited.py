@@ -37,7 +37,7 @@ def most_at_once(spans: Iterable[Span]) -> int:
 
 def _held(calls: Sequence[Call], final: FinalState) -> Iterable[tuple[int, Span]]:
     told = {(leased[0], leased[1]): call.answered_t for call in calls for leased in call.leased}
-    # Whose lease was taken back did not hold it all the time, and the lapse is no longer in the history.
+    # An attempt whose lease was restored did not hold it all the time, and its expiry is no longer in the history.
     reclaimed = {(key, attempt) for call in calls if call.name == "reclaim" for key, attempt, _ in call.items}
     for key, job in final.jobs.items():
         for event in final.events.get(key, ()) if job.type == plan.LIMITED else ():

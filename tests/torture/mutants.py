@@ -149,24 +149,24 @@ async def _settle_late(sound: Any, service: JobService, outcomes: Sequence[Outco
 
 
 def _rest_attempt_ignored() -> None:
-    """Whatever attempt a REST worker names, its outcome is of the one that runs."""
+    """An outcome from REST counts for the running attempt, whatever attempt it names."""
     told, loose = "call.jobs.settle([outcome])", "call.jobs.settle([outcome._replace(attempt=0)])"
     replace_source(outcomes_api, "_settle", told, loose)
 
 
 def _tenant_check_dropped() -> None:
-    """A key that is bound to tenants is given the jobs of all."""
+    """A key that is bound to tenants gets the jobs of all tenants."""
     replace_source(Principal, "tenants_for", "tuple(requested) or self.tenants", "tuple(requested)")
 
 
 def _first_tenant_only() -> None:
-    """Of a batch only the first job is looked at."""
+    """Only the first job of a batch is checked."""
     replace_source(Principal, "tenant_for_create", "self.require_tenant(requested)", "pass")
     replace_source(Jobs, "create", "for job in jobs:", "for job in jobs[:1]:")
 
 
 def _undelivered_kept() -> None:
-    """What was leased to a caller who has gone waits for the end of its lease."""
+    """A job leased for a caller that has disconnected waits until its lease expires."""
     JobService.release_undelivered = lambda *_: None  # type: ignore[method-assign]
 
 

@@ -21,11 +21,11 @@ Disturbance = Callable[[str, random.Random], str]
 
 
 class Killable(Protocol):
-    """A server that a run may kill, and that comes back."""
+    """A database server that a run can kill and restart."""
 
     @property
     def url(self) -> str:
-        """Where it is, as an engine understands it."""
+        """Its URL for an engine."""
         ...
 
     def kill(self) -> None:
@@ -33,12 +33,12 @@ class Killable(Protocol):
         ...
 
     def start(self) -> object:
-        """Come back, with all that was accepted."""
+        """Start it again, with all accepted data."""
         ...
 
 
 class ClusterNode:
-    """The node of a Redis cluster that has the store: all keys of a namespace are in one slot."""
+    """The node of a Redis cluster that holds the store: all keys of a namespace are in one slot."""
 
     def __init__(self, cluster: RedisCluster) -> None:
         self.cluster = cluster
@@ -46,7 +46,7 @@ class ClusterNode:
 
     @property
     def url(self) -> str:
-        """A node that is told to clients; they find the others."""
+        """The URL of one node, from which clients discover the others."""
         return f"{self.cluster.url}/"
 
     def kill(self) -> None:
@@ -62,7 +62,7 @@ class ClusterNode:
 
 
 class Disk:
-    """A small file system in memory, which can be full; only root may make one."""
+    """A small file system in memory, which can be filled; only root can mount one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,16 +70,16 @@ class Disk:
         self.is_there = _run("mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(folder))
 
     def fill(self) -> None:
-        """From now on there is no room for anything more."""
+        """Leave no free space."""
         used = shutil.disk_usage(self.folder).used
         _run("mount", "-o", f"remount,size={max(used, 4_096)}", str(self.folder))
 
     def empty(self) -> None:
-        """There is room again."""
+        """Make free space again."""
         _run("mount", "-o", f"remount,size={_DISK_BYTES}", str(self.folder))
 
     def remove(self) -> None:
-        """Take it away, with all that is on it."""
+        """Unmount it; its contents are lost."""
         if self.is_there:
             _run("umount", "-l", str(self.folder))
 
@@ -100,7 +100,7 @@ class Place:
 
     @property
     def port(self) -> int | None:
-        """Where a proxy finds the server; None if clients do not stay with the address that they are told."""
+        """The port of the server, for a proxy; None for SQLite, and for clusters, whose clients find the nodes."""
         return self.server.port if isinstance(self.server, Server) else None
 
     def url(self, folder: Path, port: int | None = None) -> str:

@@ -66,7 +66,7 @@ class Request(NamedTuple):
 
 
 class PolledJob(NamedTuple):
-    """A leased job as a client of a server has it, as far as the load looks at it."""
+    """The parts of a leased job that the load needs, as a client of a server sees them."""
 
     key: int
     attempt: int

@@ -76,7 +76,7 @@ def summary(judged: Sequence[Judgement]) -> str:
 
 
 def write(path: Path, judged: Sequence[Judgement]) -> None:
-    """Add the counters of these engines' lanes to those that are in the file, in the place of older ones."""
+    """Merge the counters of these engines' lanes into the file; they replace older ones."""
     known: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for one in judged:
         entry = known.setdefault(one.engine, {})
@@ -110,7 +110,7 @@ def counters(run: Run) -> dict[str, Any]:
 
 
 def _kills(nemeses: Mapping[str, int]) -> dict[str, int]:
-    """SIGKILLs of processes of ours, by what was killed; those at fault points are among them."""
+    """SIGKILLs of Everwork processes by role, including those at fault points."""
     kills: dict[str, int] = {}
     for name, times in nemeses.items():
         target = name.removeprefix("kills: ").removeprefix("kills of ").removesuffix(" at fault points")

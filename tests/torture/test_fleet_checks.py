@@ -23,7 +23,7 @@ WORKER = "rest-a.0000"
 
 
 def a_run_seen_by_a_server_too() -> SmallRun:
-    """The small run, in which a server has written down what its client did."""
+    """The small run, in which a server has logged the calls of its client."""
     run = SmallRun()
     run.histories.calls += [
         replace(call, process="server-0.0000") for call in run.histories.calls if call.name != "create"
@@ -31,11 +31,11 @@ def a_run_seen_by_a_server_too() -> SmallRun:
     return run
 
 
-def test_a_client_and_its_server_may_both_tell_of_an_attempt() -> None:
+def test_a_client_and_its_server_may_both_log_an_attempt() -> None:
     assert a_run_seen_by_a_server_too().violations() == set()
 
 
-def test_an_attempt_that_two_clients_were_given_is_v5() -> None:
+def test_an_attempt_leased_to_two_clients_is_v5() -> None:
     run = SmallRun()
     [leased] = [call for call in run.histories.calls if [1, 2, 1, 4, 2_500] in call.leased]
     run.histories.calls.append(replace(leased, process="rest-b.0000"))
@@ -45,7 +45,7 @@ def test_an_attempt_that_two_clients_were_given_is_v5() -> None:
 
 
 def after_zeebe(*reports: tuple[str, str]) -> set[str]:
-    """What is said of completions without an attempt number, each with its result and the answer to it."""
+    """The violations for completions without attempt numbers, each with its result and verdict."""
     run = SmallRun()
     run.histories.calls = [call for call in run.histories.calls if call.name != "settle" or not call.items]
     for result, answer in reports:
@@ -63,7 +63,7 @@ def test_a_completion_without_an_attempt_is_judged_by_the_state() -> None:
     assert after_zeebe(('"1@2"', "accepted"), ('"other"', "not found")) == set()
 
 
-def test_a_completion_without_an_attempt_that_was_taken_and_is_not_there_is_v8() -> None:
+def test_an_accepted_completion_without_an_attempt_that_is_missing_is_v8() -> None:
     assert after_zeebe(('"other"', "taken")) == {"V8"}
 
 
@@ -77,7 +77,7 @@ def test_a_job_of_another_tenant_that_was_shown_is_v14(tmp_path: Path) -> None:
 def after_vain(
     end: HistoryEntry, *struck: tuple[str, int, int], how: str = "complete", call: Call | None = None
 ) -> set[str]:
-    """What is said of a handler that was through, and of an attempt that ended otherwise."""
+    """The violations for a handler that finished in an attempt that ended otherwise."""
     histories = Histories(calls=[call] if call else [], through=[(WORKER, 1, 1, how, 10_100)])
     final = FinalState({}, {1: [end]}, struck=[("grpc-b.0", 0, 1), *struck])
     verdict = Verdict()
@@ -94,27 +94,27 @@ def test_a_handler_that_ran_in_vain_for_no_reason_is_v15() -> None:
     assert after_vain(HistoryEntry(1, "release", 10_200, activated_at_ms=10_000)) == {"V15"}
 
 
-def test_a_fault_of_the_worker_or_of_what_all_need_explains_a_run_in_vain() -> None:
+def test_a_fault_of_the_worker_or_of_shared_parts_explains_a_run_in_vain() -> None:
     for name in ("rest-a.0", "server-1.3", "store", "network"):
         assert after_vain(a_lapse(20_000), (name, 12_000, 13_000)) == set()
 
 
-def test_a_report_that_was_refused_before_the_lease_had_run_out_explains_nothing() -> None:
+def test_a_report_refused_before_the_lease_expired_explains_nothing() -> None:
     item = {"k": 1, "a": 1, "o": "complete", "fields": [], "result": None, "events": []}
     told = Call("server-0.0000", "settle", [item], 0, 10_110, "ok", 1, ["lease lost"], answered_t=10_120)
     assert after_vain(a_lapse(20_000), call=told) == {"V15"}
     assert after_vain(a_lapse(20_000), call=replace(told, answered_t=20_001)) == set()
 
 
-def test_a_lease_that_had_run_out_explains_a_run_in_vain() -> None:
+def test_an_expired_lease_explains_a_run_in_vain() -> None:
     assert after_vain(a_lapse(10_050)) == set()
 
 
-def test_an_attempt_that_was_to_fail_is_not_in_vain() -> None:
+def test_an_attempt_that_fails_as_planned_is_not_in_vain() -> None:
     assert after_vain(a_lapse(20_000), how="fail-now") == set()
 
 
-def test_a_lease_for_a_caller_that_had_died_and_that_is_not_given_back_is_v11() -> None:
+def test_a_lease_for_a_dead_caller_that_is_not_released_is_v11() -> None:
     verdict = Verdict()
     check_duplicates(Histories(), FinalState({}, {1: [a_lapse(20_000)]}, ended={"rest-a.0": 8_000}), verdict)
     assert set(verdict.found) == {"V11"}

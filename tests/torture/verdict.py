@@ -38,7 +38,7 @@ TIMING: Final = frozenset({"V11"})
 
 _SHOWN_MAX: Final = 20
 OK: Final = ("accepted", "repeated", "taken")
-"""`taken`: the caller was told that it is in the state, not whether for the first time."""
+"""`taken`: the caller learned that the outcome is stored, not whether it was reported before."""
 
 
 @dataclass(slots=True)
@@ -87,9 +87,9 @@ class FinalState:
     triggers: list[Ticking] = field(default_factory=list)
     spooled: list[Spooled] = field(default_factory=list)
     struck: list[tuple[str, int, int]] = field(default_factory=list)
-    """What was done to whom (a life of a process, the store, the network), from when to when."""
+    """Faults: what they hit (a process and its life, the store, the network), and when they began and ended."""
     ended: dict[str, int] = field(default_factory=dict)
-    """When lives of workers ended, by the names that they gave to servers."""
+    """When worker processes ended, by the names that they sent to servers."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ def direct() -> str:
 
 
 def indirect() -> str:
-    """What those packages bring along."""
+    """The packages that those depend on."""
     newest, packages = pinned(NEWEST), shipped()
     rows = [
         f"| {name} | {newest.get(name, package.version)} | {license_of(package)} |\n"

@@ -107,7 +107,7 @@ def decode(text: str) -> Any:
 
 
 def decode_shown(text: str) -> Any:
-    """The value of a stored JSON text, to be shown; the text itself if the store has damaged it."""
+    """The value of a stored JSON text, for display; the text itself if it was damaged in the store."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -115,7 +115,7 @@ def decode_shown(text: str) -> Any:
 
 
 def spliced(text: str) -> Any:
-    """A stored JSON text as orjson writes it into another one, unchanged; a string if the store has damaged it."""
+    """A stored JSON text, to be embedded in other JSON unchanged; a plain string if it was damaged in the store."""
     if text == "{}":
         return {}
     try:
@@ -126,7 +126,7 @@ def spliced(text: str) -> Any:
 
 
 def decode_stored_object(field: str, text: str) -> dict[str, Any]:
-    """The value of a JSON object written by Everwork, to be used; the error says that the store has damaged it."""
+    """The value of a stored JSON object; raises `InvalidInput` if it was damaged in the store."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -96,7 +96,7 @@ PRIVATE_MODE: Final = 0o600
 
 
 def create_private(path: str) -> None:
-    """Create an empty database file that only this user can read, whatever the umask; an existing one is not changed.
+    """Create an empty database file that only this user can read, regardless of the umask; an existing one is kept.
 
     SQLite gives the other files of a database the same mode.
     """
@@ -111,9 +111,9 @@ def create_private(path: str) -> None:
 
 
 def _name_new_file(new: Path, file: Path) -> None:
-    """Give a new file its name, unless another file has it.
+    """Give a new file its final name, unless another file has it.
 
-    It is not created under that name: to close a file drops the locks that SQLite has on it in this process.
+    It is not created under that name, because closing a file drops the locks that SQLite has on it in this process.
     """
     try:
         file.hardlink_to(new)
@@ -133,7 +133,7 @@ def _create_empty(file: Path) -> None:
 
 
 def give_to_owner_of(path: str, descriptor: int) -> None:
-    """Let the owner of a database own a file beside it, as SQLite does, if an administrator creates that file."""
+    """Give a file beside a database to the owner of the database, as SQLite does, if root creates that file."""
     if os.geteuid() == 0:
         with suppress(OSError):
             owner = os.stat(path)  # noqa: PTH116

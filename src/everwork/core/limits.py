@@ -125,7 +125,7 @@ MESSAGE_BYTES_MAX: Final = 4 * 1_048_576
 RECEIVING_MAX: Final = 64
 """How many gRPC requests are received at the same time; each may be unfinished, and as large as allowed."""
 RECEIVING_EACH_MAX: Final = 16
-"""How many of those one API key may have; one, if half of them are taken."""
+"""How many of those one API key may have; only one while half of the places are taken."""
 RECEIVE_SECONDS_MAX: Final = 20.0
 """How long a gRPC request may take to arrive."""
 WATCHES_MAX: Final = 1_000
@@ -151,9 +151,9 @@ AUTH_FAILURES_PER_SECOND: Final = 10
 AUTH_FAILURE_ADDRESSES_MAX: Final = 10_000
 """How many addresses are remembered."""
 AUTH_FAILURE_LINES_PER_MINUTE: Final = 60
-"""How many log lines per minute report failures, of all addresses; each address gets one."""
+"""How many log lines per minute report failures, for all addresses together."""
 SESSIONS_PER_KEY_MAX: Final = 100
-"""How many dashboard sessions one API key can have, and login links together; a new one ends the oldest."""
+"""How many dashboard sessions one API key can have, and all login links together; then a new one ends the oldest."""
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20

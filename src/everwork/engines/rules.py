@@ -249,11 +249,11 @@ def filters_by_attempt(query: JobFilter) -> bool:
 
 
 DAMAGE: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError)
-"""The errors of code that reads a value which the store has damaged."""
+"""The errors that reading a damaged value raises."""
 
 
 def readable(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
-    """What the rows hold; one that was damaged in the store is left out and logged, so that it hides no others."""
+    """The values of rows; a row that was damaged in the store is left out and logged, so that it hides no others."""
     rows = list(rows)
     try:
         return [read(row) for row in rows]
@@ -273,7 +273,7 @@ def _readable_ones(read: Callable[[Any], T], rows: Iterable[Any]) -> Iterator[T]
 
 def log_damage(record: object, error: Exception) -> None:
     """Log that a record cannot be read."""
-    log.error("a record in the store is damaged and is left out", error=str(error), record=shown(str(record)))
+    log.error("skipped a damaged record in the store", error=str(error), record=shown(str(record)))
 
 
 def damaged_text(stored: bytes | None) -> str:

@@ -1,4 +1,4 @@
-"""Addresses of callers: loopback, trusted proxies, and whether a key sent from there is protected on its way."""
+"""Addresses of callers: loopback, trusted proxies, and whether a key sent from there is protected in transit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLEAR_KEY: Final = (
 
 
 def refuses_clear_keys(settings: Settings) -> bool:
-    """Whether keys are refused that other hosts send unencrypted."""
+    """Whether API keys that other hosts send unencrypted are refused."""
     return (
         settings.tls_certificate is None
         and settings.insecure == "off"
@@ -30,7 +30,7 @@ def refuses_clear_keys(settings: Settings) -> bool:
 
 
 def require_private(address: str | None, *, is_tls: bool) -> None:
-    """Refuse a key that others may have read on its way; without an address, the caller is on this host."""
+    """Refuse a key that others may have read in transit; without an address, the caller is on this host."""
     if not is_tls and address is not None and not is_loopback(address):
         raise PermissionDenied(CLEAR_KEY)
 

@@ -29,7 +29,7 @@ def connections_allowed(wanted: int) -> int:
     allowed = max(CONNECTIONS_MIN, min(wanted, (limit - used - RESERVE) // PORTS))
     if allowed < wanted:
         log.warning(
-            "max_connections lowered, because the process may open too few files",
+            "max_connections lowered, because the limit of open files is too low",
             max_connections=wanted,
             lowered_to=allowed,
             open_files_max=limit,

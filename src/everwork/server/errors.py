@@ -57,7 +57,7 @@ def wire(error: e.EverworkError) -> Wire:
 
 
 STOPPING: Final = "the server is stopping"
-SEE_LOG: Final = "the server's log says why"
+SEE_LOG: Final = "see the server log"
 PUBLIC: Final = frozenset({UNCHECKED, STOPPING})
 """Errors of the engine that callers read as they are: they name no path, host or user."""
 TEXTS: Final[Mapping[type[e.EngineError], str]] = {
@@ -65,7 +65,7 @@ TEXTS: Final[Mapping[type[e.EngineError], str]] = {
     e.EngineUnavailable: f"the engine is unavailable; {SEE_LOG}",
     e.EngineBusy: f"the engine is busy; {SEE_LOG}",
     e.SchemaMismatch: f"the store was written by another version; {SEE_LOG}",
-    e.BadConfiguration: f"the engine refuses the server; {SEE_LOG}",
+    e.BadConfiguration: f"the engine is not configured correctly; {SEE_LOG}",
     e.EngineError: f"the engine failed; {SEE_LOG}",
 }
 LOG_EVERY_SECONDS: Final = 10.0
@@ -83,7 +83,7 @@ def public_text(error: e.EverworkError) -> str:
 
 
 def _log_sparingly(error: e.EngineError, text: str) -> None:
-    """Log an error, but the same one only once in a while: every call of an outage ends with it."""
+    """Log an error, at most every few seconds if it is the same: in an outage, every call fails with it."""
     now = time.monotonic()
     if _logged_until.get(text, 0.0) > now:
         return

@@ -15,6 +15,7 @@ from everwork.server.settings import Settings
 BUSY: Final = "429, `RESOURCE_EXHAUSTED`, with the time to wait"
 INVALID: Final = "422, `INVALID_ARGUMENT`, naming the field"
 TOO_LARGE: Final = "413"
+_NO_CONNECTION: Final = "HTTP: the one idle the longest is closed, or 503; gRPC: `UNAVAILABLE`"
 _MIB: Final = 1_048_576
 
 
@@ -46,14 +47,14 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _set("of these, searches for a text in variables or errors", "searches_per_key"),
         _set("waiting polls of one API key", "pollers_per_key"),
         _set("of these, for one type", "pollers_per_type"),
-        _set("budgets of one key that the keys of one tenant may use together", "tenant_factor"),
-        _fixed("waiting polls of all keys", limits.POLLERS_TOTAL_MAX, f"an equal share for each tenant, then {BUSY}"),
+        _set("how many times the budget of one key the keys of one tenant may use together", "tenant_factor"),
+        _fixed("waiting polls of all keys", limits.POLLERS_TOTAL_MAX, f"each tenant has an equal share, then {BUSY}"),
         _set("requests per second of one API key; 0 means no limit", "rate_limit"),
     ),
     "Connections": (
-        _set("open connections to each port", "max_connections", "the longest idle one is closed, or 503"),
-        _fixed("open calls on one gRPC connection", limits.CALLS_PER_CONNECTION, "the client's calls wait"),
-        _fixed("open gRPC calls for each connection allowed", limits.CALLS_TOTAL_FACTOR, BUSY),
+        _set("open connections to each port", "max_connections", _NO_CONNECTION),
+        _fixed("open calls on one gRPC connection", limits.CALLS_PER_CONNECTION, "further calls wait in the client"),
+        _fixed("open gRPC calls in all, times `max_connections`", limits.CALLS_TOTAL_FACTOR, BUSY),
         _fixed("gRPC requests being received", limits.RECEIVING_MAX, "further ones wait their turn"),
         _fixed("of these, of one API key", limits.RECEIVING_EACH_MAX, "further ones wait their turn"),
         _fixed("seconds in which a gRPC request must arrive", int(limits.RECEIVE_SECONDS_MAX), "`DEADLINE_EXCEEDED`"),
@@ -61,7 +62,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("of these, from one address", limits.WATCHES_EACH_MAX, "`RESOURCE_EXHAUSTED`"),
         _set("bytes of large bodies and responses in flight", "max_bytes_in_flight", "503", is_bytes=True),
         _set("of these, of one API key", "max_bytes_in_flight_per_key", "429", is_bytes=True),
-        _fixed("failed authentications per second of one address", limits.AUTH_FAILURES_PER_SECOND, "429 for failures"),
+        _fixed("failed authentications per second, by address", limits.AUTH_FAILURES_PER_SECOND, "429 for failures"),
     ),
     "Requests": (
         _fixed("head of an HTTP request", HEAD_BYTES_MAX, "431, and the connection ends", is_bytes=True),
@@ -88,7 +89,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _set("job types in the store", "max_types"),
         _set("job types that one API key may add within an hour", "max_new_types"),
         _set("hours until an unused type is deleted", "types_keep_hours", "it is deleted"),
-        _fixed("workers in statistics, each by type and hour", limits.WORKER_ROWS_MAX, "counted together as one"),
+        _fixed("workers in statistics, each by type and hour", limits.WORKER_ROWS_MAX, "counted together as `(other)`"),
         _fixed("addresses remembered for failed authentication", limits.AUTH_FAILURE_ADDRESSES_MAX, "oldest dropped"),
     ),
     "Jobs": (

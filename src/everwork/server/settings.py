@@ -81,8 +81,8 @@ MASKED: Final = (
     "cookie",
 )
 RATE_LIMIT: Final = 10_000
-"""More than one server process can answer, so that it stops no worker, only a caller that floods a server with requests
-that cost nothing; and low enough that several keys share a server.
+"""More than one server process can handle, so that it stops no worker, only a caller that floods a server with cheap
+requests; low enough that several keys can share a server.
 """
 SIMILARITY_MIN: Final = 0.8
 """The minimum similarity at which an unknown name is considered a typo."""

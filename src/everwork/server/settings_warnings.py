@@ -59,9 +59,9 @@ def file_warnings(config_path: str | Path | None) -> Iterator[str]:
     if not stat.S_ISREG(mode):
         return
     if mode & stat.S_IWOTH:
-        yield f"{file} can be changed by every user of this host; run: chmod o-w {file}"
+        yield f"{file} can be changed by any user of this host; run: chmod o-w {file}"
     if mode & stat.S_IROTH and _has_password(values.get("engine")):
-        yield f"{file} contains a password, and can be read by every user of this host; run: chmod o-r {file}"
+        yield f"{file} contains a password and can be read by any user of this host; run: chmod o-r {file}"
 
 
 def _has_password(engine: Any) -> bool:

@@ -246,7 +246,8 @@ class Admin(FleetAdmin):
             raise _in_use(type, "is configured in the server's settings file; remove it there first")
         triggers = [view.entry.title for view in await self._fleet.triggers() if view.entry.type == type]
         if triggers:
-            raise _in_use(type, f"has a schedule: trigger {', '.join(triggers[:3])}; delete its worker first")
+            names = ", ".join(triggers[:3])
+            raise _in_use(type, f"has a schedule: trigger {names}; delete its worker first (everwork workers forget)")
         running = [one.name for one in await self._fleet.takers(type)]
         if running:
             raise _in_use(type, f"has running workers: {', '.join(running[:3])}; stop them first")

@@ -18,7 +18,7 @@ from everwork.service.overlong_leases import OverlongLeases, SetBack
 log = get_logger("everwork")
 
 JUMP_MS: Final = 2_000
-"""A clock that is adjusted gradually moves by far less between two looks, which are a second apart."""
+"""A clock that is adjusted gradually moves by far less between two checks, which are a second apart."""
 ANSWER_MS_MAX: Final = 1_000
 """If the engine takes longer to tell its time, the comparison says nothing."""
 JUMP_KIND: Final = "clock-jump"
@@ -67,7 +67,7 @@ class ClockWatch:
             self._held_until_ms = boot_clock_ms() + LEASE_MS_DEFAULT
         elif self._engine.is_remote:  # A local store has the clocks of this host, and moves its leases itself.
             self._overlong.add(SetBack(-by_ms, engine_ms, now_ms, now_ms - looked_ms))
-        log.error("the engine's clock jumped; check what sets it", seconds=f"{by_ms / 1000:+.1f}")
+        log.error("the engine's clock jumped; check its time synchronization", seconds=f"{by_ms / 1000:+.1f}")
         # Every process sees the same jump: they write the same entry.
         body = orjson.dumps({"by_ms": by_ms, "at_ms": engine_ms}).decode()
         await self._engine.register(JUMP_KIND, f"{round(by_ms / 1000):+d}", body, KEEP_MS)

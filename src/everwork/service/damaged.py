@@ -49,11 +49,13 @@ async def without_damaged(jobs: list[LeasedJob], settle: Settle) -> list[LeasedJ
     if not damaged:
         return jobs
     for job, damage in damaged:
-        log.error("a job cannot be read and fails", job=job.key, type=job.type, error=damage)
+        log.error("a job is damaged in the store and becomes a dead letter", job=job.key, type=job.type, error=damage)
     try:
         await settle([unusable(job.key, job.attempt, damage) for job, damage in damaged])
     except EngineError as error:
         # Their leases expire, which counts as an attempt, and they are leased again.
-        log.error("damaged jobs could not be failed", jobs=len(damaged), error=str(error))
+        log.error(
+            "damaged jobs could not be failed, retrying when their leases expire", jobs=len(damaged), error=str(error)
+        )
     keys = {job.key for job, _ in damaged}
     return [job for job in jobs if job.key not in keys]

@@ -165,9 +165,7 @@ async def _of_integrity(engine: Engine) -> list[Finding]:
 
 async def _of_clock(engine: Engine) -> list[Finding]:
     """Jumps of the engine's clock that running processes have seen."""
-    advice = (
-        "let one time service adjust the clock gradually; a jump back delays retries and keeps leases of dead workers"
-    )
+    advice = "let a single time service adjust the clock gradually; a jump back delays retries and prolongs leases"
     findings = []
     for entry in await engine.registered(JUMP_KIND):
         at_ms = jump_at_ms(entry.body)

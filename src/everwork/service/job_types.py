@@ -112,8 +112,8 @@ class TypeLimits:
         if added > self._new_types_max:
             self._windows[caller] = window
             raise TooManyRequests(
-                f"type: {min(new)!r} is new, and this API key has created {window.added:,} job types in the last hour; "
-                f"the limit is {self._new_types_max:,} (max_new_types)",
+                f"type: {min(new)!r} is new, and this API key has added {window.added:,} job types within an hour; "
+                f"the limit is {self._new_types_max:,} (max_new_types); retry later",
                 max(1, round(HOUR_MS - (now - window.since) * 1000)),
             )
         self._windows[caller] = window._replace(added=added)

@@ -256,7 +256,7 @@ class StoreAccess:
         return self._clock_watch.jumps
 
     async def require_writable(self) -> None:
-        """Raise `EngineError` if the store accepts no writes; it is asked at most every few seconds."""
+        """Raise `EngineError` if the store accepts no writes; it is checked at most every few seconds."""
         await self._write_check.require()
 
     @property

@@ -1,4 +1,4 @@
-"""Whether the store accepts writes: a few bytes, written at most every few seconds, for all who ask."""
+"""Whether the store accepts writes: a few bytes, written at most every few seconds, for all callers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everwork.logs import Outage, get_logger
 log = get_logger("everwork")
 
 REUSE_SECONDS: Final = 3.0
-"""How long a successful write counts; the store must not be kept busy by those who ask."""
+"""How long a successful write counts; checks must not keep the store busy."""
 RETRY_SECONDS: Final = 0.5
 """How long a failed write counts: a store that recovers is noticed soon."""
 ANSWER_SECONDS: Final = 3.0

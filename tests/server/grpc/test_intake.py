@@ -149,7 +149,7 @@ async def test_a_port_that_refuses_connections_is_noticed(open_server: OpenServe
     with ExitStack() as stack:
         attack = await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 10))
         assert len(attack.alive) == 10
-        assert await check.problem() == "max_connections are open"
+        assert await check.problem() == "the limit max_connections is reached"
 
 
 # Callers --------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The whole fleet: servers on one store, clients of every kind, managers; all of them are killed, and the store too."""
+"""The fleet: servers on one store, clients of every kind, managers; all processes are killed, and so is the store."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle  # noqa: TID251 - what this run itself has seen, to look into it afterwards
+import pickle  # noqa: TID251 - data of this run only, for later analysis
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ FINAL: Final = "final.pickle"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made of, and when it has been enough."""
+    """The parts of a run, and when it ends."""
 
     place: Place
     folder: Path
@@ -59,11 +59,11 @@ class Settings:
     backlog: int = 600
     """With more pending jobs, producers wait."""
     is_small: bool = False
-    """One client of each kind, and nobody on the store but the servers."""
+    """One client of each kind, and no process that uses the store except the servers."""
 
     @property
     def store(self) -> Path:
-        """The folder of the store; one of its own, because its disk may be full."""
+        """The folder of the store; a separate one, because its disk is filled."""
         return self.folder / "store"
 
 
@@ -96,13 +96,13 @@ async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
 
 
 def judge(folder: Path) -> Verdict:
-    """The verdict on a run whose folder was kept."""
+    """Check a run again whose folder was kept."""
     final: FinalState = pickle.loads((folder / FINAL).read_bytes())
     return check(read_histories(folder), final)
 
 
 class Campaign:
-    """The fleet of a run, and what is done to it."""
+    """The fleet of a run, and the faults that it is exposed to."""
 
     def __init__(self, settings: Settings, engine: Engine, progress: Progress, disk: Disk) -> None:
         self.settings = settings
@@ -121,7 +121,7 @@ class Campaign:
             self.storm.disk = disk
 
     async def prepare(self) -> None:
-        """Policies, groups and keys, before anybody starts."""
+        """Create policies, groups and keys before any process starts."""
         for name in TYPES:
             await self._engine.set_policy(name, encode_policy(plan.POLICY))
         await self._engine.set_policy(plan.LIMITED, encode_policy(plan.LIMITED_POLICY))
@@ -134,7 +134,7 @@ class Campaign:
             self._keys[tenant] = (await keys.create(tenant, ["jobs"], tenants=[tenant])).text
 
     async def start(self) -> None:
-        """Start the servers, then everybody else."""
+        """Start the servers, then all other processes."""
         settings = self.settings
         servers = [self.members.add(fleet.server(await self._life(f"server-{at}", at))) for at in range(2)]
         await asyncio.to_thread(fleet.until_listening, servers, lambda: None)
@@ -177,7 +177,7 @@ class Campaign:
     # The storm ------------------------------------------------------------------------------------
 
     async def rage(self) -> None:
-        """Strike until there was enough of everything."""
+        """Inject faults until the run has enough jobs, kills and time."""
         begun, settings = time.monotonic(), self.settings
         counted_at = 0.0
         while self._goes_on(time.monotonic() - begun):
@@ -211,7 +211,7 @@ class Campaign:
         )
 
     async def _brake(self) -> None:
-        """Producers wait while the workers have enough."""
+        """Make producers wait while there are enough pending jobs."""
         brake = self.settings.folder / BRAKE
         try:
             counts = await self._engine.count()
@@ -237,7 +237,7 @@ class Campaign:
     # The end --------------------------------------------------------------------------------------
 
     async def drain(self) -> int:
-        """Heal everything, let the producers go, and wait until no job is live and no spool holds anything."""
+        """End all faults, stop the producers, and wait until no job is live and every spool is empty."""
         begun = time.monotonic()
         self.healed_at_ms = host_clock_ms()
         await self.storm.heal()
@@ -256,7 +256,7 @@ class Campaign:
         return drain_ms
 
     async def _until_served(self) -> None:
-        """Wait until every server is there: who was asked to stop may still be about to."""
+        """Wait until every server is up: one that received SIGTERM may still be stopping."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while not all(one.is_up and one.listens for one in self.members.of("server")):
             assert time.monotonic() < until, "a server does not come back"
@@ -273,11 +273,11 @@ class Campaign:
         return all(one.mark.last_ms + one.every_ms > one.due_ms for one in ticking)
 
     async def _triggers(self) -> list[Ticking]:
-        """Where the triggers of the manager stand, if there is one."""
+        """The state of the manager's triggers, if there is a manager."""
         return await read_triggers(self._engine, due_ms=self.healed_at_ms) if self._managers else []
 
     async def _leave(self, leaving: list[Member]) -> None:
-        """Ask processes to stop, and wait for it."""
+        """Send SIGTERM to processes, and wait until they have stopped."""
         until = time.monotonic() + _LEAVE_SECONDS_MAX
         waiting = list(leaving)
         while waiting:
@@ -294,7 +294,7 @@ class Campaign:
         self.members.dismiss(leaving)
 
     async def final_state(self, drain_ms: int) -> FinalState:
-        """What the engine shows, and what was done to it."""
+        """The final state in the engine, and the faults of the run."""
         final = await read_final_state(self._engine)
         final.drain_ms, final.slack_ms, final.stops = drain_ms, self.slack_ms, self.members.stops
         final.managers, final.deaths = self._managers, self._processes.deaths
@@ -304,13 +304,13 @@ class Campaign:
         return final
 
     async def close(self) -> None:
-        """Leave nobody behind."""
+        """End all processes."""
         self.members.close()
         await self.storm.close()
 
 
 class Tally:
-    """Counts what producers were acknowledged, as their histories grow."""
+    """Counts acknowledged jobs in the growing histories of the producers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -319,7 +319,7 @@ class Tally:
         self._counted_at = 0.0
 
     def count(self) -> int:
-        """So far; read anew twice a second at most."""
+        """The number so far; the histories are read at most every `_COUNT_SECONDS`."""
         if time.monotonic() - self._counted_at > _COUNT_SECONDS:
             self._counted_at = time.monotonic()
             for path in self._folder.glob("*.jsonl"):

@@ -19,12 +19,12 @@ from tests.torture.logged import watched
 from tests.torture.process import Life, read_life
 
 LIFE: Final = "EVERWORK_TORTURE_FUNCTIONS"
-"""Tells the processes which life of which program they belong to."""
+"""Passes the name and life of the program to its processes."""
 _CONCURRENCY: Final = 10
 
 
 def make_app() -> Everwork:
-    """The application of this process; every call to its engine is written down."""
+    """The application of this process; every call to its engine is logged."""
     clocks.follow()
     life = read_life(json.loads(os.environ[LIFE]))
     history = HistoryWriter(crew.file_of(life, os.getpid()))

@@ -1,4 +1,4 @@
-"""Our client, under the names of the engine's calls: `LoggedEngine` makes them."""
+"""Our client with the engine's methods, for `LoggedEngine`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = Activation([], None, 0, ())
 
 
 class GrpcJobs:
-    """Calls of a server, through a client."""
+    """Calls to a server, through our client."""
 
     def __init__(self, client: Client, eyes: Eyes, worker: str) -> None:
         self._client = client
@@ -47,7 +47,7 @@ class GrpcJobs:
         return Settlement(await self._client.settle(outcomes), NOTHING)
 
     async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        """Prolong leases, one by one."""
+        """Extend leases, one by one."""
         return [await self._extended(lease, lease_ms) for lease in leases]
 
     async def _extended(self, lease: Lease, lease_ms: int) -> LeaseStatus:
@@ -62,7 +62,7 @@ class GrpcJobs:
         return [await self._changed(self._client.cancel(key, reason)) for key in keys]
 
     async def requeue(self, keys: Sequence[int]) -> list[Judged]:
-        """Bring dead letters back, one by one."""
+        """Requeue dead letters, one by one."""
         return [await self._changed(self._client.requeue(key)) for key in keys]
 
     async def _changed(self, call: Awaitable[State]) -> Judged:
@@ -75,7 +75,7 @@ class GrpcJobs:
         return Judged(Verdict.REPEATED if state is State.CANCELLED else Verdict.ACCEPTED, state)
 
     async def look(self, key: int) -> None:
-        """Read a job that may be somebody else's."""
+        """Read a job that may be another tenant's."""
         try:
             job = await self._client.get(key)
         except JobNotFound:

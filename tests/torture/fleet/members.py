@@ -1,4 +1,4 @@
-"""The processes of a fleet: each is started again whenever it has died."""
+"""The processes of a fleet: each is restarted when it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LISTEN_SECONDS_MAX: Final = 30.0
 PRELOADED: Final = (
     "tests.torture.manager",
     *(f"tests.torture.fleet.{name}" for name in ("producer", "server", "streamer", "supervisor", "worker", "zeebe")),
-    # What the programs load when they need it.
+    # Modules that the programs import on demand.
     *("everwork.cli.serving", "everwork.client.remote", "everwork.client.offline", "everwork.client.remote_stream"),
     *("everwork.client.stream_source", "everwork.spool.outbox", "tests.torture.fleet.rest_jobs"),
     *("everwork.engines.sqlite.engine", "everwork.engines.postgres.engine", "everwork.engines.redis.engine"),
@@ -35,7 +35,7 @@ PRELOADED: Final = (
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A process of the fleet: what it is, what is done to it."""
+    """A process of the fleet, and the fault that it is exposed to."""
 
     role: str
     module: str
@@ -44,7 +44,7 @@ class Member:
     ports: tuple[int, int] = (0, 0)
     """Where it listens, if it is a server."""
     is_near: bool = True
-    """Whether its network is good."""
+    """Whether its network has no faults."""
     process: Launched | None = None
     fault: str = ""
     resume_at: float | None = None
@@ -54,17 +54,17 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its name, the same in every life."""
+        """Its name, the same after every restart."""
         return self.life.name
 
     @property
     def is_up(self) -> bool:
-        """Whether it runs, and is neither stopped nor about to end."""
+        """Whether it is running, and neither stopped nor shutting down."""
         return self.process is not None and self.resume_at is None and self.leaves_by is None
 
     @property
     def has_begun(self) -> bool:
-        """Whether this life has done something."""
+        """Whether it has written to its history since it was started."""
         return any(one.stat().st_size > 0 for one in self.life.folder.glob(f"{self.name}.{self.life.life:04d}*.jsonl"))
 
     @property
@@ -86,9 +86,9 @@ class Members:
         self.done: Counter[str] = Counter()
         self.stops: list[tuple[int, int]] = []
         self.struck: list[tuple[str, int, int]] = []
-        """What was done to whom, from when to when: it explains what comes of it."""
+        """Faults: the process, or store or network, and when they began and ended. They explain lost attempts."""
         self.ended: dict[str, int] = {}
-        """When lives ended."""
+        """When processes ended, by name and life."""
         self._folder = folder
         self._rng = random.Random(f"members:{seed}")
         self._nursery = Nursery(*PRELOADED)
@@ -98,13 +98,13 @@ class Members:
         return [one for one in self.all if one.role in roles]
 
     def add(self, member: Member) -> Member:
-        """Start somebody."""
+        """Start a member."""
         self.all.append(member)
         self._launch(member, faulty=False)
         return member
 
     def kill(self, member: Member, *, faulty: bool = True) -> None:
-        """SIGKILL, and start it again."""
+        """Send SIGKILL, and restart it."""
         assert member.process is not None
         at_ms = host_clock_ms()
         member.process.kill()
@@ -113,7 +113,7 @@ class Members:
         self._restart(member, faulty=faulty)
 
     def stop(self, member: Member, seconds: float) -> None:
-        """SIGSTOP, for so long."""
+        """Send SIGSTOP; it is resumed after this time."""
         assert member.process is not None
         member.stopped_at_ms = host_clock_ms()
         member.process.send_signal(signal.SIGSTOP)
@@ -121,14 +121,14 @@ class Members:
         self.done[f"stops past the lease: {member.role}"] += 1
 
     def ask_to_leave(self, member: Member, seconds: float) -> None:
-        """SIGTERM; who does not go in time is killed, and counts."""
+        """Send SIGTERM; a process that does not stop in time is killed and counted."""
         assert member.process is not None
         member.process.send_signal(signal.SIGTERM)
         member.leaves_by = time.monotonic() + seconds
         member.stopped_at_ms = host_clock_ms()
 
     def watch(self, *, faulty: bool = True, besides: Sequence[Member] = ()) -> None:
-        """Start again whoever has ended, and wake who has been stopped for long enough."""
+        """Restart processes that have ended, and resume those that were stopped long enough."""
         now = time.monotonic()
         for one in [one for one in self.all if one not in besides]:
             if one.resume_at is not None and now >= one.resume_at:
@@ -144,7 +144,7 @@ class Members:
                 self._restart(one, faulty=faulty)
 
     def resume(self, member: Member) -> None:
-        """Let it go on."""
+        """Send SIGCONT."""
         if member.resume_at is not None and member.process is not None:
             member.process.send_signal(signal.SIGCONT)
             member.resume_at = None
@@ -152,14 +152,14 @@ class Members:
             self._note(member, member.stopped_at_ms)
 
     def dismiss(self, members: Iterable[Member]) -> None:
-        """They are not started again; who runs is killed."""
+        """Kill members that are running; they are not restarted."""
         for one in list(members):
             if one.process is not None:
                 one.process.kill()
             self.all = [other for other in self.all if other is not one]
 
     def has_left(self, member: Member) -> bool:
-        """Whether somebody who was asked to leave has gone well; who dies instead has another life."""
+        """Whether a member stopped cleanly after SIGTERM; one that crashed instead is restarted."""
         status = member.process.poll() if member.process is not None else 0
         if status not in (None, 0):
             self._note_end(member, status)
@@ -167,7 +167,7 @@ class Members:
         return status == 0
 
     def close(self) -> None:
-        """Leave nobody behind."""
+        """End all processes."""
         self.dismiss(self.all)
         self._nursery.close()
 
@@ -203,7 +203,7 @@ class Members:
 
 
 def server(life: Life) -> Member:
-    """A server, on ports of its own."""
+    """A server, on free ports."""
     ports = (free_port(), free_port())
     own_clock = str(life.folder / f"{life.name}.clock")
     environment = {clocks.OWN: own_clock, PORTS: " ".join(map(str, ports))}

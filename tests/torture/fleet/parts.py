@@ -1,4 +1,4 @@
-"""What the programs of the fleet have in common: how they begin, whom they call, and what their tenant may see."""
+"""What the programs of the fleet share: how they start, which server they call, and what their tenant may see."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ADMIN: Final = "ek-torture-0123456789abcdef"
 """The key that the servers take from their environment; only the controller has it."""
 TENANTS: Final = ("tenant-a", "tenant-b")
 ZEEBE: Final = "torture-zeebe"
-"""Served by workers that know no attempt numbers."""
+"""Run by workers that do not send attempt numbers."""
 BULK: Final = "torture-bulk"
-"""Most jobs: of no further group, so that each is one job and not two."""
+"""The type of most jobs. It has no additional group, so each create makes one job and not two."""
 TYPES: Final = (*plan.TYPES, plan.MANAGED, ZEEBE, BULK)
 SERVED: Final = (*plan.TYPES, BULK)
-"""What workers with attempt numbers serve, whatever way they have."""
+"""The types that workers with attempt numbers run, over any protocol."""
 BRAKE: Final = "brake"
-"""A file that is there while producers are to wait for the workers."""
+"""The name of a file that exists while producers must wait for the workers."""
 CALL_SECONDS: Final = 6.0
 
 Answer = TypeVar("Answer")
@@ -43,7 +43,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom a client calls, and for whom."""
+    """The server that a client calls, and its tenant."""
 
     tenant: str
     key: str
@@ -51,25 +51,25 @@ class Caller:
     http_port: int
     spool: str = ""
     unserved: tuple[str, ...] = ()
-    """The types that nobody serves for this tenant."""
+    """The types that no worker of this tenant runs."""
 
     def environment(self) -> dict[str, str]:
-        """What `read_caller` reads."""
+        """The environment from which `read_caller` reads."""
         return {CALLER: json.dumps(asdict(self))}
 
     @property
     def grpc_url(self) -> str:
-        """The server for gRPC."""
+        """The URL of the server for gRPC."""
         return f"grpc://127.0.0.1:{self.grpc_port}"
 
     @property
     def http_url(self) -> str:
-        """The server for REST."""
+        """The URL of the server for REST."""
         return f"http://127.0.0.1:{self.http_port}"
 
 
 def read_caller() -> Caller:
-    """Whom this process calls."""
+    """The server that this process calls, and its tenant."""
     return Caller(**json.loads(os.environ[CALLER]))
 
 
@@ -77,7 +77,7 @@ Body = Callable[[Life, HistoryWriter, asyncio.Event], Awaitable[None]]
 
 
 def main(body: Body) -> None:
-    """Live one life: until SIGTERM asks for a stop, or SIGKILL does not ask."""
+    """Run a program until SIGTERM or SIGKILL."""
     life, history = begin()
     try:
         asyncio.run(_live(life, history, body))
@@ -87,7 +87,7 @@ def main(body: Body) -> None:
 
 
 def begin() -> tuple[Life, HistoryWriter]:
-    """The life that this process is to live, mutated as it says."""
+    """Read the parameters of this process, and apply its mutant."""
     die_with_the_controller()
     clocks.follow()
     life = read_life(sys.argv[1:])
@@ -107,7 +107,7 @@ async def _live(life: Life, history: HistoryWriter, body: Body) -> None:
 
 
 def mark_of(tenant: str) -> str:
-    """What every payload of a tenant carries, and nobody else may ever see."""
+    """The text in every payload of a tenant, which no other tenant may see."""
     return f"mark<{tenant}>"
 
 
@@ -130,14 +130,14 @@ def outcome_of_tenant(outcome: Outcome, tenant: str) -> Outcome:
 
 
 class Eyes:
-    """Looks at whatever a server shows to a tenant, and writes down what is not the tenant's."""
+    """Checks everything that a server shows to a tenant, and logs what belongs to another one."""
 
     def __init__(self, history: HistoryWriter, tenant: str) -> None:
         self._history = history
         self._foreign = [(other, mark_of(other).encode()) for other in TENANTS if other != tenant]
 
     def look(self, where: str, shown: bytes | str) -> None:
-        """Look for the marks of others."""
+        """Look for the marks of other tenants."""
         seen = shown.encode() if isinstance(shown, str) else shown
         for tenant, mark in self._foreign:
             if mark in seen:
@@ -146,8 +146,8 @@ class Eyes:
 
 @asynccontextmanager
 async def engine_of(way: str, life: Life, history: HistoryWriter) -> AsyncIterator[RemoteEngine]:
-    """The way to the server: `rest`, or `grpc`."""
-    from tests.torture.fleet.grpc_jobs import GrpcJobs  # noqa: PLC0415 - they need what is here
+    """The client for a protocol: `rest` or `grpc`."""
+    from tests.torture.fleet.grpc_jobs import GrpcJobs  # noqa: PLC0415 - they import this module
     from tests.torture.fleet.rest_jobs import RestEngine, RestJobs  # noqa: PLC0415
 
     caller, name = read_caller(), f"{life.name}.{life.life}"
@@ -171,9 +171,9 @@ def client_of(caller: Caller) -> Client:
 
 
 class RemoteEngine(LoggedEngine):
-    """The calls that a client makes of a server, under the names of the engine's own; each is written down.
+    """The calls of a client to a server, with the engine's methods; each is logged.
 
-    `engine` has the same methods as an engine, as far as they are called. What the network lost is unknown.
+    `engine` has those methods of an engine that are called. After a network error, the outcome of a call is unknown.
     """
 
     engine: Any
@@ -183,7 +183,7 @@ class RemoteEngine(LoggedEngine):
         self.tenant = tenant
 
     async def report(self, outcomes: Sequence[Outcome]) -> list[Judged | None]:
-        """End attempts; the jobs that they create are the tenant's. None: nobody knows what became of it."""
+        """End attempts; the jobs that they create are the tenant's. None: the result is unknown."""
         done = await self.settle([outcome_of_tenant(one, self.tenant) for one in outcomes])
         return [None] * len(outcomes) if done is None else [*done.judged]
 
@@ -203,7 +203,7 @@ class RemoteEngine(LoggedEngine):
         return await super().create([one._replace(job=of_tenant(one.job, self.tenant)) for one in requests])
 
     async def look(self, key: int) -> None:
-        """Read what may be somebody else's: that it is not shown is for the eyes to see."""
+        """Read a job that may be another tenant's; `Eyes` checks that it is not shown."""
         with suppress(EverworkError):
             await self.engine.look(max(key, 1))
 

@@ -1,4 +1,4 @@
-"""A producer of the fleet: `python -m tests.torture.fleet.producer`; its name says which way it goes."""
+"""A producer of the fleet: `python -m tests.torture.fleet.producer`; its name contains its protocol."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CANCEL_SHARE: Final = 0.1
 
 
 async def produce(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
-    """Ask for jobs until told to stop, but no more than the workers can take; then deliver what is spooled."""
+    """Create jobs until SIGTERM, pausing while the workers are behind; then deliver what is spooled."""
     async with engine_of(life.name.partition("-")[0], life, history) as engine:
         await _ask(life, engine, stop)
         spool = read_caller().spool
-        while spool and is_waiting(Path(spool)):  # noqa: ASYNC110 - no one tells
+        while spool and is_waiting(Path(spool)):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
@@ -38,7 +38,7 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
     while not stop.is_set():
         wanted = [*again, *_batch(life, rng, names), *trigger_points(life, names)]
         created = await engine.create(wanted)
-        # What has a dedupe key is asked for again until there is an answer.
+        # A create with a dedupe key is repeated until it is answered.
         again = [] if created else [one for one in wanted if one.job.dedupe_key is not None]
         keys = [one.key for one in created or () if one.key > 0]
         if keys and rng.random() < _CANCEL_SHARE:
@@ -50,7 +50,7 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
 
 
 def _batch(life: Life, rng: random.Random, names: Iterator[str]) -> list[plan.Request]:
-    """As for workers on the store; most are of no group, and a share is for those that know no attempts."""
+    """As for workers on the store, but most jobs have no group, and some are for workers without attempt numbers."""
     unserved = read_caller().unserved
     moved = [_moved(one, rng.random()) for one in batch(life, rng, names)]
     return [one._replace(job=one.job._replace(type=BULK)) if one.job.type in unserved else one for one in moved]

@@ -1,4 +1,4 @@
-"""REST as programs use it, under the names of the engine's calls: `LoggedEngine` makes them."""
+"""REST with the engine's methods, for `LoggedEngine`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.torture.plan import PolledJob
 _AT_ONCE: Final = 8
 _REFUSED: Final = {404: Verdict.NOT_FOUND, 409: Verdict.LEASE_LOST}
 TAKEN: Final = "taken"
-"""The word for an outcome that is in the state: REST does not say whether it was told for the first time."""
+"""The verdict for an outcome that is stored: REST does not show whether it was reported before."""
 
 
 class RestEngine(RemoteEngine):
-    """A REST client whose calls are written down; what REST has no word for is told in another way."""
+    """A REST client whose calls are logged; outcomes that REST does not have are replaced by others."""
 
     async def report(self, outcomes: Sequence[Outcome]) -> list[Judged | None]:
-        """End attempts, a few at a time, each by a call of its own."""
+        """End attempts, a few at a time, each with its own call."""
         judged: list[Judged | None] = []
         for start in range(0, len(outcomes), _AT_ONCE):
             judged += await asyncio.gather(*map(self._report_one, outcomes[start : start + _AT_ONCE]))
@@ -47,12 +47,12 @@ def _shown(done: Settlement) -> tuple[list[Any], list[Any]]:
 
 
 def in_rest(outcome: Outcome) -> Outcome:
-    """What is told instead, where REST has no word for an outcome: results are objects, and nothing is emitted."""
+    """An outcome that REST has: its results are objects, and it emits no events."""
     key, attempt = outcome.key, outcome.attempt
     match outcome:
         case Complete(result=result):
             token = json.loads(result or "null")
-            shown = token if isinstance(token, dict) else {"token": token}  # Translated in an earlier life.
+            shown = token if isinstance(token, dict) else {"token": token}  # Converted before a restart.
             return Complete(key, attempt, json.dumps(shown, separators=(",", ":")))
         case Throw():
             return outcome
@@ -65,7 +65,7 @@ def in_rest(outcome: Outcome) -> Outcome:
 
 
 class RestJobs:
-    """Calls of a server."""
+    """Calls to a server."""
 
     def __init__(self, caller: Caller, eyes: Eyes, worker: str) -> None:
         self._eyes = eyes
@@ -94,7 +94,7 @@ class RestJobs:
         return Settlement([await self._judged(*_told(outcome))], NOTHING)
 
     async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
-        """Prolong leases, one by one."""
+        """Extend leases, one by one."""
         paths = [(f"/api/v1/jobs/{key}/timeout", {"timeout_ms": lease_ms, "attempt": n}) for key, n in leases]
         judged = [await self._judged("PUT", path, sent) for path, sent in paths]
         return [LeaseStatus.HELD if one.verdict is Verdict.ACCEPTED else LeaseStatus.LOST for one in judged]
@@ -104,11 +104,11 @@ class RestJobs:
         return [await self._judged("PUT", f"/api/v1/jobs/{key}/cancel", {"reason": reason}) for key in keys]
 
     async def requeue(self, keys: Sequence[int]) -> list[Judged]:
-        """Bring dead letters back, one by one."""
+        """Requeue dead letters, one by one."""
         return [await self._judged("PUT", f"/api/v1/jobs/{key}/requeue", {}) for key in keys]
 
     async def look(self, key: int) -> None:
-        """Read a job that may be somebody else's, and a list."""
+        """Read a job that may be another tenant's, and a list."""
         await self._judged("GET", f"/api/v1/jobs/{key}", None)
         await self._judged("GET", "/api/v1/jobs?limit=20", None)
 
@@ -134,7 +134,7 @@ class RestJobs:
 
 
 class UnexpectedAnswer(Exception):
-    """A server has answered what it never should."""
+    """A server has returned a status that it never should."""
 
 
 def _require_ok(response: httpx.Response) -> None:

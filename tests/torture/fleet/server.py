@@ -1,4 +1,4 @@
-"""A server of the fleet: `python -m tests.torture.fleet.server`, see `process.Life`. Its engine is watched."""
+"""A server of the fleet: `python -m tests.torture.fleet.server`, see `process.Life`. Calls to its engine are logged."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.torture.logged import watched
 from tests.torture.process import Life
 
 PORTS: Final = "EVERWORK_TORTURE_PORTS"
-"""Tells a server where to listen: for gRPC and for REST."""
+"""The variable with the ports of a server: for gRPC and for REST."""
 
 
 def serve(life: Life, history: HistoryWriter) -> int:
-    """Serve until it is killed, or asked to stop."""
+    """Serve until SIGTERM or SIGKILL."""
 
     def open_watched(url: str, **options: Any) -> Engine:
         return watched(open_engine(url, **options), history)

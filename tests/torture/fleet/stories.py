@@ -1,4 +1,4 @@
-"""Stories about servers: what they answer to whom, and what becomes of a lease that nobody was there for."""
+"""Scenarios with servers: what they answer to which caller, and what happens to the lease of a disconnected caller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TICK_SECONDS: Final = 0.01
 
 
 async def death_after_an_outcome_was_taken(stage: Stage) -> None:
-    """The server dies the moment it has told a worker that its outcome is stored."""
+    """The server dies right after it has confirmed an outcome to a worker."""
     async with _fleet(stage) as (_, first, _other):
         await _create(first, "done")
         job = await _take(first)
@@ -37,7 +37,7 @@ async def death_after_an_outcome_was_taken(stage: Stage) -> None:
 
 
 async def late_outcome_by_rest(stage: Stage) -> None:
-    """A REST worker comes back after its lease went to another, and completes."""
+    """A REST worker completes a job after its lease expired and another worker leased it."""
     async with _fleet(stage) as (_, first, _other):
         await _create(first, "late")
         old = await _take(first)
@@ -49,14 +49,14 @@ async def late_outcome_by_rest(stage: Stage) -> None:
 
 
 async def two_tenants(stage: Stage) -> None:
-    """A tenant polls while only the other has jobs."""
+    """A tenant polls while only the other tenant has jobs."""
     async with _fleet(stage) as (_, first, other):
         await _create(other, "private")
         await first.poll(plan.WORK, 10, _LEASE_MS, 0)
 
 
 async def a_batch_for_two_tenants(stage: Stage) -> None:
-    """A tenant creates a job of its own, and in the same call one that it puts into the other's queue."""
+    """In one call, a tenant creates a job of its own and one for the other tenant."""
     async with _fleet(stage) as (_, first, other):
         mine = plan.Request("mine", _job("mine", first.tenant))
         foreign = plan.Request("foreign", _job("foreign", first.tenant)._replace(tenant=other.tenant))
@@ -65,7 +65,7 @@ async def a_batch_for_two_tenants(stage: Stage) -> None:
 
 
 async def a_caller_that_has_gone(stage: Stage) -> None:
-    """A long poll leases a job in the moment in which its caller goes away; the caller never sees it."""
+    """A long poll leases a job at the moment its caller disconnects; the caller never sees it."""
     async with _fleet(stage) as (whole, first, _other):
         key = await _create(first, "for nobody")
         engine = whole.service._engine
@@ -90,7 +90,7 @@ async def a_caller_that_has_gone(stage: Stage) -> None:
 
 
 async def _is_leased(stage: Stage, key: int) -> None:
-    """Wait until the job was leased; whether it was given back shows in its history."""
+    """Wait until the job was leased; its history shows whether it was released."""
     async with asyncio.timeout(_SECONDS_MAX):
         while True:
             [job] = await stage.first.engine.get([key])

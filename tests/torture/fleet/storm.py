@@ -1,4 +1,4 @@
-"""What is done to a fleet: kills, stops and stops in order, of everybody; the store and every network link too."""
+"""The faults of a fleet: SIGKILL, SIGSTOP and SIGTERM of all processes; faults of the store and of the network."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.torture.places import Disk, Place
 from tests.torture.proxy import Proxy
 
 _RECONNECT_MS: Final = 1_500
-"""Who lost the store looks for it with growing pauses: by then it has been found again."""
+"""Processes that lost the store reconnect with growing pauses; after this time they have."""
 _DOWN_SECONDS_MAX: Final = 1.0
 _LEAVE_SECONDS: Final = 25.0
 _AGE_SECONDS: Final = (0.3, 6.0)
-"""How old somebody is at least when it is struck: some die at once, some in the middle of their work."""
+"""How long a process runs at least before a fault: some die right after the start, some in the middle of their work."""
 _KILL: Final = "kill"
 _BLOWS: Final = (_KILL, _KILL, _KILL, _KILL, _KILL, _KILL, "stop", "leave")
 _DISTURBANCE_SHARE: Final = 0.3
@@ -49,16 +49,16 @@ class Storm:
         self._store_port: int | None = None
         self.store_kills = 0
         self.disk: Disk | None = None
-        """Where the store is, if it can be filled."""
+        """The disk of the store, if it can be filled."""
 
     @property
     def kills(self) -> int:
-        """Deaths of processes by SIGKILL."""
+        """How many processes were killed with SIGKILL."""
         done = self._members.done
         return sum(times for name, times in done.items() if name.startswith("kills") and name != "kills: store")
 
     async def store_url(self, folder: Path, *, is_bad: bool) -> str:
-        """Where the store is; on a bad way, if one is wanted and there can be one."""
+        """The URL of the store; through a faulty proxy if requested, and if the engine has a port."""
         port = self._place.port
         if not is_bad or port is None:
             return self._place.url(folder)
@@ -69,7 +69,7 @@ class Storm:
         return self._place.url(folder, self._store_port)
 
     async def open(self, servers: Sequence[Member]) -> None:
-        """Lay a good and a bad way to each port of each server."""
+        """Start a faulty proxy for each port of each server."""
         for number, one in enumerate(servers):
             self._ports[number, False] = one.ports
             ways = [Proxy(port) for port in one.ports]
@@ -78,15 +78,15 @@ class Storm:
             self._ports[number, True] = (grpc_port, http_port)
 
     def ports(self, server: int, *, is_bad: bool) -> tuple[int, int]:
-        """Where a client finds a server."""
+        """The ports of a server, or of its faulty proxies."""
         return self._ports[server, is_bad]
 
     def pause(self, strikes_per_minute: float) -> float:
-        """How long nothing happens."""
+        """How long to wait before the next fault."""
         return self._rng.uniform(0.3, 1.7) * 60 / strikes_per_minute
 
     async def strike(self, store_is_due: bool, pass_time: PassTime) -> None:
-        """Do something to somebody; to the store, if it is its turn."""
+        """Inject one or more faults; kill the store if that is due."""
         if self._place.server is not None and store_is_due:
             await self._kill_the_store(pass_time)
         elif self._rng.random() < _DISTURBANCE_SHARE:
@@ -100,7 +100,7 @@ class Storm:
             self._strike(victim)
 
     def _victim(self) -> Member | None:
-        """Somebody who has worked for a while; one server at a time."""
+        """A process that has been running for a while; only one server at a time."""
         age = self._rng.uniform(*_AGE_SECONDS)
         servers = self._members.of("server")
         may_strike_server = all(one.is_up and one.listens for one in servers)
@@ -124,7 +124,7 @@ class Storm:
             self._members.ask_to_leave(victim, _LEAVE_SECONDS)
 
     def _strikes_a_process_of(self, victim: Member) -> bool:
-        """Who has processes of its own is mostly struck there."""
+        """If a process has child processes, mostly strike one of these."""
         if victim.role not in ("manager", "functions") or self._rng.random() > _PROCESS_SHARE:
             return False
         return victim.process is not None and self._processes.strike(victim.life, victim.process.pid)
@@ -140,7 +140,7 @@ class Storm:
         self.store_kills += 1
 
     async def _fill_the_disk(self, disk: Disk, pass_time: PassTime) -> None:
-        """No room for the store, for a while."""
+        """Fill the disk of the store for a while."""
         begun_ms = host_clock_ms()
         disk.fill()
         try:
@@ -150,7 +150,7 @@ class Storm:
         self._note_outage("disk full", begun_ms)
 
     def _turn_a_clock(self) -> None:
-        """The host's clock jumps forth where the store goes by it; else a server's own clock is wrong, by far."""
+        """Make the host's clock jump forward if the store uses it; otherwise, the clock of one server."""
         begun_ms = host_clock_ms()
         if self._place.server is None:
             clocks.clock_at(os.environ[clocks.HOST]).jump(self._rng.randint(*_JUMP_MS))
@@ -177,11 +177,11 @@ class Storm:
         self._members.struck.append(("network", begun_ms, host_clock_ms() + _RECONNECT_MS))
 
     async def heal(self) -> None:
-        """From now on the network is good."""
+        """End all faults of the network."""
         for link in self._links:
             link.heal()
 
     async def close(self) -> None:
-        """End every link."""
+        """Close all proxies."""
         for link in self._links:
             await link.close()

@@ -1,4 +1,4 @@
-"""A worker of the fleet on our own stream: `python -m tests.torture.fleet.streamer`."""
+"""A worker of the fleet on our gRPC stream: `python -m tests.torture.fleet.streamer`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONCURRENCY: Final = 20
 
 
 async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
-    """Run jobs until told to stop."""
+    """Run jobs until SIGTERM."""
     caller = read_caller()
     eyes = Eyes(history, caller.tenant)
 
@@ -30,7 +30,7 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
 
 
 async def handle(history: HistoryWriter, key: int, attempt: int, name: str, lease_ms: int) -> str:
-    """What is done for a job, as planned; when it begins and ends goes to the history of the process."""
+    """Run a job as planned; its start and end are logged in the history of the process."""
     history.begin(key, attempt)
     chosen, how = plan.action(name, attempt), "cancelled"
     try:

@@ -15,7 +15,7 @@ PROCESSES: Final = 2
 
 
 def main() -> int:
-    """Supervise processes until told to stop."""
+    """Supervise processes until SIGTERM."""
     die_with_the_controller()
     os.environ[functions.LIFE] = json.dumps(sys.argv[1:])
     target = "tests.torture.fleet.functions:make_app"

@@ -1,4 +1,4 @@
-"""A worker of the fleet that polls: `python -m tests.torture.fleet.worker`; its name says which way it goes."""
+"""A worker of the fleet that polls: `python -m tests.torture.fleet.worker`; its name contains its protocol."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TICK_SECONDS: Final = 0.03
 _AGAIN_MS: Final = 300
 _AT_ONCE: Final = 40
 _LIMITS: Final = {"rest": 5, "grpc": 15}
-"""How many jobs a poll takes at most: REST ends each by a call of its own."""
+"""How many jobs one poll leases at most: REST needs a call to end each."""
 _UNREPORTED_MAX: Final = 20
 _LOOK_SHARE: Final = 0.05
 
 
 async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
-    """Long polls side by side, one for each type; what the handlers have done is reported together."""
+    """Concurrent long polls, one for each type; outcomes are reported together."""
     async with engine_of(life.name.partition("-")[0], life, history) as engine:
         desk, arrived = Desk(), asyncio.Event()
         desk.outcomes += unanswered(life)
@@ -51,7 +51,7 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
 
 
 async def _poll(life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.Event, queue: tuple[str, str]) -> None:
-    """Poll for one type and group, and run what comes."""
+    """Poll for one type and group, and run the jobs."""
     rng, (kind, group) = life.rng, queue
     while True:
         while len(desk.outcomes) > _UNREPORTED_MAX:  # noqa: ASYNC110 - no more than can be reported in time
@@ -66,12 +66,12 @@ async def _poll(life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.E
         elif jobs:
             arrived.set()
             if rng.random() < _LOOK_SHARE:
-                # The neighbors of a job in the order of keys are often another tenant's.
+                # Jobs with adjacent keys often belong to another tenant.
                 await engine.look(jobs[0].key + rng.randint(-3, 3))
 
 
 async def _report(engine: RemoteEngine, desk: Desk) -> None:
-    """Report what is due; then repeat, and requeue, as planned."""
+    """Report outcomes; then repeat some, and requeue, as planned."""
     now_ms = host_clock_ms()
     while desk.late and desk.late[0][0] <= now_ms:
         desk.outcomes.append(heapq.heappop(desk.late)[2])
@@ -82,7 +82,7 @@ async def _report(engine: RemoteEngine, desk: Desk) -> None:
     reported = [(outcome, one) for outcome, one in zip(outcomes, judged, strict=True) if one is not None]
     for outcome in _lost(outcomes, judged):
         desk.put_off(outcome, now_ms + _AGAIN_MS)
-    # REST does not say that it has heard it before: once is enough.
+    # REST does not show that an outcome was reported before: once is enough.
     again = [one for one in repeats(desk, reported) if (one.key, one.attempt, type(one)) not in desk.repeated]
     desk.repeated.update((one.key, one.attempt, type(one)) for one in again)
     desk.outcomes += again

@@ -1,5 +1,5 @@
-"""A worker of the fleet that is written with pyzeebe: `python -m tests.torture.fleet.zeebe`. It knows no attempts."""
-# No annotations from the future: pyzeebe looks at them to find the parameter that takes the job.
+"""A worker of the fleet written with pyzeebe: `python -m tests.torture.fleet.zeebe`. It has no attempt numbers."""
+# No `from __future__ import annotations`: pyzeebe inspects them to find the parameter for the job.
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class Witness(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
-    """Puts the key into calls with one answer, and writes outcomes down, before and after."""
+    """Adds the API key to unary calls, and logs outcomes before and after the call."""
 
     def __init__(self, key: str, history: HistoryWriter) -> None:
         self._key = key
@@ -51,7 +51,7 @@ class Witness(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
 
 
 class StreamKey(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
-    """Puts the key into calls with a stream of answers."""
+    """Adds the API key to calls with a stream of responses."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -67,7 +67,7 @@ def with_key(details: Any, key: str) -> Any:
 
 
 def shown(kind: str, request: Any) -> dict[str, Any]:
-    """An outcome as the history shows it; the attempt is whichever runs."""
+    """An outcome for the history; its attempt is the running one."""
     result = None
     if kind == "complete":
         result = json.dumps(json.loads(request.variables), separators=(",", ":"))
@@ -80,7 +80,7 @@ async def back_off(error: Exception, job: Job, controller: JobController) -> Non
 
 
 async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
-    """Work until told to stop; every other life takes its jobs from a stream."""
+    """Work until SIGTERM; after every other restart, jobs come from a stream."""
     caller = read_caller()
     eyes = Eyes(history, caller.tenant)
     interceptors: list[Any] = [Witness(caller.key, history), StreamKey(caller.key)]
@@ -97,7 +97,7 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
 
     async def run(job: Job, r: str, mark: str) -> dict[str, str]:
         eyes.look("zeebe", mark)
-        # Without an attempt number: how many are left tells the attempts apart, as far as the plan needs it.
+        # Without attempt numbers, the remaining retries distinguish attempts well enough for the plan.
         chosen = plan.action(r, 100 - job.retries)
         if chosen in ("fail-now", "fail-later", "retry", "reject"):
             raise ValueError("failed")
@@ -117,7 +117,7 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
 
 
 async def work_until(stop: asyncio.Event, worker: ZeebeWorker) -> None:
-    """Work until told to stop, or until pyzeebe gives up, as it does after some errors: then it is started again."""
+    """Work until SIGTERM, or until pyzeebe gives up, as it does after some errors: then restart it."""
     working = asyncio.create_task(worker.work())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -138,5 +138,5 @@ def is_pyzeebes(error: BaseException) -> bool:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.ERROR)  # It tells of every failed job and of polls that it may not make.
+    logging.disable(logging.ERROR)  # It logs every failed job, and every poll that is refused.
     main(work)

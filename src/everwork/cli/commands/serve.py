@@ -21,8 +21,8 @@ from everwork.server.settings_warnings import clear_text_warning, file_warnings,
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 SWITCH_SECONDS: Final = 0.0005
-"""How long a busy event loop keeps the interpreter from the threads of SQLite. A query needs it several times: with the
-default of 5 ms, one busy caller makes every other caller's query take tens of milliseconds.
+"""How long a busy event loop may keep the interpreter lock (GIL) from SQLite's threads. A query needs it several times:
+with the default of 5 ms, one busy caller makes every other caller's query take tens of milliseconds.
 """
 
 Engine = Annotated[
@@ -132,7 +132,7 @@ def serve(  # noqa: PLR0913 - one per flag
 
 
 def load_settings(config: str | None, flags: Mapping[str, object]) -> Settings:
-    """The settings of a server; reports what is dangerous, and environment variables that are ignored."""
+    """The settings of a server; warns about dangerous ones, and about environment variables that are ignored."""
     settings = load(config, os.environ, flags)
     exposed = clear_text_warning(settings)
     for warning in [*suspicious_variables(os.environ), *file_warnings(config), *([exposed] if exposed else [])]:

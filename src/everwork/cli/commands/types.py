@@ -215,8 +215,8 @@ def delete(
     """Delete a type, with its finished jobs, policy and statistics.
 
     Refused while the type has unfinished jobs, a schedule or running workers, or is configured in the server's settings
-    file. Unused types are deleted automatically a day after their last poll. Asks for confirmation unless --yes is
-    given.
+    file. Unused types are deleted automatically, by default a day after their last poll. Asks for confirmation unless
+    --yes is given.
 
     Example:
         everwork types delete email-send

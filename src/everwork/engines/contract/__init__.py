@@ -10,8 +10,8 @@ Rules for every call:
   operator: `EngineUnavailable` and its subclasses. After `EngineUnavailable` from a writing call, its effect is
   unknown; repeating `settle`, `cancel` or a deduplicated `create` is safe.
 - A refused item changes nothing: no state, no history, no count.
-- Damage in the store stops nothing but what it has hit. A text that cannot be read is returned as far as it can be,
-  and is then not valid JSON; a record that cannot be read is left out of every answer, and logged.
+- Damaged data affects only its own job or record. A damaged text is returned as far as it can be decoded, and is then
+  not valid JSON; a record that cannot be read is left out of every answer, and logged.
 
 Only `activate`, `subscribe`, `fire`, breakers and limits are decided inside the store, based on the numbers in the
 type's policy (`core.policy`, `core.breaker`). Every other rule is decided by the pure core.

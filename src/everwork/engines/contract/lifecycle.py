@@ -62,7 +62,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def verify(self) -> list[StoreProblem]:
-        """Check the store itself: its files or tables, whether they are sound and agree, and who can read them.
+        """Check the store itself: whether its files or tables are intact and consistent, and who can read them.
 
         Nothing is changed, and other calls are not blocked. It may take minutes, because everything is read.
         """

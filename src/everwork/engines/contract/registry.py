@@ -53,7 +53,7 @@ class Registry(ABC):
         """Delete a type with its policy, pause, breaker, groups, owner and statistics.
 
         NOT_FOUND: the store does not know the type. WRONG_STATE: it has jobs, finished ones included; nothing has
-        changed. A job or a demand that arrives meanwhile is never lost: the type is then new.
+        changed. A job or a demand that arrives at the same time is never lost: it creates the type again.
         """
 
     @abstractmethod

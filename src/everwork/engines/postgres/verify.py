@@ -11,7 +11,7 @@ from everwork.engines.values import StoreProblem
 
 ANSWER_SECONDS: Final = 3_600.0
 """How long one check may take."""
-RESTORE: Final = "check the server's disk and log; keep a copy, then restore a backup"
+RESTORE: Final = "check the server's disk and log; keep a copy of the data, then restore a backup"
 
 
 async def verify(store: OpenStore) -> list[StoreProblem]:
@@ -27,7 +27,7 @@ async def verify(store: OpenStore) -> list[StoreProblem]:
     schema = store.url.schema
     defects = [StoreProblem(f"index {name} is invalid", f"run: REINDEX INDEX {schema}.{name}") for (name,) in invalid]
     if strays:
-        text = f"{strays:,} row{'' if strays == 1 else 's'} of jobs that do not exist"
+        text = f"{strays:,} row{' belongs' if strays == 1 else 's belong'} to jobs that do not exist"
         defects.append(StoreProblem(text, RESTORE))
     return defects + unsound
 

@@ -47,7 +47,7 @@ GROUP: Final = "everwork"
 CHECK_SECONDS: Final = 0.5
 """How often to look for new streams of the demanded types."""
 FORGET_SECONDS: Final = 600.0
-"""Streams of types that no demand has named for this long, or up to twice as long, are not looked for."""
+"""Streams of types that no demand has named for this long, or up to twice as long, are no longer looked up."""
 BLOCK_MS: Final = 1_000
 CLAIM_SECONDS: Final = 10.0
 IDLE_MS: Final = 30_000

@@ -21,7 +21,7 @@ from everwork.logs import get_logger
 log = get_logger("everwork.sqlite")
 
 JUMP_MS: Final = 2_000
-"""The clock is slewed by less than this between two looks; more is a jump."""
+"""Gradual adjustment moves the clock by less than this between two checks; more is a jump."""
 DRIFT_MS: Final = 500
 """A difference above this is stored, so that drift never adds up to a jump."""
 STEADY_MS: Final = 50
@@ -44,7 +44,7 @@ class ClockGuard:
             tx.cursor.execute(SQL["store"], (f"{self._boot_id} {offset_ms}",))
 
     def _stored_ms(self, tx: Transaction) -> int | None:
-        """The offset that the stored instants belong to; None if it is from before the host was started."""
+        """The offset that the stored instants belong to; None if it was stored before the last boot."""
         row = tx.cursor.execute(SQL["stored"]).fetchone()
         boot, _, offset = str(row[0]).partition(" ") if row else ("", "", "")
         is_number = offset.removeprefix("-").isdecimal()
@@ -62,8 +62,8 @@ def _offset_ms() -> int:
 
 
 def _move(tx: Transaction, by_ms: int) -> None:
-    """Move what was measured from an instant. Instants that users have given, such as run_at, stay as they are."""
-    log.warning("the clock was set; leases, retries and breakers keep their length", seconds=by_ms / 1000)
+    """Move the ends of leases, delays and other periods. Times that users have set, such as run_at, stay."""
+    log.warning("the clock jumped; leases, retry delays and breakers were adjusted", seconds=by_ms / 1000)
     for name in ("move_leases", "move_breakers", "move_rates", "move_entries"):
         tx.cursor.execute(SQL[name], (by_ms,))
     retries = tx.cursor.execute(SQL["move_retries"], (by_ms,)).fetchall()

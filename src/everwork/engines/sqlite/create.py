@@ -144,6 +144,6 @@ def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:
 
 @cache
 def _wide(statement: str) -> str:
-    """An insert of many rows in one statement: with each, this thread releases the interpreter and may have to wait."""
+    """An insert of many rows in one statement: after each statement, this thread may have to wait for the GIL."""
     insert, _, row = statement.rpartition("VALUES ")
     return f"{insert}VALUES {', '.join([row] * ROWS)}"

@@ -33,7 +33,7 @@ class FileLock:
             _open_locks.add(self)
 
     def acquire(self) -> None:
-        """Wait for the lock, without end."""
+        """Wait for the lock, for as long as it takes."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
@@ -49,7 +49,7 @@ class FileLock:
     def acquire_soon(self) -> None:
         """Wait for the lock; after `WAIT_SECONDS`, close the file and raise `EngineBusy`.
 
-        The kernel serves those who wait in order, so a thread waits there: to ask again and again could take forever.
+        The kernel serves waiting processes in order, so a thread blocks there: polling might never get the lock.
         """
         if self.acquire_now():
             return
@@ -78,7 +78,7 @@ class FileLock:
             self._descriptor = None
 
     def _holder(self) -> str:
-        """The process that holds the lock, as the kernel lists it; one in another container has no number here."""
+        """The process that holds the lock, as the kernel lists it; one in another container has no pid here."""
         if self._descriptor is None:
             return "another process"
         inode = os.fstat(self._descriptor).st_ino
@@ -125,7 +125,7 @@ class LockWait:
 def _opened(path: str) -> int:
     """Open the lock file of a database, with no wider access than the database has.
 
-    Who can only read the lock file could hold the lock, and so stop every writer.
+    A user who can only read the lock file could hold the lock, and block every writer.
     """
     mode = _mode_beside(path)
     lock = f"{path}.lock"

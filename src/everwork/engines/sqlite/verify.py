@@ -30,7 +30,7 @@ def _of_files(path: str) -> list[StoreProblem]:
     modes = [(file, stat.S_IMODE(file.stat().st_mode)) for file in files if file.exists()]
     advice = f"run: chmod 600 {path}*, or chmod 660 to share the store with a group"
     return [
-        StoreProblem(f"every user of this machine can access {file} (mode {mode:o})", advice)
+        StoreProblem(f"any user of this machine can access {file} (mode {mode:o})", advice)
         for file, mode in modes
         if mode & _OTHERS
     ]
@@ -48,5 +48,5 @@ def _of_pages(url: StoreUrl) -> list[StoreProblem]:
 
 def _of_rows(connection: sqlite3.Connection) -> list[StoreProblem]:
     (strays,) = connection.execute(SQL["strays"]).fetchone()
-    text = f"{strays:,} row{'' if strays == 1 else 's'} of pending or running jobs that do not exist"
+    text = f"{strays:,} row{' belongs' if strays == 1 else 's belong'} to pending or running jobs that do not exist"
     return [StoreProblem(text, RESTORE)] if strays else []

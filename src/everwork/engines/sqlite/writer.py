@@ -55,7 +55,7 @@ WATCH_SECONDS: Final = 1.0
 WATCHES_MAX: Final = 10
 """A writer that has waited for the lock file is watched every second, until it has not waited this many times."""
 CLOCK_CHECK_MS: Final = 1_000
-"""While the clock moves by less than this, forward, it is not compared."""
+"""How far the clock moves forward before it is checked for a jump again."""
 
 
 class Writer(ABC):

@@ -1,4 +1,4 @@
-"""Callers without a key, of the services that need none: how many may stay, and what they may send."""
+"""Callers without an API key: how many calls they may keep open, and what they may send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GUEST: Final = ""
 
 
 class Guests:
-    """Counts the calls that stay open, in all and from one address, and receives requests like those of one key."""
+    """Counts the calls that stay open, in total and per address, and receives their requests as if they had one key."""
 
     def __init__(self, receiving: Receiving, notices: Occasional) -> None:
         self._receiving = receiving

@@ -1,4 +1,4 @@
-"""Notices when the gRPC port takes no new connections: gRPC refuses them without a word."""
+"""Notices when the gRPC port accepts no new connections: gRPC refuses them without logging it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class PortCheck:
         return False
 
     async def problem(self) -> str | None:
-        """Why the port takes no connection, or None."""
+        """Why the port accepts no connections, or None."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return None if await self._answers() else "max_connections are open"
+                return None if await self._answers() else "the limit max_connections is reached"
         except TimeoutError:
-            return "the server accepts none; the limit of open files may be reached"
+            return "the server accepts no connections; the limit of open files may be reached"
         except OSError as error:
             is_full = error.errno in _NO_DESCRIPTORS
             return "the limit of open files is reached" if is_full else f"the port does not answer: {error}"
 
     async def _answers(self) -> bool:
-        """Whether the server speaks: above its limit of connections it closes them immediately."""
+        """Whether the server sends anything: above its limit of connections, it closes them immediately."""
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
             writer.write(self._opening)
@@ -59,7 +59,7 @@ class PortCheck:
 
 
 def _client_hello() -> bytes:
-    """The first bytes of a client of TLS, which the server answers; nothing is verified, as no more is sent."""
+    """The first bytes of a TLS handshake, which the server answers; nothing is verified, because it ends there."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     outgoing = ssl.MemoryBIO()

@@ -34,7 +34,7 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION),
-    # A connection that says nothing, or never finishes its handshake, gives its place to others.
+    # A connection that sends nothing, or never finishes its handshake, must not occupy a place.
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS_MAX * 1_000),
     # Clients reconnect with their next call. There is no maximum age: it would end long polls and worker streams.
     ("grpc.max_connection_idle_ms", IDLE_SECONDS_MAX * 1_000),

@@ -1,7 +1,7 @@
 """Failed authentication: logged without flooding the log, and throttled by address.
 
 A valid key is always accepted: callers share addresses behind a NAT or a proxy, and one with a bad key must not lock
-out the others. What is throttled are the answers to bad keys, and the lines about them.
+out the others. Only the answers to bad keys are throttled, and the log lines about them.
 """
 
 from __future__ import annotations

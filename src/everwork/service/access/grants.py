@@ -1,4 +1,4 @@
-"""Which keys a caller may create and revoke: no key gives what it does not have, or removes a stronger one."""
+"""Which keys a caller may create and revoke: no key can grant what it lacks, or revoke a stronger one."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def require_may_revoke(principal: Principal, key: ApiKey) -> None:
     """Refuse to revoke a key that is stronger than the caller's."""
     if outranks(key.permissions, key.tenants, principal):
         raise PermissionDenied(
-            f"key '{principal.name}' cannot revoke key '{key.name}', which administers the store "
-            f"and has more permissions: {_lacking(principal, key.permissions)}"
+            f"key '{principal.name}' cannot revoke the administrator key '{key.name}': "
+            f"it lacks permissions that this key has: {_lacking(principal, key.permissions)}"
         )
 
 

@@ -250,7 +250,7 @@ class NoAuthentication(KeyRing):
         return 0.0
 
 
-async def forget_keys(engine: Engine, clock: Clock = host_clock) -> int:
+async def forget_keys(engine: Engine, clock: Clock = host_clock_ms) -> int:
     """Delete keys that ended long ago, by the clock of the store and that of the host: one of them may be wrong."""
     now_ms = min(await engine.now(), clock())
     found = [stored_key(entry.name, entry.body) for entry in await engine.registered(KEY_KIND)]
@@ -326,7 +326,7 @@ class RateLimiter:
         self._full_at[id] = full_at + 1.0 / rate
 
     def pace(self, id: str, per_second: float | None = None) -> float:
-        """Take one token even if there is none; returns the seconds until it is there."""
+        """Take one token, in advance if there is none; returns the seconds until it is available."""
         try:
             self.spend(id, per_second)
         except TooManyRequests:

@@ -40,7 +40,7 @@ class Session:
 
     @property
     def id(self) -> str:
-        """What names the session in lists; it does not give away the token."""
+        """Identifies the session in lists, without revealing the token."""
         return _name(self.token)[:ID_CHARS]
 
     @property

@@ -131,9 +131,13 @@ class TriggerLoop(BackgroundLoop):
         return answer.now_ms
 
     async def _corrected(self, name: str, mark: TriggerMark) -> TriggerMark:
-        """The mark of a trigger that fired while the clock was wrong; otherwise it would not fire for as long."""
+        """The mark of a trigger that fired while the clock was ahead; it would not fire until then otherwise."""
         now_ms = self._now_ms
-        log.warning("a trigger's last time is in the future; it continues from now", trigger=name, last_ms=mark.last_ms)
+        log.warning(
+            "a trigger's last scheduled time is in the future; it continues from now",
+            trigger=name,
+            last_ms=mark.last_ms,
+        )
         corrected = TriggerMark(min(mark.began_ms, now_ms), min(mark.last_ms, now_ms))
         await self._engine.register(TRIGGER_MARK, name, mark_text(corrected))
         return corrected

@@ -142,5 +142,5 @@ async def test_an_administrator_is_offered_no_end_of_a_session_that_may_do_more(
         assert (root in page, f'value="{root}"' in page) == (True, False)
         assert (await admin.post("/ui/sessions/end", id=root, sure="yes")).status_code == 403
         said = await admin.done("/ui/sessions/end-all")
-        assert said["text"] == "1 session has ended. 1 with more permissions than yours are still open."
+        assert said["text"] == "1 session has ended. 1 with more permissions than yours is still open."
     assert (await visitor.get("/ui")).status_code == 200

@@ -64,7 +64,7 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        """Accept some connections; others of the event loop have their turn before the next ones."""
+        """Accept some connections; then the event loop runs other tasks before the next ones."""
         for _ in range(ACCEPTED_MAX):
             try:
                 peer, _address = self._listener.accept()

@@ -20,9 +20,9 @@ BODY_BYTES_MAX: Final = 4 * 1_048_576
 BULK_BYTES_MAX: Final = 32 * 1_048_576
 BODY_SECONDS: Final = 20.0
 BODY_BYTES_PER_SECOND: Final = 16_384
-"""A body has `BODY_SECONDS`, and the time that what has arrived takes at this rate."""
+"""A body may take `BODY_SECONDS`, plus the time that the bytes received so far take at this rate."""
 PARSED_FACTOR: Final = 3
-"""The memory of a body while it is parsed and used, in addition to its own bytes."""
+"""How much memory parsing and using a body takes, as a multiple of its size and in addition to it."""
 JSON_TYPE: Final = "application/json"
 BODY_RECEIVED: Final = "everwork.body_received"
 """The scope key for what waits until the body is complete: the turn of the request."""
@@ -53,7 +53,7 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
         error.has_unread_body = True
         raise
     except TimeoutError:
-        detail = f"the body must arrive within {BODY_SECONDS:g} s, or at {BODY_BYTES_PER_SECOND // 1024} KiB per second"
+        detail = f"the body must arrive within {BODY_SECONDS:g} s, plus 1 s per {BODY_BYTES_PER_SECOND // 1024} KiB"
         raise Refusal(408, "body_timeout", detail, {"Connection": "close"}) from None
 
 
@@ -63,7 +63,7 @@ async def _read(request: Request, bytes_max: int, hold: Hold | None) -> bytes:
     if declared_bytes > bytes_max:
         raise _too_large(bytes_max)
     if declared_bytes > COUNTED_BYTES and hold is not None:
-        hold.receive(declared_bytes)  # Else all of many large bodies would be refused, each near its end.
+        hold.receive(declared_bytes)  # Otherwise, many large bodies would all start, and all be refused near their end.
     chunks: list[bytes] = []
     size, started = 0, asyncio.get_running_loop().time()
     async with asyncio.timeout(BODY_SECONDS) as deadline:

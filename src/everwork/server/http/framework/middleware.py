@@ -26,7 +26,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 HSTS: Final = {"Strict-Transport-Security": "max-age=31536000"}
-"""With TLS, browsers must not use plain HTTP again; not on a loopback address, whose host name other programs use."""
+"""With TLS, browsers must not use plain HTTP again; not on a loopback address: other programs share its host name."""
 GONE: Final = 499
 """The status that metrics record if the client disconnected before the response."""
 
@@ -35,7 +35,7 @@ SLICE_BYTES: Final = 65_536
 """Larger responses are sent in slices, so that what the client has not read is not copied to its connection."""
 SEND_SECONDS: Final = 20.0
 SEND_BYTES_PER_SECOND: Final = 16_384
-"""A response has `SEND_SECONDS`, and the time that its size takes at this rate."""
+"""Reading a response may take `SEND_SECONDS`, plus the time that its size takes at this rate."""
 SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
 

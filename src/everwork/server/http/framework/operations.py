@@ -127,7 +127,7 @@ class Operation:
     """One method on one path.
 
     `verb`: the caller must be allowed to call it; None means that no key is needed.
-    `is_bulk`: the body may also be a list of the shape. `response_bytes_max`: of an operation with large responses.
+    `is_bulk`: the body may also be a list of the shape. `response_bytes_max`: the memory that a large response needs.
     `waits`: it waits for a job, so it is not one of the requests in progress of its key.
     """
 
@@ -222,7 +222,7 @@ def caller_of(context: AppContext, scope: Scope) -> Principal:
 
 
 def admitted(context: AppContext, scope: Scope) -> Principal:
-    """The holder of the API key; failures are logged and throttled, and keys in clear text refused."""
+    """The holder of the API key; failures are logged and throttled, and unencrypted keys refused."""
     try:
         key = api_key_of(scope)
         if key:

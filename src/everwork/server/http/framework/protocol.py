@@ -19,7 +19,7 @@ HEADERS_MAX: Final = 100
 PIPELINE_PAUSE: Final = 8
 """How many requests may wait for an earlier response before no more are read."""
 PIPELINE_MAX: Final = 64
-"""How many there may be, since many can arrive in one read."""
+"""How many there may be in all, because many can arrive in one read."""
 
 
 class _Refused(Exception):
@@ -51,7 +51,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connections.await_head(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the request in progress, which need not be the last one that was received."""
+        """Notify the request in progress, which is not always the last one that was received."""
         self._count_head(0)
         self._connections.lost(self)
         super().connection_lost(exc)
@@ -62,7 +62,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Receiving ------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse data; bound what does not end."""
+        """Parse data; limit what is still incomplete."""
         self._body_bytes = 0
         super().data_received(data)
         if self._is_parsing:
@@ -122,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX:
             self._refuse(TOO_LARGE)
         elif self._head_bytes and self._connections.heads_bytes > HEADS_BYTES_MAX:
-            log.warning("too many unfinished requests: they are refused", unfinished_bytes_max=HEADS_BYTES_MAX)
+            log.warning("too many unfinished requests: some are refused", unfinished_bytes_max=HEADS_BYTES_MAX)
             self._refuse(BUSY)
 
     def _count_head(self, size: int) -> None:
@@ -212,4 +212,6 @@ INVALID: Final = refusal(400, "invalid_request", "the request is not valid HTTP/
 TOO_LARGE: Final = refusal(431, "head_too_large", f"the head must be at most {HEAD_BYTES_MAX // 1024} KiB")
 TOO_MANY_HEADERS: Final = refusal(431, "head_too_large", f"a request may have at most {HEADERS_MAX} headers")
 SLOW_HEAD: Final = refusal(408, "head_timeout", "the head of the request did not arrive in time")
-BUSY: Final = refusal(503, "too_many_connections", "too many connections; retry later", **{"Retry-After": "1"})
+BUSY: Final = refusal(
+    503, "too_many_connections", "too many connections or unfinished requests; retry later", **{"Retry-After": "1"}
+)

@@ -152,7 +152,7 @@ local function claim(queue, limit, tenants, limit_per_key)
 end
 
 local lease
-local function lease_others(ids, i, demands) -- Leases the jobs without one that is damaged.
+local function lease_others(ids, i, demands) -- Leases the jobs, except those that are damaged.
   call('SADD', P .. ':damaged', table.remove(ids, i))
   return lease(ids, demands)
 end

@@ -67,7 +67,8 @@ async def end_session(visit: Visit) -> Done:
 async def end_sessions(visit: Visit) -> Done:
     """End all sessions that the visitor may end, including their own."""
     ended = await visit.admin.end_sessions()
-    kept = f" {ended.kept:,} with more permissions than yours are still open." if ended.kept else ""
+    verb = "is" if ended.kept == 1 else "are"
+    kept = f" {ended.kept:,} with more permissions than yours {verb} still open." if ended.kept else ""
     return Done(f"{ended.ended:,} session{' has' if ended.ended == 1 else 's have'} ended.{kept}")
 
 
@@ -88,7 +89,7 @@ async def _page(visit: Visit, problems: dict[str, str], status: int = 200) -> Vi
         "meanings": [one for one in MEANINGS if one[0] in may_grant],
         "defaults": {
             "days": "never" if own.expires_at_ms is None else "with your key",
-            "rate": "server default" if own.rate_per_second is None else f"{own.rate_per_second:g}, as your key",
+            "rate": "server default" if own.rate_per_second is None else f"{own.rate_per_second:g}, like your key",
         },
         "typed": {name: visit.optional(name) or "" for name in ("name", "tenants", "days", "rate")},
         "picked": set(visit.values("permission")) if visit.form else {Permission.JOBS_READ.value},
