@@ -312,7 +312,7 @@ class WorkStream:
             delays = backoff_delays()
 
     async def _lease(self, feed: _Feed, demand: Demand) -> None:
-        """Lease jobs, and more at once while their size is being learned: small batches return as small grants."""
+        """Lease jobs, and more immediately while their size is being learned: small batches return as small grants."""
         wait_ms, is_cut = POLL_MS, True
         try:
             while is_cut:
@@ -400,7 +400,7 @@ class _Feed:
     def take(self, jobs: Sequence[LeasedJob], most: int) -> bool:
         """Use credit for jobs; the next step leases more of them if they are small, and fewer if they are large.
 
-        Returns whether the next step should follow at once: there may be more jobs, and they are small.
+        Returns whether the next step should follow immediately: there may be more jobs, and they are small.
         """
         if not jobs:
             return False
