@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, RATE_BUCKETS_MAX, TYPE_KEEP_MS, TYPES_MAX
+from everwork.core.limits import NEW_TYPES_MAX, TYPE_KEEP_MS, TYPES_MAX
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, TooManyRequests
+from everwork.service.new_names import NewNames
 from everwork.service.policies import NOTHING_DECLARED, Declared
 
 FULL_RETRY_MS: Final = 60_000
@@ -40,13 +41,6 @@ class TypeRules:
 DEFAULT_RULES: Final = TypeRules()
 
 
-class _Window(NamedTuple):
-    """How many types a key has added since an instant, on the monotonic clock."""
-
-    since: float
-    added: int
-
-
 class TypeLimits:
     """Admits new types. Bound to one event loop."""
 
@@ -57,7 +51,7 @@ class TypeLimits:
         self._types_max = rules.types_max
         self._new_types_max = rules.new_types_max
         self._clock = clock
-        self._windows: dict[str, _Window] = {}
+        self._new = NewNames(rules.new_types_max, clock)
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")
         self.known: set[str] = set()
@@ -94,19 +88,11 @@ class TypeLimits:
             )
 
     def _add(self, caller: str, new: Set[str]) -> None:
-        """Count new types of a key; its hour begins with the first of them."""
-        now = self._clock()
-        window = self._windows.pop(caller, None)
-        if window is None or now - window.since >= HOUR_MS / 1000:
-            window = _Window(now, 0)
-        added = window.added + len(new)
-        if added > self._new_types_max:
-            self._windows[caller] = window
+        """Count new types of a key."""
+        refusal = self._new.add(caller, len(new))
+        if refusal is not None:
             raise TooManyRequests(
-                f"type: {min(new)!r} is new, and this API key has created {window.added:,} job types in the last hour; "
-                f"the limit is {self._new_types_max:,} (max_new_types)",
-                max(1, round(HOUR_MS - (now - window.since) * 1000)),
+                f"type: {min(new)!r} is new, and this API key has created {refusal.added:,} job types in the last "
+                f"hour; the limit is {self._new_types_max:,} (max_new_types)",
+                refusal.retry_after_ms,
             )
-        self._windows[caller] = window._replace(added=added)
-        if len(self._windows) > RATE_BUCKETS_MAX:
-            del self._windows[next(iter(self._windows))]
