@@ -100,3 +100,19 @@ async def test_a_sweep_forgets_a_producer_that_was_not_seen_for_long(engine: Eng
     await engine.sweep("sweeper")
     assert not (await engine.create([a_new_job()], Stamp("shop", 1)))[0].deduplicated
     assert len(await every_job(engine)) == 3
+
+
+async def test_a_sweep_forgets_the_oldest_of_too_many_producers(
+    engine: Engine, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{type(engine).__module__.rpartition('.')[0]}.sweep.PRODUCERS_MAX", 3)
+    for n in range(5):
+        await engine.create([a_new_job()], Stamp(f"producer-{n}", 5))
+        clock.advance(ms=1)
+    clock.advance(ms=3_600_000)
+    await engine.sweep("sweeper")
+    for n in range(2):
+        assert len(await engine.create([a_new_job()], Stamp(f"producer-{n}", 1))) == 1
+    for n in range(2, 5):
+        with pytest.raises(InvalidInput):
+            await engine.create([a_new_job()], Stamp(f"producer-{n}", 1))

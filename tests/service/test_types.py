@@ -1,4 +1,4 @@
-"""Types: deleted by request, refused beyond the limits, forgotten when they are unused."""
+"""Types: deleted by request, refused beyond the limits, forgotten when they are unused; the limit of producers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import pytest
 
 from everwork.codec.json import encode_policy_fields
 from everwork.core.job import NewJob
-from everwork.core.leasing import Demand
+from everwork.core.leasing import Demand, Stamp
 from everwork.core.outcome import Complete
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.exceptions import InvalidInput, NotFound, TooManyRequests
+from everwork.service import new_names
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.admin import Admin
 from everwork.service.fleet.entries import APPLICATION
 from everwork.service.job_types import TypeLimits, TypeRetention, TypeRules
 from everwork.service.jobs import Jobs, in_process
+from everwork.service.new_names import ProducerLimits
 from everwork.service.policies import Declared, TypeDefaults
 from everwork.service.service import JobService
 from everwork.service.upkeep import run_upkeep
@@ -177,6 +179,33 @@ async def test_a_program_that_uses_the_store_directly_has_no_limit(engine: Engin
     service, _ = a_service(engine, types_max=1, new_types_max=1)
     await in_process(service).create([NewJob("a"), NewJob("b"), NewJob("c")])
     assert len(await known(engine)) == 3
+
+
+async def test_the_keys_of_a_tenant_add_a_bounded_number_of_producers_in_an_hour(engine: Engine) -> None:
+    service, elapsed = a_service(engine)
+    service.producer_limits = ProducerLimits(2, elapsed)
+    busy, same, other = (
+        Jobs(service, a_caller(id, Permission.JOBS, tenants=(tenant,)))
+        for id, tenant in (("k1", "acme"), ("k2", "acme"), ("k3", "other"))
+    )
+    for n in range(2):
+        await busy.create([NewJob("a", tenant="acme")], Stamp(f"p{n}", 1))
+    with pytest.raises(TooManyRequests, match="added 2 producers in the last hour; the limit is 2") as e:
+        await same.create([NewJob("a", tenant="acme")], Stamp("p2", 1))
+    assert e.value.retry_after_ms == HOUR_MS
+    await same.create([NewJob("a", tenant="acme")], Stamp("p0", 2))
+    await other.create([NewJob("a", tenant="other")], Stamp("p2", 1))
+    elapsed.seconds += 3_600
+    await same.create([NewJob("a", tenant="acme")], Stamp("p2", 1))
+    assert sum(count.jobs for count in await engine.count()) == 5
+
+
+def test_a_server_remembers_a_bounded_number_of_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(new_names, "PRODUCERS_MAX", 3)
+    limits = ProducerLimits(100)
+    for producer in ("a", "b", "c", "a", "d", "e"):
+        limits.admit("party", producer)
+    assert list(limits._known) == ["a", "d", "e"]
 
 
 # Retention ----------------------------------------------------------------------------------------

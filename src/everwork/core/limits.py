@@ -91,6 +91,10 @@ HOUR_MS: Final = 3_600_000
 
 PRODUCER_KEEP_MS: Final = 30 * 86_400_000
 """How long a store remembers the last create of a producer: longer than any spool keeps jobs for it."""
+PRODUCERS_MAX: Final = 100_000
+"""The last creates of how many producers a store remembers: the latest ones."""
+NEW_PRODUCERS_MAX: Final = 10_000
+"""How many producers the API keys of the same tenants may add in an hour; every process in offline mode is one."""
 
 BREAKER_FAILURES_MAX: Final = 1_000
 BREAKER_SECONDS_MAX: Final = 86_400.0

@@ -89,6 +89,12 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _set("job types in the store", "max_types"),
         _set("job types that one API key may add within an hour", "max_new_types"),
         _set("hours until an unused type is deleted", "types_keep_hours", "it is deleted"),
+        _fixed(
+            "processes in offline mode that the API keys of one tenant may add within an hour",
+            limits.NEW_PRODUCERS_MAX,
+            "429",
+        ),
+        _fixed("processes in offline mode whose last create is remembered", limits.PRODUCERS_MAX, "oldest forgotten"),
         _fixed("workers in statistics, each by type and hour", limits.WORKER_ROWS_MAX, "counted together as `(other)`"),
         _fixed("addresses remembered for failed authentication", limits.AUTH_FAILURE_ADDRESSES_MAX, "oldest dropped"),
     ),

@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, RATE_BUCKETS_MAX, TYPE_KEEP_MS, TYPES_MAX
+from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, TYPE_KEEP_MS, TYPES_MAX
 from everwork.core.retention import is_unused
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError, TooManyRequests
 from everwork.logs import get_logger
 from everwork.service.fleet.entries import TriggerEntry, WorkerEntry, read_entries
 from everwork.service.fleet.fleet import TRIGGER, WORKER
+from everwork.service.new_names import NewNames
 from everwork.service.policies import NOTHING_DECLARED, Declared, stored_fields
 
 log = get_logger("everwork")
@@ -45,13 +46,6 @@ class TypeRules:
 DEFAULT_RULES: Final = TypeRules()
 
 
-class _Window(NamedTuple):
-    """How many types a key has added since an instant, on the monotonic clock."""
-
-    since: float
-    added: int
-
-
 class TypeLimits:
     """Admits new types: a store has a maximum, and an API key may add some in an hour. Bound to one event loop.
 
@@ -66,7 +60,7 @@ class TypeLimits:
         self._types_max = rules.types_max
         self._new_types_max = rules.new_types_max
         self._clock = clock
-        self._windows: dict[str, _Window] = {}
+        self._new = NewNames(rules.new_types_max, clock)
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")
         self.known: set[str] = set()
@@ -103,22 +97,14 @@ class TypeLimits:
             )
 
     def _add(self, caller: str, new: Set[str]) -> None:
-        """Count new types of a key; its hour begins with the first of them."""
-        now = self._clock()
-        window = self._windows.pop(caller, None)
-        if window is None or now - window.since >= HOUR_MS / 1000:
-            window = _Window(now, 0)
-        added = window.added + len(new)
-        if added > self._new_types_max:
-            self._windows[caller] = window
+        """Count new types of a key."""
+        refusal = self._new.add(caller, len(new))
+        if refusal is not None:
             raise TooManyRequests(
-                f"type: {min(new)!r} is new, and this API key has added {window.added:,} job types within an hour; "
+                f"type: {min(new)!r} is new, and this API key has added {refusal.added:,} job types within an hour; "
                 f"the limit is {self._new_types_max:,} (max_new_types); retry later",
-                max(1, round(HOUR_MS - (now - window.since) * 1000)),
+                refusal.retry_after_ms,
             )
-        self._windows[caller] = window._replace(added=added)
-        if len(self._windows) > RATE_BUCKETS_MAX:
-            del self._windows[next(iter(self._windows))]
 
 
 class TypeRetention:

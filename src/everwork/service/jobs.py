@@ -66,7 +66,7 @@ class Jobs(JobQuestions):
                 self.principal.require_tenant(job.tenant)
         if new := self._new_types(jobs):
             await self._service.type_limits.admit(self.principal.id, new)
-        own_stamp = stamp and self._own_stamp(stamp)
+        own_stamp = stamp and self._admitted(stamp)
         if len(jobs) < BULK_MIN:  # Without a turn: the way of most calls.
             return await self._service.create(jobs, own_stamp)
         async with self._turn(self._service.budgets.bulk):
@@ -272,10 +272,14 @@ class Jobs(JobQuestions):
         known = self._service.type_limits.known
         return {one.type for one in named if one.type not in known}
 
-    def _own_stamp(self, stamp: Stamp) -> Stamp:
+    def _admitted(self, stamp: Stamp) -> Stamp:
         """Bind a producer to its key's tenants, not to the key, which may be replaced while a call is being retried."""
         tenants = sha256("\0".join(sorted(self.principal.tenants)).encode()).hexdigest()[:16]
-        return Stamp(f"{tenants if self.principal.tenants else '*'}/{stamp.producer}", stamp.number)
+        party = tenants if self.principal.tenants else "*"
+        own = Stamp(f"{party}/{stamp.producer}", stamp.number)
+        if self.caller is not IN_PROCESS:
+            self._service.producer_limits.admit(party, own.producer)
+        return own
 
     async def _settle_own(self, outcomes: Sequence[Outcome], settle: Settle) -> list[Judged]:
         for outcome in outcomes:

@@ -37,6 +37,7 @@ from everwork.service.damaged import without_damaged
 from everwork.service.dispatcher import SILENT, Dispatcher, Reporter
 from everwork.service.explain import BlockedTypes
 from everwork.service.job_types import DEFAULT_RULES, TypeLimits, TypeRetention, TypeRules
+from everwork.service.new_names import ProducerLimits
 from everwork.service.result_waiter import ResultWaiter
 from everwork.service.store_access import StoreAccess
 from everwork.spool.settings import Offline
@@ -79,6 +80,7 @@ class JobService(StoreAccess):
         self._releases: set[asyncio.Task[None]] = set()
         self.type_rules = types
         self.type_limits = TypeLimits(engine, types)
+        self.producer_limits = ProducerLimits()
         self._forget_at = float("inf")
 
     async def open(self, *, upkeep: bool = True, create: bool = True) -> None:

@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from everwork.core.decide import Known
-from everwork.core.limits import KEY_MAX, PRODUCER_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX, WORKER_ROWS_MAX
+from everwork.core.limits import (
+    KEY_MAX,
+    PRODUCER_KEEP_MS,
+    PRODUCERS_MAX,
+    STATISTICS_KEEP_HOURS,
+    SWEEP_STEP_MAX,
+    WORKER_ROWS_MAX,
+)
 from everwork.core.measures import OTHER_WORKERS
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
@@ -215,6 +222,7 @@ async def _tidy(store: OpenStore) -> None:
         await store.connections.fetch(sql["forget_zeros"])
         await store.connections.fetch(sql["forget_hours"], store.now_ms(), STATISTICS_KEEP_HOURS)
         await store.connections.fetch(sql["forget_producers"], now_ms - PRODUCER_KEEP_MS)
+        await store.connections.fetch(sql["forget_more_producers"], PRODUCERS_MAX)
         await store.connections.fetch(sql["forget_registered"], store.now_ms())
         await _purge_types(store)
         store.sweep_state.tidied_at_ms = now_ms

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from everwork.core.limits import FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import FAILED_KEEP_MS, PRODUCERS_MAX, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
 from everwork.core.states import State
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.settle import LAPSED_VALUES, lapse
@@ -22,7 +22,7 @@ SWEEP_TURN_MS: Final = 5_000
 
 async def sweep(connection: Connection, holder: str) -> Swept:
     """End expired leases first, then do the rest of the maintenance."""
-    args = (holder, SWEEP_TURN_MS, DONE_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS)
+    args = (holder, SWEEP_TURN_MS, DONE_KEEP_MS, FAILED_KEEP_MS, STATISTICS_KEEP_HOURS, PRODUCERS_MAX)
     found, *rest = await connection.call("sweep", *args)
     if not found:
         return _swept(0, rest)

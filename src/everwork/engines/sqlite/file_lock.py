@@ -98,16 +98,13 @@ class LockWait:
 
     def give_up(self) -> bool:
         """Whether the callers have waited long enough, and the lock has not been taken in the meantime."""
-        return self.is_given_up or (time.monotonic() - self._since >= WAIT_SECONDS and self._refuse(None))
+        return self.is_given_up or (time.monotonic() - self._since >= WAIT_SECONDS and self.give_up_for(None))
 
-    def give_up_for(self, fork_is_over: threading.Event) -> bool:
-        """Give up, and keep the writer from its connection until a fork is over; False if it has taken the lock."""
-        return self._refuse(fork_is_over)
-
-    def _refuse(self, fork_is_over: threading.Event | None) -> bool:
+    def give_up_for(self, fork: threading.Event | None) -> bool:
+        """Give up, and keep the writer from its connection until a fork has ended; False if it has taken the lock."""
         with self._deciding:
             if not self._has_ended:
-                self.is_given_up, self._fork = True, fork_is_over or self._fork
+                self.is_given_up, self._fork = True, fork or self._fork
             return not self._has_ended
 
     def end(self) -> bool:
@@ -117,7 +114,7 @@ class LockWait:
             return not self.is_given_up
 
     def wait_for_fork(self) -> None:
-        """Wait until the fork is over that did not wait for this writer."""
+        """Wait until the fork that did not wait for this writer has ended."""
         if self._fork is not None:
             self._fork.wait()
 

@@ -6,7 +6,14 @@ import sqlite3
 from dataclasses import replace
 from typing import NamedTuple
 
-from everwork.core.limits import HOUR_MS, KEY_MAX, PRODUCER_KEEP_MS, STATISTICS_KEEP_HOURS, SWEEP_STEP_MAX
+from everwork.core.limits import (
+    HOUR_MS,
+    KEY_MAX,
+    PRODUCER_KEEP_MS,
+    PRODUCERS_MAX,
+    STATISTICS_KEEP_HOURS,
+    SWEEP_STEP_MAX,
+)
 from everwork.core.outcome import Lapse
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import Cause, State
@@ -198,6 +205,7 @@ def _tidy(tx: Transaction) -> None:
     tx.cursor.execute(SQL["forget_hours"], (first_hour,))
     tx.cursor.execute(SQL["forget_measures"], (first_hour,))
     tx.cursor.execute(SQL["forget_producers"], (tx.now_ms - PRODUCER_KEEP_MS,))
+    tx.cursor.execute(SQL["forget_more_producers"], (PRODUCERS_MAX,))
     tx.cursor.execute(SQL["forget_registered"], (tx.now_ms,))
 
 

@@ -130,6 +130,11 @@ DELETE FROM {schema}.work_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::
 -- name: forget_producers
 DELETE FROM {schema}.producer WHERE at_ms < $1;
 
+-- name: forget_more_producers
+-- $1: how many to remember.
+DELETE FROM {schema}.producer
+WHERE at_ms < (SELECT p.at_ms FROM {schema}.producer p ORDER BY p.at_ms DESC LIMIT 1 OFFSET $1::bigint - 1);
+
 -- name: purge_types
 SELECT {schema}.purge_types({schema}.now_ms($1), $2);
 

@@ -1,7 +1,7 @@
 -- Purpose: one bounded step of maintenance: expiries and jobs of dropped groups; for the holder of the turn also
 --   retention, requeues of dead letters, recounts and tidying.
 -- Inputs: now; holder; turn_ms; how long to keep completed and cancelled jobs, and failed jobs (ms); how many hours
---   of statistics to keep.
+--   of statistics and how many producers to keep.
 -- Returns: if there are expired leases, a list with the id, state, own policy or '' and index of the type's policy for
 --   each, and a list of these policies; the script has then done nothing else, and is called again once these leases
 --   are ended. Otherwise an empty list, the number of jobs that have expired, the number requeued, the number deleted,
@@ -21,6 +21,7 @@ if has_turn then
   deleted = retain_all({c = tonumber(ARGV[4]), f = not more_unplaced and not more_dead and tonumber(ARGV[5]) or nil})
   local more_hours, more_failures = forget_hour(tonumber(ARGV[6])), index_failures()
   has_more = has_more or more_failures or more_running or more_unplaced or more_dead or more_hours or scanned >= STEP
+  forget_producers(tonumber(ARGV[7]))
   tidy()
   tidy_entries()
 end

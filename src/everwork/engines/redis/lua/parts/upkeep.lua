@@ -210,18 +210,20 @@ local function tidy_entries()
   call('HDEL', P .. ':turns', '\ntidying')
 end
 
-local function forget_producers() -- See create.lua.
-  local before = fmt('(%.0f', now - @PRODUCER_KEEP_MS@)
-  local old = call('ZRANGEBYSCORE', P .. ':producers:at', '-inf', before, 'LIMIT', 0, CHUNK)
+-- Deletes producers that were not seen for long, and the oldest of more than `most`; see create.lua.
+local function forget_producers(most)
+  local by_time, before = P .. ':producers:at', fmt('(%.0f', now - @PRODUCER_KEEP_MS@)
+  local old = call('ZRANGEBYSCORE', by_time, '-inf', before, 'LIMIT', 0, CHUNK)
+  local excess = math.min(call('ZCARD', by_time) - most, CHUNK)
+  if excess > #old then old = call('ZRANGE', by_time, 0, excess - 1) end
   call_many('HDEL', P .. ':producers', old)
-  call_many('ZREM', P .. ':producers:at', old)
+  call_many('ZREM', by_time, old)
 end
 
 local function tidy() -- Once an hour.
   local since = now - (call('HGET', P .. ':turns', '\ntidied') or 0)
   if since >= 0 and since < TIDY_EVERY_MS then return end
   call('HSET', P .. ':turns', '\ntidied', NOW, '\ntidying', '')
-  forget_producers()
   for _, type in ipairs(call('SMEMBERS', P .. ':types')) do
     local turn = tonumber(call('GET', P .. ':turn:' .. type) or 0)
     if turn > LANES_KEPT then

@@ -1,0 +1,74 @@
+"""Limits on names that callers add: how many new ones in an hour. The limits apply to each server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from everwork.core.limits import HOUR_MS, NEW_PRODUCERS_MAX, PRODUCERS_MAX, RATE_BUCKETS_MAX
+from everwork.exceptions import TooManyRequests
+
+Seconds = Callable[[], float]
+"""A monotonic clock."""
+
+
+class _Window(NamedTuple):
+    """How many names a caller has added since an instant, on the monotonic clock."""
+
+    since: float
+    added: int
+
+
+class Refusal(NamedTuple):
+    """How many names the caller has added within its hour, and when the hour ends."""
+
+    added: int
+    retry_after_ms: int
+
+
+class NewNames:
+    """Counts the names that each caller adds; its hour begins with the first of them."""
+
+    def __init__(self, most: int, clock: Seconds) -> None:
+        self._most = most
+        self._clock = clock
+        self._windows: dict[str, _Window] = {}
+
+    def add(self, caller: str, names: int) -> Refusal | None:
+        """Count new names of a caller, all or none; None if they are allowed."""
+        now = self._clock()
+        window = self._windows.pop(caller, None)
+        if window is None or now - window.since >= HOUR_MS / 1000:
+            window = _Window(now, 0)
+        if window.added + names > self._most:
+            self._windows[caller] = window
+            return Refusal(window.added, max(1, round(HOUR_MS - (now - window.since) * 1000)))
+        self._windows[caller] = window._replace(added=window.added + names)
+        if len(self._windows) > RATE_BUCKETS_MAX:
+            del self._windows[next(iter(self._windows))]
+        return None
+
+
+class ProducerLimits:
+    """Admits producers, whose last create the store remembers: a bounded number of new ones of each party."""
+
+    def __init__(self, most: int = NEW_PRODUCERS_MAX, clock: Seconds = time.monotonic) -> None:
+        self._most = most
+        self._new = NewNames(most, clock)
+        self._known: dict[str, None] = {}
+        """The producers of this server's calls, those of the latest calls last."""
+
+    def admit(self, party: str, producer: str) -> None:
+        """Admit a call of a producer; `producer` includes the party."""
+        if producer in self._known:
+            del self._known[producer]
+        elif (refusal := self._new.add(party, 1)) is not None:
+            raise TooManyRequests(
+                f"stamp.producer: API keys of these tenants have added {refusal.added:,} producers in the last hour; "
+                f"the limit is {self._most:,}",
+                refusal.retry_after_ms,
+            )
+        self._known[producer] = None
+        if len(self._known) > PRODUCERS_MAX:
+            del self._known[next(iter(self._known))]
