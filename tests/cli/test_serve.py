@@ -176,7 +176,7 @@ def test_a_server_for_other_hosts_without_tls_warns(cli: Cli, flags: list[str], 
     (cli.folder / "everwork.toml").chmod(0o666)
     answer = cli("serve", *PORTS, "--host", "192.0.2.1", *flags, EVERWORK_API_KEY="x" * 20)
     permissions, exposed, _ = answer.err.splitlines()
-    assert permissions.startswith("everwork: warning: everwork.toml can be changed by every user of this host")
+    assert permissions.startswith("everwork: warning: everwork.toml can be changed by any user of this host")
     assert exposed.startswith(f"everwork: warning: {told}")
 
 

@@ -18,11 +18,11 @@ WITHOUT = 'engine = "postgresql://app@db.example.org/jobs"\n'
     [
         (WITHOUT, 0o644, []),
         (WITHOUT, 0o664, []),
-        ("", 0o646, ["can be changed by every user"]),
+        ("", 0o646, ["can be changed by any user"]),
         (WITH_PASSWORD, 0o600, []),
         (WITH_PASSWORD, 0o640, []),
-        (WITH_PASSWORD, 0o644, ["contains a password, and can be read by every user"]),
-        (WITH_PASSWORD, 0o666, ["can be changed by every user", "contains a password"]),
+        (WITH_PASSWORD, 0o644, ["contains a password and can be read by any user"]),
+        (WITH_PASSWORD, 0o666, ["can be changed by any user", "contains a password"]),
         ('engine = "redis://:hunter2-hunter2@db.example.org:6379/0"\n', 0o604, ["contains a password"]),
     ],
 )

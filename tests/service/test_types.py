@@ -156,7 +156,7 @@ async def test_a_key_adds_a_bounded_number_of_types_in_an_hour_and_others_are_no
     service, elapsed = a_service(engine, new_types_max=2)
     busy, other = Jobs(service, a_caller("k1")), Jobs(service, a_caller("k2"))
     await busy.create([NewJob("a"), NewJob("b"), NewJob("a")])
-    with pytest.raises(TooManyRequests, match="created 2 job types in the last hour; the limit is 2") as e:
+    with pytest.raises(TooManyRequests, match="added 2 job types within an hour; the limit is 2") as e:
         await busy.create([NewJob("c")])
     assert e.value.retry_after_ms == HOUR_MS
     await busy.create([NewJob("a"), NewJob("b")])

@@ -63,4 +63,4 @@ async def test_files_that_every_user_can_read_are_named(file: Path) -> None:
     await filled(file)
     file.chmod(0o644)
     found = await texts(file)
-    assert f"every user of this machine can access {file} (mode 644)" in found
+    assert f"any user of this machine can access {file} (mode 644)" in found

@@ -48,8 +48,8 @@ def require_may_revoke(principal: Principal, key: ApiKey) -> None:
     """Refuse to revoke a key that is stronger than the caller's."""
     if outranks(key.permissions, key.tenants, principal):
         raise PermissionDenied(
-            f"key '{principal.name}' cannot revoke the administrator key '{key.name}': "
-            f"it lacks permissions that this key has: {_lacking(principal, key.permissions)}"
+            f"key '{principal.name}' cannot revoke key '{key.name}', an administrator key "
+            f"with more permissions: {_lacking(principal, key.permissions)}"
         )
 
 
