@@ -56,7 +56,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 BEGIN = """
 import asyncio, sys, threading
 from everwork import Everwork, RetryPolicy
-from everwork.engines.sqlite import connections
+from everwork.engines.sqlite.store import connections
 from tests.app.waiting import until_sync
 from everwork.runtime import portal, runtime
 connections.CLOSE_SECONDS = portal.CLOSE_SECONDS = runtime.CANCEL_SECONDS = 1.0

@@ -10,11 +10,11 @@ import pytest
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.outcome import Failed
 from everwork.core.states import State
-from everwork.engines.sqlite import clock as clock_module
 from everwork.engines.sqlite import engine as engine_module
-from everwork.engines.sqlite import opened as opened_module
-from everwork.engines.sqlite import writer as writer_module
 from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store import clock as clock_module
+from everwork.engines.sqlite.store import opened as opened_module
+from everwork.engines.sqlite.store import writer as writer_module
 from everwork.engines.sqlite.store_url import StoreUrl
 from tests.factories import LEASE_MS, a_new_job, a_policy, a_processing_job, asked, leased_keys, the_job, the_state
 from tests.stores import HOUR_MS, START_MS

@@ -16,9 +16,10 @@ from queue import SimpleQueue
 
 import pytest
 
-from everwork.engines.sqlite import file_lock, writer
+from everwork.engines.sqlite import file_lock
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.file_lock import LockWait
+from everwork.engines.sqlite.store import writer
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineBusy
 from tests.app.forks import exit_code, fork

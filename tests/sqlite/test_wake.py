@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from everwork.engines.sqlite import opened as opened_module
 from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store import opened as opened_module
 from everwork.engines.sqlite.store_url import StoreUrl
 from tests.app.waiting import DEADLINE_S, until
 from tests.factories import a_new_job

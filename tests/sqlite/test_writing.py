@@ -19,9 +19,9 @@ from everwork.engines.sqlite import engine as engine_module
 from everwork.engines.sqlite import store_url as store_url_module
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store.writer import WAL_BYTES_MAX
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.engines.sqlite.transaction import Transaction
-from everwork.engines.sqlite.writer import WAL_BYTES_MAX
 from everwork.exceptions import EngineUnavailable
 from tests.app.waiting import DEADLINE_S, until
 from tests.conformance.observe import assert_counts_add_up, every_job

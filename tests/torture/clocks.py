@@ -58,7 +58,7 @@ def host_clock_ms() -> int:
 def follow() -> None:
     """Make this process use the clocks in its environment."""
     if path := os.environ.get(HOST):
-        from everwork.engines.sqlite import opened  # noqa: PLC0415 - needed here only
+        from everwork.engines.sqlite.store import opened  # noqa: PLC0415 - needed here only
 
         _replace(opened, path)
     if path := os.environ.get(OWN):

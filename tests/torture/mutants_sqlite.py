@@ -10,8 +10,9 @@ from everwork.core.outcome import Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines import rules
 from everwork.engines import rules as judged
-from everwork.engines.sqlite import change, registry, settle, shared, writer
+from everwork.engines.sqlite import change, registry, settle, shared
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store import writer
 from everwork.engines.sqlite.transaction import Transaction
 from tests.torture import mutants
 from tests.torture.replacing import replace_source

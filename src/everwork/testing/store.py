@@ -12,8 +12,8 @@ from everwork.core.outcome import Complete
 from everwork.core.queries import Explanation, Reason
 from everwork.engines.contract import Clock
 from everwork.engines.own_connection import own_connection
-from everwork.engines.sqlite.connections import Action, Query
 from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store.connections import Action, Query
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
 

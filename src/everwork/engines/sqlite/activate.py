@@ -21,7 +21,6 @@ from everwork.engines.sqlite.capacity import (
     next_due_ms,
     read_queue,
 )
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import (
     LANE_SEPARATOR,
@@ -31,6 +30,7 @@ from everwork.engines.sqlite.statements import (
     statements,
     tenant_of,
 )
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction
 
 SQL = statements("activate")

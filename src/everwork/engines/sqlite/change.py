@@ -12,7 +12,6 @@ from everwork.core.retry import raised_attempts, remaining_retries
 from everwork.core.states import FINISHED_STATES, Cause, State, is_allowed
 from everwork.engines.contract.changes import Changes
 from everwork.engines.rules import AUTOMATIC_REQUEUE, CHANGED_ARGUMENTS
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import (
     REQUEUED,
     Ended,
@@ -24,6 +23,7 @@ from everwork.engines.sqlite.shared import (
     record,
 )
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction
 
 SHARED = statements("shared")

@@ -13,8 +13,8 @@ from everwork.core.leasing import Created, Stamp
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.rules import outdated
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.statements import NOTHING_RARE, lane_of, rare_columns, statements
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
 SQL = statements("create")

@@ -14,22 +14,22 @@ from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.sqlite.activate import SqliteActivate
 from everwork.engines.sqlite.change import SqliteChanges
-from everwork.engines.sqlite.connections import in_daemon
 from everwork.engines.sqlite.create import SqliteCreate
 from everwork.engines.sqlite.file_lock import FileLock
-from everwork.engines.sqlite.loop_writer import LoopWriter
 from everwork.engines.sqlite.migrate import migrate, migrations, stored_version
 from everwork.engines.sqlite.move import SqliteMoving
-from everwork.engines.sqlite.opened import OpenStore, SqliteWaits
 from everwork.engines.sqlite.own_transaction import SqliteTransactions
 from everwork.engines.sqlite.read import SqliteQuestions
 from everwork.engines.sqlite.reclaim import SqliteReclaim
 from everwork.engines.sqlite.registry import SqliteRegistry
 from everwork.engines.sqlite.settle import SqliteSettle
+from everwork.engines.sqlite.store.connections import in_daemon
+from everwork.engines.sqlite.store.loop_writer import LoopWriter
+from everwork.engines.sqlite.store.opened import OpenStore, SqliteWaits
+from everwork.engines.sqlite.store.verify import verify
+from everwork.engines.sqlite.store.writer import ThreadWriter
 from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, require_jobs
 from everwork.engines.sqlite.sweep import SqliteSweep
-from everwork.engines.sqlite.verify import verify
-from everwork.engines.sqlite.writer import ThreadWriter
 from everwork.engines.values import Durability, Health, Schema, StoreProblem
 
 

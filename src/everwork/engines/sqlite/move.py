@@ -11,11 +11,11 @@ from everwork.core.limits import HISTORY_ENTRIES_MAX
 from everwork.core.states import Cause, State
 from everwork.engines.contract.moving import Moving
 from everwork.engines.rules import rounds_in
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.read import get
 from everwork.engines.sqlite.registry import add_group
 from everwork.engines.sqlite.shared import ENDED, REQUEUED, Ended, Pending, enter_pending, record
 from everwork.engines.sqlite.statements import lane_of, rare_columns, statements
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import JobRecord
 

@@ -23,11 +23,11 @@ from everwork.engines.own_connection import (
     OwnConnection,
     own_connection,
 )
-from everwork.engines.sqlite.connections import BUSY
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.settle import settle
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store.connections import BUSY
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineBusy, InvalidInput

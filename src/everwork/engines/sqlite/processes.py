@@ -17,8 +17,8 @@ from everwork.engines.sqlite.file_lock import folder_mode_beside
 from everwork.logs import get_logger
 
 if TYPE_CHECKING:
-    from everwork.engines.sqlite.connections import Pause
-    from everwork.engines.sqlite.opened import OpenStore
+    from everwork.engines.sqlite.store.connections import Pause
+    from everwork.engines.sqlite.store.opened import OpenStore
 
 
 log = get_logger("everwork.sqlite")

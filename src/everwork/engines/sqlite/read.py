@@ -55,9 +55,9 @@ from everwork.engines.rules import (
     states_to_search,
 )
 from everwork.engines.sqlite.capacity import is_probe_live
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import FoundJob
 from everwork.engines.sqlite.statements import limit_key_of, statements, tenant_of
+from everwork.engines.sqlite.store.opened import SqliteBase
 
 GET = statements("get")
 FIND = statements("find")

@@ -11,10 +11,10 @@ from everwork.core.measures import LAPSED, OTHER_WORKERS
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.rules import AUTOMATIC_REQUEUE
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.settle import extend
 from everwork.engines.sqlite.shared import FoundJob, Pending, find_job, leave_pending
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction, failed_measures, failed_work
 
 SQL = statements("reclaim")

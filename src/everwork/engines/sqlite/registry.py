@@ -20,9 +20,9 @@ from everwork.engines.contract.triggers import Triggers
 from everwork.engines.rules import TOP_NAME, fired, jobs_of, mark_text, marks_of, marks_passed, passages, with_breaker
 from everwork.engines.sqlite.capacity import Limited, is_probe_live, open_breaker, recount_queue, reset_breaker
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.sqlite.types import delete_type, forget_types
 from everwork.engines.values import Fire, Fired, Registered, TriggerMark, TriggerMarks

@@ -17,9 +17,9 @@ from everwork.engines.rules import refused
 from everwork.engines.sqlite.activate import activate
 from everwork.engines.sqlite.capacity import count_failures, count_successes
 from everwork.engines.sqlite.create import create
-from everwork.engines.sqlite.opened import SqliteBase
 from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, record
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import (
     EXECUTIONS,
     WAITS,

@@ -21,11 +21,11 @@ from everwork.engines.contract.lifecycle import Lifecycle
 from everwork.engines.sqlite.activate import expire
 from everwork.engines.sqlite.capacity import miscounted, recount
 from everwork.engines.sqlite.change import remove, requeue_automatically
-from everwork.engines.sqlite.opened import START, Position, RetentionScan, SqliteBase, SweepState
 from everwork.engines.sqlite.registry import take_turn, turn_left_ms
 from everwork.engines.sqlite.settle import lapse
 from everwork.engines.sqlite.shared import cancel_pending, find_job
 from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.store.opened import START, Position, RetentionScan, SqliteBase, SweepState
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.engines.values import Swept
 

@@ -15,11 +15,11 @@ from everwork.aio.clocks import host_clock_ms
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
-from everwork.engines.sqlite.connections import Pause, Query, Reader, T
 from everwork.engines.sqlite.file_lock import FileLock
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
+from everwork.engines.sqlite.store.connections import Pause, Query, Reader, T
+from everwork.engines.sqlite.store.writer import Writer
 from everwork.engines.sqlite.store_url import StoreUrl, connect
-from everwork.engines.sqlite.writer import Writer
 from everwork.exceptions import EngineError, EngineUnavailable
 from everwork.logs import get_logger
 

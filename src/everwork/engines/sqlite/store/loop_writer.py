@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.connections import Answer, Call, Pause, is_undecodable
 from everwork.engines.sqlite.file_lock import FileLock
+from everwork.engines.sqlite.store.connections import Answer, Call, Pause, is_undecodable
+from everwork.engines.sqlite.store.writer import BUSY_MS, ThreadWriter, answers_of
 from everwork.engines.sqlite.store_url import StoreUrl
-from everwork.engines.sqlite.writer import BUSY_MS, ThreadWriter, answers_of
 from everwork.exceptions import EngineUnavailable
 
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 from everwork.aio.clocks import boot_id, host_clock_ms
 from everwork.codec.local_file import require_same_file, unavailable
 from everwork.engines.contract import Clock
-from everwork.engines.sqlite.clock import ClockGuard
-from everwork.engines.sqlite.connections import (
+from everwork.engines.sqlite.file_lock import FileLock, LockWait
+from everwork.engines.sqlite.store.clock import ClockGuard
+from everwork.engines.sqlite.store.connections import (
     BUSY,
     Action,
     Answer,
@@ -34,7 +35,6 @@ from everwork.engines.sqlite.connections import (
     resolve,
     try_peek,
 )
-from everwork.engines.sqlite.file_lock import FileLock, LockWait
 from everwork.engines.sqlite.store_url import StoreUrl, identity
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineBusy, EngineUnavailable
