@@ -231,11 +231,13 @@ class RedisServer(Server):
 
 
 class RedisCluster:
-    """Three nodes that share the slots; options as on the command line of each."""
+    """Three nodes that share the slots, and perhaps replicas of each; options as on the command line of each."""
 
-    def __init__(self, *options: str) -> None:
+    masters: Final = 3
+
+    def __init__(self, *options: str, replicas: int = 0) -> None:
         clustered = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
-        self.nodes = [RedisServer(*clustered, *options) for _ in range(3)]
+        self.nodes = [RedisServer(*clustered, *options) for _ in range(self.masters * (1 + replicas))]
 
     @property
     def url(self) -> str:
@@ -246,18 +248,26 @@ class RedisCluster:
         """Start the nodes, join them and wait until the cluster serves."""
         for node in self.nodes:
             node.start()
-        slots = [str(slot) for slot in range(16_384)]
-        share = len(slots) // len(self.nodes) + 1
-        for number, node in enumerate(self.nodes):
-            if node.ask("CLUSTER", "INFO").find("cluster_slots_assigned:0") >= 0:
-                node.ask("CLUSTER", "ADDSLOTS", *slots[number * share : (number + 1) * share])
-            node.ask("CLUSTER", "MEET", LOOPBACK, str(self.nodes[0].port))
+        if "cluster_slots_assigned:0" in self.nodes[0].ask("CLUSTER", "INFO"):
+            self._join()
         self.wait()
         return self
 
+    def _join(self) -> None:
+        """Divide the slots, have the nodes meet, and give the masters their replicas."""
+        slots = [str(slot) for slot in range(16_384)]
+        share = len(slots) // self.masters + 1
+        for number, node in enumerate(self.nodes[: self.masters]):
+            node.ask("CLUSTER", "ADDSLOTS", *slots[number * share : (number + 1) * share])
+        for node in self.nodes:
+            node.ask("CLUSTER", "MEET", LOOPBACK, str(self.nodes[0].port))
+        wait_until(lambda: all(map(self._is_whole, self.nodes)), "the nodes never met")
+        for number, node in enumerate(self.nodes[self.masters :]):
+            node.ask("CLUSTER", "REPLICATE", self.nodes[number % self.masters].ask("CLUSTER", "MYID"))
+
     def wait(self) -> None:
-        """Wait until the cluster serves."""
-        wait_until(lambda: all(self._is_whole(node) for node in self.nodes), "the cluster never came together")
+        """Wait until the cluster serves, and its replicas follow."""
+        wait_until(lambda: all(map(self._is_in_place, self.nodes)), "the cluster never came together")
 
     def kill(self) -> None:
         """SIGKILL to every node."""
@@ -283,7 +293,15 @@ class RedisCluster:
 
     def _is_whole(self, node: RedisServer) -> bool:
         told = node.ask("CLUSTER", "INFO")
-        return all(part in told for part in ("cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3"))
+        known = f"cluster_known_nodes:{len(self.nodes)}"
+        return all(part in told for part in ("cluster_state:ok", "cluster_slots_ok:16384", known))
+
+    def _is_in_place(self, node: RedisServer) -> bool:
+        """Whether a node serves with every replica that it should have, or follows its master."""
+        told = node.ask("INFO", "replication")
+        replicas = len(self.nodes) // self.masters - 1
+        follows = "master_link_status:up" in told
+        return self._is_whole(node) and (follows or f"connected_slaves:{replicas}" in told)
 
 
 def postgres_server(*, fsync: bool = False, version: int = 18) -> PostgresServer:
@@ -296,9 +314,9 @@ def redis_server(*options: str) -> RedisServer:
     return RedisServer(*options).start()
 
 
-def redis_cluster(*options: str) -> RedisCluster:
-    """Three Redis nodes of one's own, started; options as on their command line."""
-    return RedisCluster(*options).start()
+def redis_cluster(*options: str, replicas: int = 0) -> RedisCluster:
+    """Three Redis nodes of one's own, with so many replicas each, started; options as on their command line."""
+    return RedisCluster(*options, replicas=replicas).start()
 
 
 def postgres_install(version: int = 18) -> Path:

@@ -60,6 +60,8 @@ def test_a_url_names_a_place(url: str, text: str) -> None:
         ("unix:///run/redis.sock", "unknown scheme 'unix'"),
         ("redis://h?ssl_cert_reqs=none", "rediss://"),
         ("rediss://h?ssl_cert_reqs=maybe", "ssl_cert_reqs"),
+        ("redis://h?replicas=all", "replicas"),
+        ("redis://h?replicas=10", "replicas"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused_with_a_word_on_what_is_wrong(url: str, word: str) -> None:

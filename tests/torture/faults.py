@@ -174,14 +174,14 @@ def _arm_redis(point: str, passages: int, url: str) -> None:
     looks = {"decide": "mid-settle", "sweep": "mid-sweep"}
     run, answered = Connection.run, Connection._answered
 
-    async def watched_run(self: Connection, name: str, args: Any) -> Any:
-        answer = await run(self, name, args)
+    async def watched_run(self: Connection, name: str, args: Any, *, replicas: int | None = None) -> Any:
+        answer = await run(self, name, args, replicas=replicas)
         watch.is_passed(looks.get(name, ""))
         return answer
 
-    async def watched_answered(self: Connection, packed: bytes) -> Any:
+    async def watched_answered(self: Connection, packed: bytes, replicas: int) -> Any:
         watch.is_passed("before-commit")
-        answer = await answered(self, packed)
+        answer = await answered(self, packed, replicas)
         watch.is_passed("after-commit")
         return answer
 

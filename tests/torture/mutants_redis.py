@@ -36,9 +36,9 @@ def _ack_before_commit() -> None:
     sound = connection.Connection.run
     state = {"last": 0}
 
-    async def run(self: Any, name: str, args: Sequence[Any]) -> Any:
+    async def run(self: Any, name: str, args: Sequence[Any], *, replicas: int | None = None) -> Any:
         if name != "create":
-            return await sound(self, name, args)
+            return await sound(self, name, args, replicas=replicas)
         self._late = asyncio.get_running_loop().create_task(_run_late(sound, self, args))
         state["last"] += 1
         return state["last"]
@@ -78,8 +78,8 @@ def _counter_outside_transaction() -> None:
     replace_text("create", "        count(copy, 'p', n)\n", "        redis.call('INCRBY', P .. ':uncounted', n)\n")
     sound = connection.Connection.run
 
-    async def run(self: Any, name: str, args: Sequence[Any]) -> Any:
-        answer = await sound(self, name, args)
+    async def run(self: Any, name: str, args: Sequence[Any], *, replicas: int | None = None) -> Any:
+        answer = await sound(self, name, args, replicas=replicas)
         if name == "create":
             await _count_late(self)
         return answer

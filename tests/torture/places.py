@@ -13,10 +13,12 @@ from typing import Final, Protocol
 import psycopg
 import redis
 
-from tests.servers import RedisCluster, RedisServer, Server, postgres_server, redis_cluster, redis_server
+from tests.servers import LOOPBACK, RedisCluster, RedisServer, Server, postgres_server, redis_cluster, redis_server
 from tests.stores import word_of
 
 _DISK_BYTES: Final = 4_000_000_000
+_CLUSTERED: Final = ("--appendfsync", "always", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
+"""A replica takes over about three seconds after its master was killed."""
 Disturbance = Callable[[str, random.Random], str]
 
 
@@ -38,27 +40,59 @@ class Killable(Protocol):
 
 
 class ClusterNode:
-    """The node of a Redis cluster that holds the store: all keys of a namespace are in one slot."""
+    """The node of a Redis cluster that holds the store: all keys of a namespace are in one slot.
+
+    It has a replica. What was acknowledged is on both, so either may be lost.
+    """
 
     def __init__(self, cluster: RedisCluster) -> None:
         self.cluster = cluster
         self._killed: RedisServer | None = None
+        self._heir: RedisServer | None = None
 
     @property
     def url(self) -> str:
-        """The URL of one node, from which clients discover the others."""
-        return f"{self.cluster.url}/"
+        """The nodes: a client that starts while one of them is down finds the others."""
+        return f"redis+cluster://{','.join(f'{LOOPBACK}:{node.port}' for node in self.cluster.nodes)}/"
 
     def kill(self) -> None:
-        """Kill the node that has most of the keys."""
-        self._killed = max(self.cluster.nodes, key=lambda node: int(node.ask("DBSIZE")))
+        """Kill the node that has the store."""
+        self.wait()
+        self._killed, self._heir = self._holder(), self._replica()
         self._killed.kill()
+
+    def fail_over(self) -> None:
+        """Ask the replica of the node that has the store to take over; see `has_failed_over`."""
+        self.wait()
+        self._heir = self._replica()
+        self._heir.ask("CLUSTER", "FAILOVER")
+
+    def has_failed_over(self) -> bool:
+        """Whether the replica has taken over."""
+        return self._heir is not None and _is_master(self._heir)
 
     def start(self) -> None:
         """Start it again, and wait until the cluster is whole."""
         if self._killed is not None:
             self._killed.start()
-            self.cluster.wait()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the cluster is whole, with its replicas."""
+        self.cluster.wait()
+
+    def _holder(self) -> RedisServer:
+        """The master that has most of the keys."""
+        return max(filter(_is_master, self.cluster.nodes), key=lambda node: int(node.ask("DBSIZE")))
+
+    def _replica(self) -> RedisServer:
+        master = f"master_port:{self._holder().port}\r"
+        [replica] = [node for node in self.cluster.nodes if master in node.ask("INFO", "replication")]
+        return replica
+
+
+def _is_master(node: RedisServer) -> bool:
+    return "role:master" in node.ask("INFO", "replication")
 
 
 class Disk:
@@ -109,7 +143,8 @@ class Place:
             return f"sqlite:///{folder}/torture.db"
         named = "schema" if self.engine == "postgres" else "namespace"
         server = self.server.url.replace(f":{self.port}/", f":{port or self.port}/")
-        return f"{server}?{named}=torture_{word_of(folder)}"
+        replicas = "&replicas=1" if isinstance(self.server, ClusterNode) else ""
+        return f"{server}?{named}=torture_{word_of(folder)}{replicas}"
 
     def disturb(self, rng: random.Random) -> str:
         """Do something to the server that its clients must survive; what was done."""
@@ -135,7 +170,7 @@ def own_place(engine: str) -> Iterator[Place]:
             with redis_server("--appendfsync", "always") as server:
                 yield Place(engine, server)
         case "redis-cluster":
-            with redis_cluster("--appendfsync", "always") as cluster:
+            with redis_cluster(*_CLUSTERED, replicas=1) as cluster:
                 yield Place(engine, ClusterNode(cluster))
         case _:
             raise ValueError(f"no engine is called {engine!r}")

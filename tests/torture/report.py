@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.torture.controller import Run
+from tests.torture.fleet.storm import FAILOVER
 from tests.torture.mutants import MISSED
 from tests.torture.verdict import VIOLATIONS
 
@@ -102,6 +103,7 @@ def counters(run: Run) -> dict[str, Any]:
         "examples": {number: texts for number, texts in run.verdict.shown.items() if texts},
         "kills": _kills(run.nemeses),
         "store_kills": run.nemeses["kills: store"] + run.nemeses["kills of the server"],
+        "failovers": {name.removeprefix(FAILOVER): n for name, n in run.nemeses.items() if name.startswith(FAILOVER)},
         "acknowledged": figures.get("acknowledged", 0),
         "attempts": figures.get("attempts begun", 0),
         "nemeses": dict(run.nemeses),

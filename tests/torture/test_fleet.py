@@ -8,6 +8,7 @@ import pytest
 
 from tests.stores import EVERYTHING, at_length
 from tests.torture.fleet.campaign import Settings, storm
+from tests.torture.fleet.storm import FAILOVER
 from tests.torture.places import own_place
 
 
@@ -25,4 +26,6 @@ async def test_kills_of_servers_and_of_their_clients_break_no_promise(engine: st
     assert run.verdict.passed, dict(run.verdict.shown)
     assert run.nemeses["unexpected ends"] == 0
     assert run.nemeses["kills: store"] == store_kills
+    failovers = [run.nemeses[f"{FAILOVER}{reason}"] for reason in ("planned", "master killed")]
+    assert failovers == ([store_kills] * 2 if engine == "redis-cluster" else [0, 0])
     assert run.verdict.figures["attempts begun"] > 100

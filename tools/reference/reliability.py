@@ -16,6 +16,8 @@ _TITLES: Final = {
     "fleet": "the whole fleet",
 }
 
+_FAILOVER: Final = "failovers: "
+
 Lane = Mapping[str, Any]
 
 
@@ -37,6 +39,7 @@ def _table(lane: str, runs: Mapping[str, Lane]) -> str:
         "acknowledged jobs; attempts": lambda run: f"{run['acknowledged']:,}; {run['attempts']:,}",
         "SIGKILLs of processes": _kills,
         "SIGKILLs of the database": lambda run: f"{run['store_kills']:,}" if run["store_kills"] else "-",
+        "failovers": _failovers,
         "other faults": _faults,
         "violations": _violations,
     }
@@ -56,9 +59,16 @@ def _kills(run: Lane) -> str:
     return f"{sum(run['kills'].values()):,} ({parts})" if parts else "-"
 
 
+def _failovers(run: Lane) -> str:
+    """How often a replica took over, by the reason."""
+    found = {name: times for name, times in run["nemeses"].items() if name.startswith(_FAILOVER)}
+    parts = ", ".join(f"{name.removeprefix(_FAILOVER)} {times:,}" for name, times in sorted(found.items()))
+    return f"{sum(found.values()):,} ({parts})" if parts else "-"
+
+
 def _faults(run: Lane) -> str:
     """What else was done: stops, graceful shutdowns, the network, clocks, disks."""
-    known = ("kills", "of these", "at fault points", "unexpected")
+    known = ("kills", _FAILOVER, "of these", "at fault points", "unexpected")
     others = {name: times for name, times in run["nemeses"].items() if times and not name.startswith(known)}
     return ", ".join(f"{name} {times:,}" for name, times in sorted(others.items())) or "-"
 

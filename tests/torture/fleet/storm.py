@@ -13,7 +13,7 @@ from tests.torture import clocks
 from tests.torture.fleet.members import Member, Members
 from tests.torture.history import host_clock_ms
 from tests.torture.managed import Processes
-from tests.torture.places import Disk, Place
+from tests.torture.places import ClusterNode, Disk, Place
 from tests.torture.proxy import Proxy
 
 _RECONNECT_MS: Final = 1_500
@@ -28,6 +28,12 @@ _DISTURBANCE_SHARE: Final = 0.3
 _PROCESS_SHARE: Final = 0.7
 _CLOCK_SHARE: Final = 0.05
 _DISK_SHARE: Final = 0.04
+FAILOVER: Final = "failovers: "
+"""The counters of failovers begin with it, followed by their reason."""
+_RESTARTED_SOON: Final = 3
+"""Every third node that is killed is back before its replica takes over."""
+_FAILOVER_SECONDS_MAX: Final = 60.0
+_FAILOVER_TICK_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = (0.3, 2.5)
 _JUMP_MS: Final = (500, 5_000)
 _WRONG_MS_MAX: Final = 3_600_000
@@ -132,12 +138,26 @@ class Storm:
     async def _kill_the_store(self, pass_time: PassTime) -> None:
         server = self._place.server
         assert server is not None
+        if isinstance(server, ClusterNode):
+            await self._fail_over(server, pass_time)
+            await pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
         begun_ms = host_clock_ms()
         server.kill()
+        if isinstance(server, ClusterNode) and (self.store_kills + 1) % _RESTARTED_SOON:
+            await _until_failed_over(server, pass_time)
+            self._members.done[f"{FAILOVER}master killed"] += 1
         await pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
         server.start()
         self._note_outage("kills: store", begun_ms)
         self.store_kills += 1
+
+    async def _fail_over(self, server: ClusterNode, pass_time: PassTime) -> None:
+        """A planned failover: the replica takes over from a node that is well."""
+        begun_ms = host_clock_ms()
+        server.fail_over()
+        await _until_failed_over(server, pass_time)
+        server.wait()
+        self._note_outage(f"{FAILOVER}planned", begun_ms)
 
     async def _fill_the_disk(self, disk: Disk, pass_time: PassTime) -> None:
         """Fill the disk of the store for a while."""
@@ -185,3 +205,10 @@ class Storm:
         """Close all proxies."""
         for link in self._links:
             await link.close()
+
+
+async def _until_failed_over(server: ClusterNode, pass_time: PassTime) -> None:
+    until = time.monotonic() + _FAILOVER_SECONDS_MAX
+    while not server.has_failed_over():
+        assert time.monotonic() < until, "no replica has taken over"
+        await pass_time(_FAILOVER_TICK_SECONDS)

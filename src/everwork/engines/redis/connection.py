@@ -45,14 +45,16 @@ class Connection:
         return await self.run(name, args)
 
     async def read(self, name: str, *args: Arg) -> Any:
-        """`call` for a read-only script: repeated once if the connection is lost."""
+        """`call` for a read-only script: repeated once if the connection is lost. It does not wait for replicas."""
         try:
-            return await self.run(name, args)
+            return await self.run(name, args, replicas=0)
         except EngineUnavailable:
-            return await self.run(name, args)
+            return await self.run(name, args, replicas=0)
 
-    async def run(self, name: str, args: Sequence[Arg]) -> Any:
-        """Run a script and return its reply; errors of the server are raised."""
+    async def run(self, name: str, args: Sequence[Arg], *, replicas: int | None = None) -> Any:
+        """Run a script and return its reply, after the replicas of the URL have it; errors of the server are raised."""
+        if replicas is None:
+            replicas = self.url.replicas
         if self._is_closed:
             raise EngineUnavailable(f"cannot use Redis at {self.url.text}: the engine is closed")
         text, sha = script(name)
@@ -62,11 +64,11 @@ class Connection:
             raise InvalidInput("jobs", f"must be at most {PACKED_BYTES_MAX:,} bytes in one call, not {len(packed):,}")
         self._in_flight += 1
         try:
-            reply = await self._answered(packed)
+            reply = await self._answered(packed, replicas)
             if type(reply) is ReplyError:
                 if str(reply).startswith("NOSCRIPT"):
                     packed = pack((b"EVAL", text, 1, self._tag, now, *args))
-                    reply = await self._answered(packed)
+                    reply = await self._answered(packed, replicas)
                 if type(reply) is ReplyError:
                     raise errors.of_reply(reply, self.url.text)
             return reply
@@ -102,7 +104,7 @@ class Connection:
             self._wire.close()
             await self._wire.ended
 
-    async def _answered(self, packed: bytes) -> Any:
+    async def _answered(self, packed: bytes, replicas: int) -> Any:
         for moves_left in reversed(range(MOVES_MAX)):
             wire = self._wire
             if wire is None or not wire.is_open:
@@ -111,12 +113,26 @@ class Connection:
                 reply = await wire.send(packed)
             except ConnectionLost as error:
                 raise errors.lost(self.url.text, error) from None
+            if replicas and type(reply) is not ReplyError:
+                await self._replicated(wire, replicas)
             if type(reply) is ReplyError and errors.loses_its_node(reply):
                 wire.close()
                 if str(reply).startswith("MOVED") and self.url.is_cluster and moves_left:
                     continue
             return reply
         raise AssertionError("unreachable")
+
+    async def _replicated(self, wire: Wire, replicas: int) -> None:
+        """Wait for replicas to acknowledge a write; without them, its outcome is unknown, as if the reply were lost."""
+        try:
+            acknowledged = await wire.replicated(replicas)
+        except ConnectionLost as error:
+            raise errors.lost(self.url.text, error) from None
+        if type(acknowledged) is ReplyError:
+            wire.close()  # The server has become a replica itself.
+            raise errors.lost(self.url.text, acknowledged)
+        if acknowledged < replicas:
+            raise errors.not_replicated(self.url.text, acknowledged, replicas)
 
     async def _connected(self) -> Wire:
         """The next connection, shared by all callers; a cancelled caller does not disturb the others."""

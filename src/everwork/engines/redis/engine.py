@@ -73,6 +73,7 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
             "maxmemory_policy": server.maxmemory_policy,
             "appendonly": "yes" if server.has_append_only_file else "no",
             "appendfsync": server.appendfsync or "unknown",
+            "replicas": f"{self._url.replicas} required",
         }
         return Health("redis", server.version, store.schema_version, server.durability, details)
 

@@ -67,6 +67,14 @@ def unreachable(where: str, error: BaseException) -> EngineUnavailable:
     return EngineUnavailable(f"cannot reach Redis at {where}: {cause}; start it, or correct the URL")
 
 
+def not_replicated(where: str, acknowledged: int, replicas: int) -> EngineUnavailable:
+    """The error for a write that a failover may lose."""
+    return EngineUnavailable(
+        f"Redis at {where} has {acknowledged} of {replicas} replicas with the last write, so a failover may lose it; "
+        "check INFO replication, or lower ?replicas="
+    )
+
+
 def lost(where: str, error: BaseException) -> EngineUnavailable:
     """The error for a connection that was lost during a call."""
     return EngineUnavailable(f"lost Redis at {where}: {error}")

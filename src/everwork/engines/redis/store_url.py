@@ -14,8 +14,9 @@ from everwork.exceptions import BadConfiguration
 
 NAMESPACE_DEFAULT = "everwork"
 PORT_DEFAULT = 6379
+REPLICAS_MAX = 9
 PASSWORD_VARIABLES = ("EVERWORK_REDIS_PASSWORD", "REDISCLI_AUTH")
-PARAMETERS = ("namespace", "db", "ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+PARAMETERS = ("namespace", "db", "replicas", "ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 _SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix")
 
@@ -32,6 +33,8 @@ class StoreUrl:
     password: str | None = field(default=None, repr=False)
     is_cluster: bool = False
     tls: Mapping[str, str] | None = None
+    replicas: int = 0
+    """How many replicas must have a write before it is acknowledged."""
 
     @classmethod
     def from_url(cls, url: str) -> StoreUrl:
@@ -58,6 +61,7 @@ class StoreUrl:
             password=account[1],
             is_cluster=is_cluster,
             tls=tls if parts.scheme.startswith("rediss") else None,
+            replicas=_replicas(parameters.get("replicas", "0")),
         )
 
     @property
@@ -151,3 +155,9 @@ def _namespace(text: str) -> str:
     if not _NAMESPACE.match(text):
         raise BadConfiguration(f"engine URL: namespace must have 1 to 64 letters, digits or _ . : -, not {shown(text)}")
     return text
+
+
+def _replicas(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) == 1):
+        raise BadConfiguration(f"engine URL: replicas must be a number from 0 to {REPLICAS_MAX}, not {shown(text)}")
+    return int(text)

@@ -19,6 +19,8 @@ SILENCE_SECONDS = 30.0
 PING_SECONDS = 15.0
 """How often an idle connection is pinged: a network may drop it without notice."""
 _CHECK_SECONDS = 5.0
+REPLICATION_MS = 2_000
+"""How long replicas may take to acknowledge a write; meanwhile the connection serves nothing else."""
 
 ReplyError = hiredis.ReplyError
 Arg = str | bytes | int
@@ -44,6 +46,7 @@ class Wire(asyncio.Protocol):
         self._on_push = on_push
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._replicated: asyncio.Future[Any] | None = None
         self._silent_seconds = 0.0
         self._idle_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -68,6 +71,16 @@ class Wire(asyncio.Protocol):
         self._pending.append(future)
         transport.write(packed)
         return future
+
+    async def replicated(self, replicas: int) -> Any:
+        """Wait for replicas to acknowledge every write that this connection has a reply to; returns how many did.
+
+        Callers share a wait. Replies come in order, so one that is still pending was sent after the caller's write.
+        """
+        if self._replicated is None or self._replicated.done():
+            self._replicated = self.request("WAIT", replicas, REPLICATION_MS)
+            self._replicated.add_done_callback(_ignore)
+        return await asyncio.shield(self._replicated)
 
     def write(self, *args: Arg) -> None:
         """Send a command that has no reply of its own."""
