@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,9 @@ MEMORY_BYTES_MIN: Final = 4 * 2**30
 LONG: Final = (
     "tests/browser/",
     "tests/docs/test_questions",
+    "tests/docs/test_site",
+    "tests/typing/",
+    "tests/hostile/",
     "tests/torture/",
     "tests/soak/",
     "tests/server/http/test_fuzz",
@@ -69,6 +73,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.path.ismount(MEMORY) and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     shared_servers.begin_run()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Nothing that is imported and collected becomes garbage: it is not looked for then, and not there afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -109,8 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _belongs_to(item: pytest.Item) -> Path:
-    """One browser is enough: it takes more memory than all the rest."""
-    return item.path.parent if item.nodeid.startswith("tests/browser/") else item.path
+    """One browser is enough: it takes more memory than all the rest. And who built the site has it, nobody waits."""
+    return item.path.parent if item.nodeid.startswith(("tests/browser/", "tests/docs/")) else item.path
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

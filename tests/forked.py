@@ -29,6 +29,8 @@ PRELOADED: Final = (
     *("everwork.cli", "everwork.app", "everwork.manager", "everwork.service", "everwork.engines"),
     *("everwork.server", "everwork.client", "everwork.spool"),
 )
+PRELOADED_OF_OTHERS: Final = ("httpx", "psycopg", "pytest")
+"""What programs among the tests import and the package does not: the stories of the mutants, nearly a hundred times."""
 REQUEST_BYTES_MAX: Final = 1_000_000
 PRELOAD_SECONDS_MAX: Final = 100
 
@@ -234,6 +236,8 @@ def become(request: dict[str, Any], streams: list[int], answers: socket.socket) 
 def preload() -> None:
     """Import what programs need, and nothing that starts a thread."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # As `everwork serve` says before it imports gRPC.
+    for name in PRELOADED_OF_OTHERS:
+        import_module(name)
     for name in PRELOADED:
         package = import_module(name)
         for module in walk_packages(package.__path__, f"{name}."):

@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 DOCS: Final = Path(__file__).parents[2] / "docs" / "how-to"
+TYPES_READ: Final = Path(__file__).parents[2] / ".mypy_cache" / "guides"
+"""What mypy keeps from one run of the tests to the next, beside what `make lint` keeps."""
 PROGRAMS: Final = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FRAGMENTS: Final = re.compile(r"^```python\n(?!# \w+\.py\n)(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -42,6 +44,7 @@ async def test_the_test_on_the_page_passes(page: str, tmp_path: Path, monkeypatc
         await asyncio.to_thread(test)
 
 
+@pytest.mark.timeout(400)  # The first time, the types of whole frameworks are read.
 def test_the_examples_pass_strict_type_checks(tmp_path: Path) -> None:
     for page in ("fastapi.md", "sqlalchemy.md"):
         folder = tmp_path / page
@@ -51,7 +54,7 @@ def test_the_examples_pass_strict_type_checks(tmp_path: Path) -> None:
             (folder / f"{name}.py").write_text(program)
         with (folder / "shop.py").open("a") as shop:
             shop.writelines(f"\n{fragment}" for fragment in FRAGMENTS.findall(text))
-        options = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path / 'cache'}"]
+        options = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={TYPES_READ}"]
         done = subprocess.run(
             [sys.executable, "-m", "mypy", *options, "."],
             cwd=folder,

@@ -196,7 +196,7 @@ async def test_a_killed_worker_costs_no_job(shop: Shop) -> None:
             async def is_running() -> bool:
                 return (await handle.get()).state is State.PROCESSING
 
-            await until(is_running)
+            await until(is_running, DEADLINE_S)
             worker.kill()
         async with a_later_engine(shop.url) as engine:  # Its lease has expired.
             await engine.sweep("later")

@@ -149,11 +149,7 @@ class _Run:
         """Measure everything now."""
         now = self.seconds
         self._samples += 1
-        for name in self._deployment.lasting:
-            pid = self._deployment.processes[name].pid
-            inside = await asyncio.to_thread(observed_values, pid, self._plan.folder)
-            is_judged = name != SERVERS[-1] or math.isinf(self._plan.restart_every)
-            self.series.add(now, name if is_judged else RESTARTED, process_values(pid) | inside)
+        await asyncio.gather(*(self._sample_process(now, name) for name in self._deployment.lasting))
         self._sample_server(now)
         self.series.add(now, LOAD, process_values(os.getpid()))
         managed = [process_values(pid) for pid in self._deployment.managed()]
@@ -164,6 +160,12 @@ class _Run:
             self._load.problems[f"sample of the store: {type(error).__name__}"] += 1
         self._sample_load(now)
         self.ended += [f"{name} ended with code {code}" for name, code in self._deployment.ended().items()]
+
+    async def _sample_process(self, now: float, name: str) -> None:
+        pid = self._deployment.processes[name].pid
+        inside = await asyncio.to_thread(observed_values, pid, self._plan.folder)
+        is_judged = name != SERVERS[-1] or math.isinf(self._plan.restart_every)
+        self.series.add(now, name if is_judged else RESTARTED, process_values(pid) | inside)
 
     def _sample_server(self, now: float) -> None:
         server = self._deployment.place.server

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from everwork.core.job import NewJob
 from everwork.engines.open import open_engine
+from tests.forked import run_forked
 from tests.stores import ENGINES, url_of
 from tests.torture import faults, plan
 from tests.torture.history import host_clock_ms
-from tests.torture.nemesis import ROOT
 from tests.torture.process import Life
 
 PASSAGES = [
@@ -39,7 +37,5 @@ async def test_a_process_dies_at_its_fault_point(name: str, role: str, point: st
 
 
 def _live(role: str, life: Life, fault: str) -> int:
-    command = [sys.executable, "-m", f"tests.torture.{role}", *life.arguments()]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, faults.VARIABLE: fault}, timeout=30, check=False
-    ).returncode
+    environment = {**os.environ, faults.VARIABLE: fault}
+    return run_forked(f"tests.torture.{role}", life.arguments(), env=environment).returncode
