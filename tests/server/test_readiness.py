@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from everwork.engines.sqlite.engine import SqliteEngine
-from everwork.service import write_check
+from everwork.service.monitor import write_check
 from tests.server.http.serving import JOBS, Rest, serving
 from tests.servers import redis_server
 from tests.stores import url_of

@@ -10,8 +10,8 @@ import pytest
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.core.states import State
 from everwork.engines.open import open_engine
-from everwork.service import clock_watch, overlong_leases
 from everwork.service.doctor import examine
+from everwork.service.monitor import clock_watch, overlong_leases
 from everwork.service.service import JobService
 from tests.factories import LEASE_MS, a_processing_job, the_job
 from tests.stores import HOUR_MS, VirtualClock, url_of

@@ -131,3 +131,17 @@ async def test_nothing_in_the_store_helps_to_guess_a_chosen_key(engine: Engine, 
     digest = sha256(CHOSEN.encode())
     guesses = [digest.hexdigest(), sha256(digest.digest()).hexdigest(), sha256(digest.hexdigest().encode()).hexdigest()]
     assert not any(guess[:16] in text for guess in guesses for text in stored)
+
+
+@pytest.mark.parametrize("body", ["{", "[1]", "{}"])
+async def test_a_damaged_session_is_over_and_keeps_nobody_from_logging_in(
+    engine: Engine, keys: KeyRing, body: str
+) -> None:
+    sessions = Sessions(engine)
+    damaged = await sessions.begin(ENVIRONMENT, keys, HERE)
+    await engine.register("session", sha256(damaged.token.encode()).hexdigest(), body, SESSION_MS)
+    new = await sessions.begin(ENVIRONMENT, keys, HERE)
+    assert [one.id for one in await sessions.opened([])] == [new.id]
+    found = await sessions.find(damaged.token)
+    assert found is not None
+    assert holder_of(found, keys) is None

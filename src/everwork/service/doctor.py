@@ -18,9 +18,9 @@ from everwork.engines.rules import REQUESTED_RECENTLY_MS
 from everwork.engines.values import Durability, Health
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
-from everwork.service.clock_watch import JUMP_KIND, jump_at_ms
 from everwork.service.damaged import is_damaged
 from everwork.service.fleet.fleet import Fleet
+from everwork.service.monitor.clock_watch import JUMP_KIND, jump_at_ms
 from everwork.service.store_copy import COPY_KIND
 from everwork.spool.contents import SpoolStatus
 

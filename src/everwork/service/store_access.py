@@ -16,11 +16,11 @@ from everwork.engines.contract import Engine
 from everwork.engines.values import Health
 from everwork.exceptions import EngineError, EngineUnavailable, NotDelivered
 from everwork.logs import get_logger
-from everwork.service.clock_watch import ClockWatch
 from everwork.service.fleet.clients import ClientWorkers
 from everwork.service.fleet.fleet import Fleet
+from everwork.service.monitor.clock_watch import ClockWatch
+from everwork.service.monitor.write_check import WriteCheck
 from everwork.service.policies import Declared, PolicyFields, TypeDefaults, declare_policies, declare_settings
-from everwork.service.write_check import WriteCheck
 
 if TYPE_CHECKING:
     from everwork.engines.contract import Clock

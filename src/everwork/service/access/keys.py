@@ -129,8 +129,7 @@ class KeyRing:
         """Whether a key is still valid; used by long-running calls."""
         if principal is ENVIRONMENT:
             return self._environment is not None
-        key = self._known.get(principal.id)
-        return key is not None and key.state(self._clock()) is KeyState.LIVE
+        return self._live(principal.id) is not None
 
     def badge(self, principal: Principal, token: str) -> str:
         """What a session stores about the key that started it; the key in the environment can change.
@@ -145,7 +144,10 @@ class KeyRing:
         if badge.startswith(f"{ENVIRONMENT_ID}-"):
             is_same = hmac.compare_digest(badge.encode(), self._environment_badge(token).encode())
             return ENVIRONMENT if self._environment is not None and is_same else None
-        key = self._known.get(badge)
+        return self._live(badge)
+
+    def _live(self, id: str) -> Principal | None:
+        key = self._known.get(id)
         return key.principal if key is not None and key.state(self._clock()) is KeyState.LIVE else None
 
     def _environment_badge(self, token: str) -> str:

@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from everwork.aio.clocks import host_clock_ms
+from everwork.codec.json import decode_shown
 from everwork.core import checks
 from everwork.core.limits import LOGIN_LINK_MS, NAME_CHARS_MAX, SESSION_MS, SESSIONS_PER_KEY_MAX
 from everwork.engines.contract import Engine
@@ -53,10 +54,11 @@ class Session:
 class OpenSession:
     """A session in a list: who opened it, how, when, from where, and until when it lasts.
 
-    `key_id` is the id of the API key, `environment` or `login-link`; for a link, `who` is the user who created it.
+    `name` is the hash of its token. `key_id` is the id of the API key, `environment` or `login-link`; for a link, `who`
+    is the user who created it.
     """
 
-    id: str
+    name: str
     key_id: str
     who: str
     opened_at_ms: int
@@ -64,6 +66,11 @@ class OpenSession:
     origin: str
     permissions: tuple[Permission, ...] = (Permission.ALL,)
     tenants: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """What names the session in lists."""
+        return self.name[:ID_CHARS]
 
     @property
     def is_by_link(self) -> bool:
@@ -94,13 +101,8 @@ class Sessions:
 
     async def find(self, token: str) -> Session | None:
         """The session of a token; None if it does not exist or has expired."""
-        if not token or len(token) > TOKEN_CHARS_MAX:
-            return None
-        name = _name(token)
-        found = await self._engine.last_registered(SESSION, 1, f"{name}~")
-        if not found or found[0].name != name:
-            return None
-        return Session(token, str(orjson.loads(found[0].body)["badge"]))
+        entry = await self._entry(SESSION, token)
+        return None if entry is None else Session(token, _text(entry, "badge"))
 
     async def end(self, session: Session) -> None:
         """Log out."""
@@ -115,12 +117,10 @@ class Sessions:
 
     async def follow(self, token: str, origin: str) -> Session:
         """Start a session with the token of a login link; each link works only once."""
-        name = _name(token)
-        found = await self._engine.last_registered(LINK, 1, f"{name}~") if len(token) <= TOKEN_CHARS_MAX else []
-        who = _text(found[0], "who") if found and found[0].name == name else ""
-        if len(token) > TOKEN_CHARS_MAX or not await self._engine.unregister(LINK, name):
+        link = await self._entry(LINK, token)
+        if link is None or not await self._engine.unregister(LINK, link.name):
             raise Unauthenticated("this link was already used or has expired; create a new one with: everwork login")
-        return await self._begin(Session(secrets.token_urlsafe(TOKEN_BYTES), OPERATOR.id), who, origin)
+        return await self._begin(Session(secrets.token_urlsafe(TOKEN_BYTES), OPERATOR.id), _text(link, "who"), origin)
 
     # Administration -----------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Sessions:
                     raise PermissionDenied(
                         f"key '{principal.name}' cannot end session '{id}', which has more permissions"
                     )
-                await self._unregister([one])
+                await self._engine.unregister(SESSION, one.name)
                 return one
         raise NotFound("session", id)
 
@@ -152,7 +152,8 @@ class Sessions:
         if principal.allows(Permission.ALL):
             for link in await self._engine.registered(LINK):
                 await self._engine.unregister(LINK, link.name)
-        await self._unregister(ends)
+        for one in ends:
+            await self._engine.unregister(SESSION, one.name)
         return EndedSessions(len(ends), len(found) - len(ends))
 
     # Internals ----------------------------------------------------------------------------------
@@ -163,18 +164,20 @@ class Sessions:
         await self._engine.register(SESSION, _name(session.token), orjson.dumps(entry).decode(), SESSION_MS)
         return session
 
+    async def _entry(self, kind: str, token: str) -> Registered | None:
+        """The entry of a session or link that has not expired."""
+        if not token or len(token) > TOKEN_CHARS_MAX:
+            return None
+        name = _name(token)
+        found = await self._engine.last_registered(kind, 1, f"{name}~")
+        return found[0] if found and found[0].name == name else None
+
     async def _make_room(self, badge: str) -> None:
         """End the oldest sessions of a key that has too many, so that logins do not fill the registry."""
         own = [entry for entry in await self._engine.registered(SESSION) if _key_id(entry) == _key_id_of(badge)]
         oldest = sorted(own, key=lambda entry: entry.until_ms or 0)
         for entry in oldest[: max(0, len(own) - SESSIONS_PER_KEY_MAX + 1)]:
             await self._engine.unregister(SESSION, entry.name)
-
-    async def _unregister(self, sessions: Iterable[OpenSession]) -> None:
-        ids = {one.id for one in sessions}
-        for entry in await self._engine.registered(SESSION):
-            if entry.name[:ID_CHARS] in ids:
-                await self._engine.unregister(SESSION, entry.name)
 
 
 def holder_of(session: Session, keys: KeyRing) -> Principal | None:
@@ -191,14 +194,14 @@ def _open_session(entry: Registered, live: Mapping[str, ApiKey]) -> OpenSession 
     who = _text(entry, "who") or (ENVIRONMENT.name if key_id == ENVIRONMENT.id else OPERATOR.name)
     times = (until_ms - SESSION_MS, until_ms, _text(entry, "origin") or "unknown")
     if key is None:
-        return OpenSession(entry.name[:ID_CHARS], key_id, who, *times)
-    return OpenSession(entry.name[:ID_CHARS], key_id, key.name, *times, key.permissions, key.tenants)
+        return OpenSession(entry.name, key_id, who, *times)
+    return OpenSession(entry.name, key_id, key.name, *times, key.permissions, key.tenants)
 
 
 def _text(entry: Registered, field: str) -> str:
-    """A text of an entry; earlier versions did not store all of them."""
-    stored: dict[str, Any] = orjson.loads(entry.body)
-    return str(stored.get(field, ""))
+    """A text of an entry; empty if it was damaged in the store, or written by a version that did not store the text."""
+    stored = decode_shown(entry.body)
+    return str(stored.get(field, "")) if isinstance(stored, dict) else ""
 
 
 def _key_id(entry: Registered) -> str:

@@ -1,1 +1,1 @@
-"""Throughput: metrics samples and their history by minute."""
+"""What a process observes: throughput by minute, whether the store accepts writes, and jumps of its clock."""

@@ -6,8 +6,8 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 import orjson
@@ -26,6 +26,7 @@ from everwork.server.http.ui.dashboard import Dashboard, detail_of
 from everwork.server.http.ui.page import Download, Page
 from everwork.server.http.ui.session import LoggedOut
 from everwork.server.http.ui.visit import Visit
+from everwork.service.access.budgets import decrement
 
 log = get_logger("everwork")
 
@@ -84,12 +85,8 @@ class Live:
                 await send(message)
 
         response, viewer = await self._respond(Request(scope, receive))
-        self._count(viewer, 1)
-        try:
-            with suppress(TimeoutError):
-                await response(scope, receive, send_in_time)
-        finally:
-            self._count(viewer, -1)
+        with suppress(TimeoutError), self._counted(viewer):
+            await response(scope, receive, send_in_time)
 
     async def _respond(self, request: Request) -> tuple[Response, Viewer | None]:
         """The response, and who watches it if it lasts."""
@@ -123,14 +120,20 @@ class Live:
             or self._open_by_key[viewer.key] >= LIVE_PAGES_KEY_MAX
         )
 
-    def _count(self, viewer: Viewer | None, change: int) -> None:
+    @contextmanager
+    def _counted(self, viewer: Viewer | None) -> Iterator[None]:
         if viewer is None:
+            yield
             return
-        self._open += change
-        for counter, one in ((self._open_by_session, viewer.session), (self._open_by_key, viewer.key)):
-            counter[one] += change
-            if not counter[one]:
-                del counter[one]
+        self._open += 1
+        self._open_by_session[viewer.session] += 1
+        self._open_by_key[viewer.key] += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            decrement(self._open_by_session, viewer.session)
+            decrement(self._open_by_key, viewer.key)
 
     def _page(self, path: str, scope: Scope) -> tuple[Page, Request] | None:
         """The page of a path, and a request for it."""

@@ -13,7 +13,7 @@ from everwork.aio.clocks import boot_clock_ms
 from everwork.core.limits import HOUR_MS, LEASE_MS_DEFAULT
 from everwork.engines.contract import Engine
 from everwork.logs import get_logger
-from everwork.service.overlong_leases import OverlongLeases, SetBack
+from everwork.service.monitor.overlong_leases import OverlongLeases, SetBack
 
 log = get_logger("everwork")
 
