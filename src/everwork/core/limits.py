@@ -44,6 +44,11 @@ CREATE_SHARED_MAX: Final = 1_000
 """How many jobs the creates of several callers may put into one commit: a larger one would only make others wait."""
 SETTLE_BATCH_MAX: Final = 10_000
 ACTIVATE_MAX: Final = 1_000
+ACTIVATE_BYTES_MAX: Final = 32 * 1_048_576
+"""An activation by a remote caller ends with the job whose variables make it exceed this size, whatever its limit."""
+LEASE_STEP_MAX: Final = 256
+"""How many jobs the calls of several remote callers lease in one step, even if those so far were small: the next ones
+may be as large as allowed."""
 POLLERS_MAX: Final = 1_000
 """How many polls of one API key may wait for one type, unless a setting changes it."""
 POLLERS_TOTAL_MAX: Final = 100_000

@@ -77,7 +77,7 @@ class WorkStreams:
     async def _serve(self, gateway: Gateway, jobs: Jobs, context: Context) -> None:
         """Serve one stream to its end."""
         self._require_room(gateway, jobs)
-        stream = WorkStream(self._service, jobs, self, context.write)
+        stream = WorkStream(self._service, jobs, self, context.write, gateway.undelivered)
         self._streams.add(stream)
         if self._is_closing:
             stream.stop_feeding(closing=True)
