@@ -59,6 +59,11 @@ REQUESTS_PER_KEY: Final = 1_000
 """How many requests of one API key may be in progress, unless a setting changes it; waiting polls are not counted."""
 SEARCHES_PER_KEY: Final = 16
 """How many of them may search variables or errors for a text, unless a setting changes it."""
+STREAMS_PER_KEY: Final = 100
+"""How many worker streams of one API key may be open, unless a setting changes it; each can hold an unfinished message,
+as large as allowed."""
+STREAMS_MAX: Final = 250
+"""How many worker streams of all keys may be open, unless a setting changes it."""
 TENANT_FACTOR: Final = 4
 """The API keys of one tenant together may use this many times the budget of one key, unless a setting changes it."""
 TYPES_MAX: Final = 10_000

@@ -83,6 +83,8 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("bytes of variables read by one step of a search", limits.SEARCH_BYTES_MAX, "a cursor", is_bytes=True),
     ),
     "Worker streams": (
+        _set("open streams of one API key", "streams_per_key"),
+        _set("open streams of all keys", "max_streams", f"an equal share for each key, then {BUSY}"),
         _fixed("types in one stream", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("grants in one message", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("attempts named in one message", LEASES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
