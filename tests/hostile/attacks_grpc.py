@@ -55,17 +55,17 @@ def unfinished_messages(
     port: int, key: str | None, streams: int = 100, bytes: int = 4 * MIB, *, connections: int = 1, path: str = CREATE
 ) -> Iterator[Attack]:
     """Streams whose only message never ends: its last byte is missing."""
-    with _connected(port, connections) as attack:
+    with connected(port, connections) as attack:
         message = memoryview(b"\0" + bytes.to_bytes(4, "big") + b"\0" * (bytes - 1))
         left = {(one, one.open(path, with_key(key))): message for one in attack.connections for _ in range(streams)}
-        _push(attack, left)
+        push_all(attack, left)
         yield attack
 
 
 @contextmanager
 def health_watches(port: int, count: int = 25_000, *, per_connection: int = 1_000) -> Iterator[Attack]:
     """Watches of the server's health, which need no key."""
-    with _connected(port, -(-count // per_connection)) as attack:
+    with connected(port, -(-count // per_connection)) as attack:
         for number in range(count):
             one = attack.connections[number // per_connection]
             one.push(one.open(WATCH), EMPTY_MESSAGE, end=True)
@@ -91,7 +91,7 @@ def idle_connections(port: int, count: int, *, opening: bytes = b"") -> Iterator
 @contextmanager
 def idle_http2(port: int, count: int) -> Iterator[Attack]:
     """Connections that are open and do nothing."""
-    with _connected(port, count) as attack:
+    with connected(port, count) as attack:
         attack.look()
         yield attack
 
@@ -99,7 +99,7 @@ def idle_http2(port: int, count: int) -> Iterator[Attack]:
 @contextmanager
 def rapid_resets(port: int, count: int, key: str | None = None, path: str = CREATE) -> Iterator[Attack]:
     """Calls that are opened and immediately cancelled, on one connection (rapid reset)."""
-    with _connected(port, 1) as attack:
+    with connected(port, 1) as attack:
         [one] = attack.connections
         for number in range(count):
             if one.is_closed:
@@ -114,7 +114,7 @@ def rapid_resets(port: int, count: int, key: str | None = None, path: str = CREA
 @contextmanager
 def frame_flood(port: int, count: int, kind: int = PING) -> Iterator[Attack]:
     """Floods of pings or settings, each of which the server must answer; no answer is read."""
-    with _connected(port, 1) as attack:
+    with connected(port, 1) as attack:
         [one] = attack.connections
         one.socket.settimeout(1.0)
         flood = (frame(PING, 0, bytes(8)) if kind == PING else frame(SETTINGS)) * 100
@@ -129,7 +129,7 @@ def frame_flood(port: int, count: int, kind: int = PING) -> Iterator[Attack]:
 @contextmanager
 def large_metadata(port: int, count: int, bytes: int = 8_000) -> Iterator[Attack]:
     """Calls with metadata as large as allowed, which are opened and never continued."""
-    with _connected(port, -(-count // 1_000)) as attack:
+    with connected(port, -(-count // 1_000)) as attack:
         for number in range(count):
             attack.connections[number // 1_000].open(CREATE, [("x-large", "x" * bytes)])
         _settled(attack)
@@ -139,7 +139,7 @@ def large_metadata(port: int, count: int, bytes: int = 8_000) -> Iterator[Attack
 @contextmanager
 def unread_stream(port: int, key: str, types: Sequence[str], credits: int = 1_000) -> Iterator[Attack]:
     """A worker that asks for jobs of these types and reads none of them."""
-    with _connected(port, 1) as attack:
+    with connected(port, 1) as attack:
         [one] = attack.connections
         one.send(frame(SETTINGS, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4)))
         one.receive(1.0)
@@ -167,7 +167,8 @@ EMPTY_MESSAGE: Final = grpc_message(b"")
 
 
 @contextmanager
-def _connected(port: int, connections: int) -> Iterator[Attack]:
+def connected(port: int, connections: int) -> Iterator[Attack]:
+    """Connections of an attack."""
     attack = Attack()
     try:
         for _ in range(connections):
@@ -185,8 +186,8 @@ def _settled(attack: Attack) -> None:
         one.ping()
 
 
-def _push(attack: Attack, left: dict[tuple[Http2, int], memoryview]) -> None:
-    """Send as much as the server takes."""
+def push_all(attack: Attack, left: dict[tuple[Http2, int], memoryview]) -> None:
+    """Send as much on each stream as the server takes."""
     moved_at = time.monotonic()
     while left and time.monotonic() - moved_at < STALLED_SECONDS:
         attack.look()

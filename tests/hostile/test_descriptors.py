@@ -9,6 +9,7 @@ import grpc
 
 from tests.app.waiting import until_sync
 from tests.hostile import attacks_http as attacks
+from tests.hostile.attacks_grpc import idle_http2
 from tests.hostile.served import Served, served
 from tests.hostile.test_http import call, is_served
 
@@ -44,3 +45,11 @@ def test_a_server_without_descriptors_logs_it_and_recovers(tmp_path: Path) -> No
         until_sync(lambda: is_served(server))
         assert call(server, "POST", "/api/v1/jobs", {"type": "a"})[0] == 201
         assert server.log.count("out of file descriptors") == 1
+
+
+def test_with_few_descriptors_idle_grpc_connections_stop_neither_port(tmp_path: Path) -> None:
+    with served(tmp_path, open_files_max=256) as server, idle_http2(server.grpc_port, 300) as attack:
+        attack.look(0.1)
+        assert len(attack.alive) < 128
+        assert server.descriptors < 256 - 32
+        assert call(server, "POST", "/api/v1/jobs", {"type": "a"})[0] == 201

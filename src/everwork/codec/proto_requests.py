@@ -7,6 +7,7 @@ names every field, because a loop takes up to twice as long. Tests compare it wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from everwork.codec.fields import MessageFields
@@ -189,11 +190,11 @@ def leased_job_message(job: LeasedJob) -> pb.Job:
 
 
 def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Checked tenant names, without duplicates; an empty name is refused."""
-    found = tuple(dict.fromkeys(checks.name(field, name) for name in names))
-    if len(found) > API_KEYS_TENANTS_MAX:
-        raise InvalidInput(field, f"must name at most {API_KEYS_TENANTS_MAX:,} tenants, not {len(found):,}")
-    return found
+    """Checked tenant names, without duplicates; an empty name is refused. Of too many, no more are read than needed."""
+    given = list(islice(names, API_KEYS_TENANTS_MAX + 1))
+    if len(given) > API_KEYS_TENANTS_MAX:
+        raise InvalidInput(field, f"must name at most {API_KEYS_TENANTS_MAX:,} tenants")
+    return tuple(dict.fromkeys(checks.name(field, name) for name in given))
 
 
 # Outcomes -------------------------------------------------------------------------------------------

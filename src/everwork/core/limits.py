@@ -44,6 +44,11 @@ CREATE_SHARED_MAX: Final = 1_000
 """How many jobs the creates of several callers may put into one commit: a larger one would only make others wait."""
 SETTLE_BATCH_MAX: Final = 10_000
 ACTIVATE_MAX: Final = 1_000
+ACTIVATE_BYTES_MAX: Final = 32 * 1_048_576
+"""An activation by a remote caller ends with the job whose variables make it exceed this size, whatever its limit."""
+LEASE_STEP_MAX: Final = 256
+"""How many jobs the calls of several remote callers lease in one step, even if those so far were small: the next ones
+may be as large as allowed."""
 POLLERS_MAX: Final = 1_000
 """How many polls of one API key may wait for one type, unless a setting changes it."""
 POLLERS_TOTAL_MAX: Final = 100_000
@@ -54,6 +59,11 @@ REQUESTS_PER_KEY: Final = 1_000
 """How many requests of one API key may be in progress, unless a setting changes it; waiting polls are not counted."""
 SEARCHES_PER_KEY: Final = 16
 """How many of them may search variables or errors for a text, unless a setting changes it."""
+STREAMS_PER_KEY: Final = 250
+"""How many worker streams of one API key may be open, unless a setting changes it; each can hold an unfinished message,
+as large as allowed."""
+STREAMS_MAX: Final = 1_000
+"""How many worker streams of all keys may be open, unless a setting changes it."""
 TENANT_FACTOR: Final = 4
 """The API keys of one tenant together may use this many times the budget of one key, unless a setting changes it."""
 TYPES_MAX: Final = 10_000

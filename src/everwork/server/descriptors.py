@@ -19,7 +19,7 @@ USED: Final = 64
 """The assumed number of open files where the system does not list them."""
 
 
-def connections_allowed(wanted: int) -> int:
+def connections_allowed(wanted: int, *, warns: bool = True) -> int:
     """How many connections each port may have open: as many as wanted, or as the limit of open files allows.
 
     The soft limit is raised if needed, as far as the hard limit allows.
@@ -27,7 +27,7 @@ def connections_allowed(wanted: int) -> int:
     used = _used()
     limit = _raised(PORTS * wanted + used + RESERVE)
     allowed = max(CONNECTIONS_MIN, min(wanted, (limit - used - RESERVE) // PORTS))
-    if allowed < wanted:
+    if allowed < wanted and warns:
         log.warning(
             "max_connections lowered, because the limit of open files is too low",
             max_connections=wanted,

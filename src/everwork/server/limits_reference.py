@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from everwork.core import limits
-from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, OUTCOMES_MAX
+from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX
+from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, LEASES_MAX, OUTCOMES_MAX
 from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, VALUES_MAX
 from everwork.server.http.framework.protocol import HEAD_BYTES_MAX, HEADERS_MAX
 from everwork.server.http.ui.visit import FORM_BYTES_MAX, LOGIN_BYTES_MAX
@@ -76,12 +77,19 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
         _fixed("outcomes in one settle", limits.SETTLE_BATCH_MAX, INVALID),
         _fixed("jobs in one activation over gRPC", limits.ACTIVATE_MAX, "fewer jobs"),
+        _fixed("variables in one activation", limits.ACTIVATE_BYTES_MAX, "fewer jobs, at least one", is_bytes=True),
+        _fixed("jobs leased in one step, for all callers", limits.LEASE_STEP_MAX, "further ones in the next step"),
         _fixed("jobs on one page", limits.LIST_LIMIT_MAX, INVALID),
         _fixed("size of one page", limits.PAGE_BYTES_MAX, "a shorter page, and a cursor to the next", is_bytes=True),
         _fixed("bytes of variables read by one step of a search", limits.SEARCH_BYTES_MAX, "a cursor", is_bytes=True),
     ),
     "Worker streams": (
+        _set("open streams of one API key", "streams_per_key"),
+        _set("open streams of all keys", "max_streams", f"an equal share for each key, then {BUSY}"),
         _fixed("types in one stream", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
+        _fixed("grants in one message", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
+        _fixed("attempts named in one message", LEASES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
+        _fixed("variables of unread jobs in one stream", UNWRITTEN_BYTES_MAX, "no more are leased", is_bytes=True),
         _fixed("credits for one type", CREDITS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("outcomes in one message", OUTCOMES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
     ),

@@ -54,7 +54,7 @@ class Server:
         key_ring = KeyRing if settings.has_auth else NoAuthentication
         self.keys = key_ring(engine, environment_key=settings.api_key, rate_limit=settings.rate_limit)
         self.sampler = MetricsSampler(engine, holder)
-        self._streams = WorkStreams(self.service, self.keys, settings.max_connections)
+        self._streams = WorkStreams(self.service, self.keys, settings)
         extras = [self._streams.methods, lambda gateway: verb_methods(gateway, settings.long_poll_seconds)]
         self._grpc = GrpcServer(self.service, self.keys, settings, self.metrics, extras)
         self._http = HttpServer(self.service, self.keys, settings, metrics=self.metrics, sampler=self.sampler)

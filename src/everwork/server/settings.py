@@ -28,6 +28,8 @@ from everwork.core.limits import (
     RATE_PER_SECOND_MAX,
     REQUESTS_PER_KEY,
     SEARCHES_PER_KEY,
+    STREAMS_MAX,
+    STREAMS_PER_KEY,
     TENANT_FACTOR,
     TYPE_KEEP_MS,
     TYPES_MAX,
@@ -109,12 +111,14 @@ class Settings:
     pollers_per_key: int = POLLERS_PER_KEY
     requests_per_key: int = REQUESTS_PER_KEY
     searches_per_key: int = SEARCHES_PER_KEY
+    streams_per_key: int = STREAMS_PER_KEY
     tenant_factor: int = TENANT_FACTOR
     max_types: int = TYPES_MAX
     max_new_types: int = NEW_TYPES_MAX
     types_keep_hours: float = round(TYPE_KEEP_MS / HOUR_MS)
     rate_limit: float = RATE_LIMIT
     max_connections: int = CONNECTIONS_DEFAULT
+    max_streams: int = STREAMS_MAX
     max_bytes_in_flight: int = IN_FLIGHT_BYTES_DEFAULT
     max_bytes_in_flight_per_key: int = IN_FLIGHT_BYTES_EACH_DEFAULT
     trusted_proxies: tuple[str, ...] = ()
@@ -317,12 +321,14 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "pollers_per_key": read.whole(1, 100_000),
     "requests_per_key": read.whole(1, 100_000),
     "searches_per_key": read.whole(1, 1_000),
+    "streams_per_key": read.whole(1, 100_000),
     "tenant_factor": read.whole(1, 1_000),
     "max_types": read.whole(1, 1_000_000),
     "max_new_types": read.whole(1, 1_000_000),
     "types_keep_hours": read.real(1, KEEP_HOURS_MAX),
     "rate_limit": read.real(0, RATE_PER_SECOND_MAX),
     "max_connections": read.whole(CONNECTIONS_MIN, CONNECTIONS_MAX),
+    "max_streams": read.whole(1, 100_000),
     "max_bytes_in_flight": read.whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
     "max_bytes_in_flight_per_key": read.whole(IN_FLIGHT_BYTES_MIN, IN_FLIGHT_BYTES_MAX),
     "trusted_proxies": read.networks,

@@ -64,6 +64,10 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "searches_per_key": SettingText(
         "Maximum number of these requests that search variables or errors for a text.", "1 to 1000"
     ),
+    "streams_per_key": SettingText(
+        "Maximum number of open worker streams of one API key. Each can hold an unfinished message of 4 MiB.",
+        "1 to 100000",
+    ),
     "tenant_factor": SettingText(
         "How many times the budget of one key the keys of one tenant may use together.", "1 to 1000"
     ),
@@ -88,9 +92,13 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "connection that has been idle for longest.",
         "10 to 100000",
     ),
+    "max_streams": SettingText(
+        "Maximum number of open worker streams. Once it is reached, each API key keeps an equal share.", "1 to 100000"
+    ),
     "max_bytes_in_flight": SettingText(
         "Maximum bytes of request bodies and responses over 64 KiB that REST and the dashboard receive, work on and "
-        "send concurrently. Further large requests are refused with status 503.",
+        "send concurrently. Further large requests are refused with status 503. The gRPC port has as many bytes for "
+        "leased jobs that workers have not read yet.",
         "1048576 to 1099511627776",
     ),
     "max_bytes_in_flight_per_key": SettingText(

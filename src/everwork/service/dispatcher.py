@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import WAIT_MS_MAX, Activation, Demand, Judged, pause_ms
-from everwork.core.limits import ACTIVATE_MAX, SETTLE_BATCH_MAX
+from everwork.core.limits import ACTIVATE_BYTES_MAX, LEASE_STEP_MAX, PAYLOAD_BYTES_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineError
@@ -24,6 +24,8 @@ CROWD_MIN: Final = 4
 GATHER_SECONDS: Final = 0.002
 """How long the next step waits; this saves half of the commits and a fifth of the CPU time."""
 IDLE_SECONDS: Final = 10.0
+JOBS_MIN: Final = ACTIVATE_BYTES_MAX // PAYLOAD_BYTES_MAX
+"""How many jobs one step may lease, however large the last ones were."""
 
 
 class Reporter(Protocol):
@@ -74,6 +76,9 @@ class StepBatcher:
         self._reporter = reporter
         self._requests: list[_Request] = []
         self._last_callers = 0
+        self.jobs_max = JOBS_MIN
+        """How many jobs the next step may lease, judged by the largest one of the last step, unless one caller asks for
+        more."""
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
@@ -112,7 +117,7 @@ class StepBatcher:
         for at, request in enumerate(self._requests):
             outcomes += len(request.outcomes)
             jobs += sum(demand.limit for demand in request.demands)
-            if at and (outcomes > SETTLE_BATCH_MAX or jobs > ACTIVATE_MAX):
+            if at and (outcomes > SETTLE_BATCH_MAX or jobs > self.jobs_max):
                 requests, self._requests = self._requests[:at], self._requests[at:]
                 return requests
         requests, self._requests = self._requests, []
@@ -135,6 +140,9 @@ class StepBatcher:
                 for request in requests:
                     await self._step([request])
             return
+        if activation.jobs:
+            largest = max([len(job.variables) for job in activation.jobs])
+            self.jobs_max = max(JOBS_MIN, min(LEASE_STEP_MAX, ACTIVATE_BYTES_MAX // (largest + 1)))
         self._answer(requests, judged, activation)
         if outcomes or activation.jobs:
             step, items = ("settle", len(outcomes)) if outcomes else ("activate", len(activation.jobs))
@@ -234,7 +242,7 @@ class _PollQueue:
         jobs = 0
         for poll in self.polls:
             jobs += poll.demand.limit
-            if chosen and (len(chosen) >= self._reach or jobs > ACTIVATE_MAX):
+            if chosen and (len(chosen) >= self._reach or jobs > self._dispatcher.steps.jobs_max):
                 break
             chosen.append(poll)
         return chosen

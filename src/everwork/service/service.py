@@ -158,7 +158,9 @@ class JobService(StoreAccess):
     def release_undelivered(self, jobs: Sequence[LeasedJob]) -> None:
         """Release jobs that never reached their worker, in the background; `close` waits for it."""
         if jobs:
-            task = asyncio.get_running_loop().create_task(self._release(jobs))
+            # Only their numbers are kept until then: the jobs may be large.
+            releases = [Release(job.key, job.attempt) for job in jobs]
+            task = asyncio.get_running_loop().create_task(self._release(releases))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 
@@ -263,11 +265,10 @@ class JobService(StoreAccess):
 
     # Internals -------------------------------------------------------------------------------------
 
-    async def _release(self, jobs: Sequence[LeasedJob]) -> None:
+    async def _release(self, releases: Sequence[Release]) -> None:
         """Release leased jobs; if the engine stays unavailable, their leases expire."""
-        outcomes = [Release(job.key, job.attempt) for job in jobs]
         with suppress(EngineError):
-            await retry_while_unavailable(lambda: self.settle(outcomes), None)
+            await retry_while_unavailable(lambda: self.settle(releases), None)
 
     async def _sweep(self) -> bool:
         has_more = await self.sweep()

@@ -84,7 +84,7 @@ async def running_server(url: str, **settings: Any) -> AsyncIterator[RunningServ
     service = JobService(open_engine(url), "tests", budgets=chosen.budgets)
     keys = KeyRing(service._engine, environment_key=KEY, rate_limit=chosen.rate_limit)
     metrics = Metrics()
-    streams = WorkStreams(service, keys, chosen.max_connections)
+    streams = WorkStreams(service, keys, chosen)
     extras = [streams.methods, lambda gateway: verb_methods(gateway, chosen.long_poll_seconds)]
     grpc_server = GrpcServer(service, keys, chosen, metrics, extras)
     await service.open()

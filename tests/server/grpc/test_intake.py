@@ -108,12 +108,26 @@ async def test_a_full_server_refuses_the_key_that_has_most_calls_open(sqlite_ser
 
 
 async def test_worker_streams_above_the_limit_are_refused(open_server: OpenServer) -> None:
-    server = await open_server(max_connections=10)
+    server = await open_server(max_streams=10)
     streams = [work_stream(server, KEY) for _ in range(10)]
     await until(lambda: server.grpc_server.gateway.calls.count == 10)
     code, details = await refused(work_stream(server, KEY).read())
     assert code is StatusCode.RESOURCE_EXHAUSTED
     assert "limit of worker streams, 10 of them from this API key" in details
+    for stream in streams:
+        stream.cancel()
+
+
+async def test_worker_streams_of_one_key_are_limited(open_server: OpenServer) -> None:
+    server = await open_server(streams_per_key=2)
+    other = await a_key(server)
+    streams = [work_stream(server, KEY) for _ in range(2)]
+    await until(lambda: server.grpc_server.gateway.calls.count == 2)
+    code, details = await refused(work_stream(server, KEY).read())
+    assert code is StatusCode.RESOURCE_EXHAUSTED
+    assert details == "2 worker streams of this API key are open (setting streams_per_key); retry later"
+    streams.append(work_stream(server, other))
+    await until(lambda: server.grpc_server.gateway.calls.count == 3)
     for stream in streams:
         stream.cancel()
 

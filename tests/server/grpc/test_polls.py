@@ -238,7 +238,7 @@ async def test_jobs_that_could_not_be_read_before_the_deadline_are_released_unwr
     leased = await sqlite_server.service.activate(Demand(TYPE, "w1", 1))
     context: Any = AlmostLate()
     with pytest.raises(CallTimeout):
-        await deliver(sqlite_server.service, context, leased, [(b"jobs", 1)])
+        await deliver(sqlite_server.grpc_server.gateway, context, leased, [(b"jobs", 1)], caller="")
 
     async def is_back() -> bool:
         job = await sqlite_server.job(key)

@@ -16,10 +16,9 @@ from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.proto import jobs_pb2
 from everwork.server.grpc import delivery, jobs_api
-from everwork.server.grpc.gateway import Context
+from everwork.server.grpc.gateway import Context, Gateway
 from everwork.server.grpc.offset_pages import matching
 from everwork.service.jobs import Jobs, in_process
-from everwork.service.service import JobService
 from everwork.service.verb import IN_PROCESS
 from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenServer
@@ -55,7 +54,13 @@ class Written:
         self.stuck: Stuck | None = None
 
     async def deliver(
-        self, service: JobService, context: Context, jobs: Sequence[LeasedJob], messages: Iterable[tuple[bytes, int]]
+        self,
+        gateway: Gateway,
+        context: Context,
+        jobs: Sequence[LeasedJob],
+        messages: Iterable[tuple[bytes, int]],
+        *,
+        caller: str,
     ) -> None:
         """The server's own delivery, with a note of each message for which `write` has returned."""
 
@@ -68,7 +73,7 @@ class Written:
                 at += carried
 
         line: Any = self.stuck or context
-        await delivery.deliver(service, line, jobs, noted())
+        await delivery.deliver(gateway, line, jobs, noted(), caller=caller)
 
 
 async def test_cancelled_polls_leave_no_lease_behind(open_server: OpenServer, monkeypatch: pytest.MonkeyPatch) -> None:

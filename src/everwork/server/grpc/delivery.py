@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand
 from everwork.exceptions import CallTimeout
-from everwork.server.grpc.gateway import Context, Gateway
-from everwork.service.service import JobService
+from everwork.service.activation import activate_bounded
+from everwork.service.jobs import Jobs
+
+if TYPE_CHECKING:
+    from everwork.server.grpc.gateway import Context, Gateway
 
 TRAVEL_SECONDS: Final = 0.1
 """A deadline equal to the poll's duration arrives slightly shorter; this difference is tolerated."""
@@ -38,23 +42,32 @@ def poll_time(context: Context, seconds_max: float) -> PollTime:
     return PollTime(max(0, round(seconds * 1000)), is_cut=remaining < seconds_max - TRAVEL_SECONDS)
 
 
+async def lease(gateway: Gateway, api: str, jobs: Jobs, demand: Demand, wait_ms: int) -> list[LeasedJob]:
+    """Wait for jobs, at most as many as one activation may return; those that are damaged are left out."""
+    with gateway.metrics.polling(api):
+        leased = await activate_bounded(gateway.service, jobs, demand, wait_ms)
+        return await gateway.service.deliverable(leased)
+
+
 async def deliver(
-    service: JobService, context: Context, jobs: Sequence[LeasedJob], messages: Iterable[tuple[bytes, int]]
+    gateway: Gateway, context: Context, jobs: Sequence[LeasedJob], messages: Iterable[tuple[bytes, int]], *, caller: str
 ) -> None:
-    """Write messages, each with the number of jobs that it carries, in the jobs' order.
+    """Write messages, each with the number of jobs that it carries, in the jobs' order; `caller` is its API key.
 
     The server owns the jobs until `write` has returned for their message: if it raises, or the caller disconnects,
     the remaining jobs are released. The same applies once the caller's deadline has passed or is about to.
     """
-    written = 0
+    written = size = 0
     try:
+        size = gateway.undelivered.hold(caller, sum([len(job.variables) for job in jobs]))
         for message, carried in messages:
             _require_time(context.time_remaining(), LATE_SECONDS)
             await context.write(message)
             written += carried
     finally:
+        gateway.undelivered.release(caller, size)
         if written < len(jobs):
-            service.release_undelivered(jobs[written:])
+            gateway.service.release_undelivered(jobs[written:])
 
 
 def _require_time(remaining: float | None, seconds: float) -> None:

@@ -23,7 +23,7 @@ from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Un
 from everwork.logs import Occasional, get_logger
 from everwork.server.addresses import is_https, is_trusted, plain, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
-from everwork.server.grpc.intake import OpenCalls, Receiving
+from everwork.server.grpc.intake import OpenCalls, Receiving, Undelivered
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
@@ -82,6 +82,7 @@ class Gateway:
         self.notices = Occasional(log)
         self.calls = OpenCalls(CALLS_TOTAL_FACTOR * self._settings.max_connections, self.notices)
         self.receiving = Receiving(self.notices)
+        self.undelivered = Undelivered(self._settings.max_bytes_in_flight, self._settings.max_bytes_in_flight_per_key)
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 1_000
 CHECK_SECONDS: Final = 1.0
 WAITED: Final = "too many other requests of this caller are being received and do not arrive; retry later"
+UNREAD: Final = "the workers of this API key do not read the jobs that were sent to them; retry later"
 EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
 
 
@@ -54,6 +55,38 @@ class OpenCalls:
             self._of[caller] = own
         else:
             del self._of[caller]
+
+
+class Undelivered:
+    """The bytes of leased jobs that workers have not read yet, limited for each API key and in all.
+
+    A key without any may always hold those of one activation, so that others cannot lock it out.
+    """
+
+    def __init__(self, bytes_max: int, bytes_per_key_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes_per_key_max = bytes_per_key_max
+        self.bytes = 0
+        """How many bytes are not read yet."""
+        self._of: dict[str, int] = {}
+
+    def hold(self, caller: str, size: int) -> int:
+        """Count bytes until `release`, or refuse them; returns how many were counted."""
+        own = self._of.get(caller, 0)
+        if own and (own + size > self._bytes_per_key_max or self.bytes + size > self._bytes_max):
+            raise TooManyRequests(UNREAD, RETRY_MS)
+        self._of[caller] = own + size
+        self.bytes += size
+        return size
+
+    def release(self, caller: str, size: int) -> None:
+        """Stop counting bytes."""
+        own = self._of.get(caller, 0) - size
+        self.bytes -= size
+        if own > 0:
+            self._of[caller] = own
+        else:
+            self._of.pop(caller, None)
 
 
 class Receiving:

@@ -19,7 +19,7 @@ from everwork.core.states import State
 from everwork.exceptions import JobError, JobNotFound, LeaseLost, WrongState
 from everwork.proto import jobs_pb2 as pb
 from everwork.server.grpc import jobs_requests as requests
-from everwork.server.grpc.delivery import deliver, poll_time
+from everwork.server.grpc.delivery import deliver, lease, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Handler, Methods, Request, Rpc
 from everwork.server.grpc.jobs_replies import activated, int32, job_view, of_state, refusal, stats_view
 from everwork.server.grpc.offset_pages import list_jobs
@@ -97,11 +97,10 @@ class JobsApi:
         demand = requests.demand(request)
         fetched = frozenset(request.fetch_variable)
         time = poll_time(context, self._long_poll_seconds)
-        with self._metrics.polling(API):
-            leased = await self._gateway.service.deliverable(await jobs.activate(demand, time.wait_ms))
+        leased = await lease(self._gateway, API, jobs, demand, time.wait_ms)
         if leased:
             messages = self._gateway.while_live(jobs, _messages(leased, demand, fetched))
-            await deliver(self._gateway.service, context, leased, messages)
+            await deliver(self._gateway, context, leased, messages, caller=jobs.principal.id)
             return
         if not self._gateway.stopping.is_set() and (reason := await jobs.blocked_reason(demand.type)):
             await context.write(pb.ActivateJobsResponse(success=False, error_message=reason).SerializeToString())

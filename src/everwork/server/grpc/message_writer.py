@@ -9,7 +9,9 @@ from typing import Any, Final
 from everwork.codec.proto_requests import leased_job_message
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Lease, LeaseStatus
+from everwork.exceptions import TooManyRequests
 from everwork.proto import work_pb2
+from everwork.server.grpc.intake import RETRY_MS, UNREAD, Undelivered
 
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the job that exceeds this size, far below the limit of clients."""
@@ -31,11 +33,18 @@ Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class MessageWriter:
-    """A single task, `run`, does the writing; once it ends, `unwritten` returns the jobs that were not written."""
+    """A single task, `run`, does the writing; once it ends, `unwritten` returns the jobs that were not written.
 
-    def __init__(self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None]) -> None:
+    The bytes of unwritten jobs are held in `undelivered` for `caller`, the API key.
+    """
+
+    def __init__(
+        self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None], undelivered: Undelivered, caller: str
+    ) -> None:
         self._send = send
         self._on_send = on_send
+        self._undelivered = undelivered
+        self._caller = caller
         self._jobs: list[LeasedJob] = []
         self._jobs_bytes = 0
         self._in_flight: list[LeasedJob] = []
@@ -49,9 +58,11 @@ class MessageWriter:
         self._written = asyncio.Event()
 
     def jobs(self, jobs: Sequence[LeasedJob]) -> None:
-        """Add jobs for the worker, which are written with the next message or `flush`."""
+        """Add jobs, to be written with the next message or `flush`; refused if too many bytes are unwritten."""
+        if self._jobs_bytes >= UNWRITTEN_BYTES_MAX:
+            raise TooManyRequests(UNREAD, RETRY_MS)
+        self._jobs_bytes += self._undelivered.hold(self._caller, _bytes_of(jobs))
         self._jobs += jobs
-        self._jobs_bytes += sum([len(job.variables) for job in jobs])
 
     def flush(self) -> None:
         """Write what was added."""
@@ -91,6 +102,7 @@ class MessageWriter:
                 self._writing = asyncio.ensure_future(self._send(message.SerializeToString()))
                 self._writing.add_done_callback(_retrieve_error)
                 await asyncio.shield(self._writing)
+                self._done(self._in_flight)
                 self._in_flight = []
                 self._written.set()
 
@@ -116,6 +128,7 @@ class MessageWriter:
             return
         done, _ = await asyncio.wait([self._writing], timeout=WRITE_SECONDS_MAX)
         if done and not self._writing.cancelled() and self._writing.exception() is None:
+            self._done(self._in_flight)
             self._in_flight = []
 
     @property
@@ -125,13 +138,21 @@ class MessageWriter:
 
     def take_waiting(self) -> list[LeasedJob]:
         """Remove and return the jobs that are not being written yet."""
-        jobs, self._jobs, self._jobs_bytes = self._jobs, [], 0
+        jobs, self._jobs = self._jobs, []
+        self._done(jobs)
         return jobs
 
     def unwritten(self) -> list[LeasedJob]:
         """Remove and return the jobs that never reached the connection."""
+        self._done(self._in_flight)
         jobs, self._in_flight = self._in_flight + self.take_waiting(), []
         return jobs
+
+    def _done(self, jobs: Sequence[LeasedJob]) -> None:
+        """Count jobs as written or released."""
+        size = _bytes_of(jobs)
+        self._jobs_bytes -= size
+        self._undelivered.release(self._caller, size)
 
     def _mark(self) -> None:
         self._has_reports = True
@@ -154,12 +175,15 @@ class MessageWriter:
         for job in self._jobs:
             message = leased_job_message(job)
             jobs.append(message)
-            self._jobs_bytes -= len(job.variables)
             size += len(message.variables) + len(message.headers) + len(message.extra) + ENVELOPE_BYTES
             if size > MESSAGE_BYTES_MAX:
                 break
         self._in_flight, self._jobs = self._jobs[: len(jobs)], self._jobs[len(jobs) :]
         return jobs
+
+
+def _bytes_of(jobs: Sequence[LeasedJob]) -> int:
+    return sum([len(job.variables) for job in jobs])
 
 
 def _retrieve_error(writing: asyncio.Future[None]) -> None:

@@ -12,6 +12,7 @@ from everwork.aio.loops import BackgroundLoop
 from everwork.core.limits import CALLS_PER_CONNECTION, MESSAGE_BYTES_MAX
 from everwork.exceptions import BadConfiguration
 from everwork.server.certificates import CertificateFiles, Certificates
+from everwork.server.descriptors import connections_allowed
 from everwork.server.grpc.gateway import Gateway, Methods, Router
 from everwork.server.grpc.guests import Guests
 from everwork.server.grpc.health import Health, reflection_methods
@@ -77,7 +78,9 @@ class GrpcServer:
 
     async def start(self) -> int:
         """Start listening; returns the bound port."""
-        limit = ("grpc.max_allowed_incoming_connections", self._settings.max_connections)
+        # The HTTP port warns if the number had to be lowered.
+        allowed = connections_allowed(self._settings.max_connections, warns=False)
+        limit = ("grpc.max_allowed_incoming_connections", allowed)
         server = grpc.aio.server(options=[*OPTIONS, limit])
         server.add_generic_rpc_handlers([Router(self._methods())])
         port = self._bind(server)

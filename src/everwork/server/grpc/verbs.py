@@ -27,7 +27,7 @@ from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
 from everwork.server.errors import STOPPING
-from everwork.server.grpc.delivery import deliver, poll_time
+from everwork.server.grpc.delivery import deliver, lease, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.service.jobs import Jobs
 
@@ -92,16 +92,9 @@ class Verbs:
         demand = demand_of(request)
         wait_ms = checks.whole_number("wait_ms", request.wait_ms, 0, LEASE_MS_MAX)
         time = poll_time(context, min(wait_ms / 1000, self._poll_seconds_max))
-        with self._gateway.metrics.polling(API):
-            leased = await jobs.activate(demand, time.wait_ms)
-        service = self._gateway.service
-        leased = await service.deliverable(leased)
-        try:
-            self._gateway.require_live(jobs)
-        except BaseException:
-            service.release_undelivered(leased)
-            raise
-        await deliver(service, context, leased, _messages(leased))
+        leased = await lease(self._gateway, API, jobs, demand, time.wait_ms)
+        messages = self._gateway.while_live(jobs, _messages(leased))
+        await deliver(self._gateway, context, leased, messages, caller=jobs.principal.id)
         if not leased:
             time.require_in_time(self._gateway)
 

@@ -14,9 +14,10 @@ from everwork.aio.retrying import backoff_delays, retrying
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Lease, LeaseStatus
-from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX, SETTLE_BATCH_MAX
+from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX, LEASE_STEP_MAX
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
+from everwork.server.grpc.intake import Undelivered
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
 from everwork.server.grpc.outcomes import settle_messages
@@ -24,8 +25,6 @@ from everwork.service.fleet.clients import type_name
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
-FEED_MAX: Final = 500
-"""The maximum number of jobs leased per step for one worker, regardless of its credit."""
 FEED_FIRST: Final = 16
 """How many of them are leased in the first step, when the size of the jobs is not known yet."""
 GROWTH: Final = 8
@@ -36,8 +35,12 @@ FAIR_MAX: Final = 32
 """The maximum number of jobs leased, or outcomes settled, per step while other keys are active."""
 POLL_MS: Final = 30_000
 CREDITS_MAX: Final = 100_000
-LEASES_MAX: Final = 100_000
+LEASES_MAX: Final = 20_000
 """How many attempts one message may name."""
+LEASES_STEP: Final = 1_000
+"""How many of them are read, and extended, before other callers are served."""
+GRANTS_STEP: Final = 10
+"""How many grants are read before other callers are served: each may name many tenants."""
 OUTCOMES_MAX: Final = 10_000
 """How many outcomes one message may carry."""
 FEEDS_MAX: Final = 1_000
@@ -71,12 +74,12 @@ class Streams(Protocol):
 class WorkStream:
     """The state of one stream, served by `run`; `WorkStreams` ends it if its key is invalid or its worker silent."""
 
-    def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send) -> None:
+    def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send, undelivered: Undelivered) -> None:
         self._service = service
         self.jobs = jobs
         self._streams = streams
         self._turns = service.budgets.requests
-        self._writer = MessageWriter(send, self._hold)
+        self._writer = MessageWriter(send, self._hold, undelivered, jobs.principal.id)
         self._loop = asyncio.get_running_loop()
         self.worker = ""
         self.lease_ms = LEASE_MS_DEFAULT
@@ -178,12 +181,17 @@ class WorkStream:
         if len(message.outcomes) > OUTCOMES_MAX:
             problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
             raise InvalidInput("outcomes", problem)
-        for grant in message.grants:
-            self._grant(grant)
+        if len(message.grants) > FEEDS_MAX:
+            raise InvalidInput("grants", f"must be at most {FEEDS_MAX:,} in one message, not {len(message.grants):,}")
+        for start in range(0, len(message.grants), GRANTS_STEP):
+            if start:
+                await asyncio.sleep(0)
+            for grant in message.grants[start : start + GRANTS_STEP]:
+                self._grant(grant)
         if message.outcomes:
             self._accept(message.outcomes)
         if message.heartbeats:
-            await self._heartbeat(_leases("heartbeats", message.heartbeats))
+            await self._heartbeat(await _leases("heartbeats", message.heartbeats))
         if message.draining:
             self.stop_feeding()
         while len(self._unjudged) > UNJUDGED_MAX:
@@ -197,7 +205,7 @@ class WorkStream:
             self.lease_ms = checks.whole_number("hello.lease_ms", hello.lease_ms, 1, LEASE_MS_MAX)
         self.is_offline = hello.offline
         worker = checks.name("hello.worker", hello.worker)
-        resumed = _leases("hello.resumed", hello.resumed)
+        resumed = await _leases("hello.resumed", hello.resumed)
         # Adopt first: the attempts' reconnect deadline keeps running during the engine call.
         self._streams.adopt(resumed, self.jobs)
         statuses = await self._extended(resumed, is_late=hello.offline)
@@ -250,8 +258,8 @@ class WorkStream:
     async def _extended(self, leases: Sequence[Lease], *, is_late: bool = False) -> dict[Lease, LeaseStatus]:
         """Extend the caller's own leases; return the statuses of all leases."""
         found = dict.fromkeys(leases, LeaseStatus.LOST)
-        for start in range(0, len(leases), SETTLE_BATCH_MAX):
-            batch = leases[start : start + SETTLE_BATCH_MAX]
+        for start in range(0, len(leases), LEASES_STEP):
+            batch = leases[start : start + LEASES_STEP]
             found |= await retrying(partial(self._extend, batch, is_late), on=(EngineError,))
         return found
 
@@ -304,25 +312,36 @@ class WorkStream:
             await feed.has_credits()
             await self._writer.has_capacity()
             await self._is_settled.wait()
-            try:
-                await self._lease(feed, demand)
-            except (EngineError, TooManyRequests):
+            if await self._lease(feed, demand):
+                delays = backoff_delays()
+            else:
                 await asyncio.sleep(next(delays))
-                continue
-            delays = backoff_delays()
 
-    async def _lease(self, feed: _Feed, demand: Demand) -> None:
-        """Lease jobs, and more immediately while their size is being learned: small batches return as small grants."""
+    async def _lease(self, feed: _Feed, demand: Demand) -> bool:
+        """Lease jobs, and more immediately while their size is being learned: small batches return as small grants.
+
+        Keeps no reference to them while the feed waits. False: try again later.
+        """
         wait_ms, is_cut = POLL_MS, True
         try:
             while is_cut:
                 most = min(feed.step, FAIR_MAX) if self._turns.is_contended else feed.step
                 jobs = await self.jobs.activate(demand._replace(limit=min(feed.credits, most)), wait_ms)
-                self._writer.jobs(jobs)
-                is_cut = feed.take(jobs, most)
-                wait_ms = 0
+                self._add(jobs)
+                is_cut, wait_ms = feed.take(jobs, most), 0
+        except (EngineError, TooManyRequests):
+            return False
         finally:
             self._writer.flush()
+        return True
+
+    def _add(self, jobs: Sequence[LeasedJob]) -> None:
+        """Pass jobs on; if the worker has too many unread bytes already, they are released."""
+        try:
+            self._writer.jobs(jobs)
+        except TooManyRequests:
+            self._service.release_undelivered(jobs)
+            raise
 
     def _hold(self, jobs: Sequence[LeasedJob]) -> None:
         """Mark jobs as held: from now on the worker may have them."""
@@ -406,7 +425,7 @@ class _Feed:
             return False
         before, self.credits = self.step, self.credits - len(jobs)
         largest = max([len(job.variables) for job in jobs])
-        self.step = max(1, min(FEED_MAX, before * GROWTH, FEED_BYTES // (largest + 1)))
+        self.step = max(1, min(LEASE_STEP_MAX, before * GROWTH, FEED_BYTES // (largest + 1)))
         return self.step > before and len(jobs) >= most and self.credits > 0
 
     async def has_credits(self) -> None:
@@ -423,8 +442,14 @@ def _parsed(raw: bytes) -> work_pb2.FromWorker:
         raise InvalidInput("message", "must be a protobuf message of type everwork.v1.FromWorker") from None
 
 
-def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:
+async def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:
+    """The attempts that a message names, each once."""
     if len(messages) > LEASES_MAX:
         raise InvalidInput(field, f"must name at most {LEASES_MAX:,} attempts in one message, not {len(messages):,}")
-    leases = (Lease(checks.job_key(one.key, f"{field}.key"), checks.attempt(one.attempt)) for one in messages)
-    return list(dict.fromkeys(leases))
+    leases: dict[Lease, None] = {}
+    for start in range(0, len(messages), LEASES_STEP):
+        if start:
+            await asyncio.sleep(0)
+        for one in messages[start : start + LEASES_STEP]:
+            leases[Lease(checks.job_key(one.key, f"{field}.key"), checks.attempt(one.attempt))] = None
+    return list(leases)

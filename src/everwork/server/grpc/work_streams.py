@@ -15,7 +15,7 @@ from everwork.codec.proto_replies import created_message
 from everwork.codec.proto_requests import new_jobs_of, stamp_of
 from everwork.core.job import NewJob
 from everwork.core.leasing import Lease, LeaseStatus
-from everwork.core.limits import CONNECTIONS_DEFAULT, SETTLE_BATCH_MAX
+from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, TooManyRequests, Unauthenticated
 from everwork.proto import work_pb2
@@ -23,6 +23,7 @@ from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.intake import EOF, RETRY_MS
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.server.grpc.work_stream import WorkStream
+from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -41,10 +42,10 @@ READ_MAX: Final = 200
 class WorkStreams:
     """All streams of this server, in the event loop of the service."""
 
-    def __init__(self, service: JobService, keys: KeyRing, streams_max: int = CONNECTIONS_DEFAULT) -> None:
+    def __init__(self, service: JobService, keys: KeyRing, settings: Settings | None = None) -> None:
         self._service = service
         self._keys = keys
-        self._streams_max = streams_max
+        self._settings = settings or Settings()
         self._streams: set[WorkStream] = set()
         self._orphans: dict[Lease, WorkStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +78,7 @@ class WorkStreams:
     async def _serve(self, gateway: Gateway, jobs: Jobs, context: Context) -> None:
         """Serve one stream to its end."""
         self._require_room(gateway, jobs)
-        stream = WorkStream(self._service, jobs, self, context.write)
+        stream = WorkStream(self._service, jobs, self, context.write, gateway.undelivered)
         self._streams.add(stream)
         if self._is_closing:
             stream.stop_feeding(closing=True)
@@ -88,19 +89,23 @@ class WorkStreams:
             self._leave(stream)
 
     def _require_room(self, gateway: Gateway, jobs: Jobs) -> None:
-        """Refuse a stream above the limit; once the server is full, each key keeps an equal share."""
-        if len(self._streams) < self._streams_max:
-            return
+        """Refuse a stream above a limit; once the server is full, each key keeps an equal share."""
+        settings, principal = self._settings, jobs.principal
         keys = Counter(stream.jobs.principal.id for stream in self._streams)
-        own = keys[jobs.principal.id]
-        if own and own >= self._streams_max // len(keys):
-            gateway.notices.warning(
-                "worker stream refused: too many are open", limit=self._streams_max, key=jobs.principal.id, of_key=own
-            )
-            raise TooManyRequests(
-                f"the server has reached its limit of worker streams, {own:,} of them from this API key; retry later",
-                RETRY_MS,
-            )
+        own = keys[principal.id]
+        of_party = sum(stream.jobs.principal.party == principal.party for stream in self._streams)
+        problem = ""
+        if own >= settings.streams_per_key:
+            problem = f"{own:,} worker streams of this API key are open (setting streams_per_key)"
+        elif of_party >= settings.streams_per_key * settings.tenant_factor:
+            names = "settings streams_per_key and tenant_factor"
+            problem = f"{of_party:,} worker streams of this tenant's API keys are open ({names})"
+        elif own and len(self._streams) >= settings.max_streams and own >= settings.max_streams // len(keys):
+            reached = "the server has reached its limit of worker streams"
+            problem = f"{reached}, {own:,} of them from this API key (setting max_streams)"
+        if problem:
+            gateway.notices.warning("worker stream refused: too many are open", problem=problem, key=principal.id)
+            raise TooManyRequests(f"{problem}; retry later", RETRY_MS)
 
     def pace(self, jobs: Jobs) -> float:
         """Count one message; a worker above the rate limit of its key is read more slowly."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from everwork.core.states import FINISHED_STATES
 from everwork.core.texts import error_text
 from everwork.exceptions import JobNotFound, WrongState
 from everwork.proto import gateway_pb2 as pb
-from everwork.server.grpc.delivery import deliver, poll_time
+from everwork.server.grpc.delivery import deliver, lease, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
 from everwork.server.grpc.jobs_requests import tenants
@@ -100,11 +100,10 @@ class ZeebeGateway:
         limit = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
         demand = _demand(request, min(limit, ACTIVATE_MAX))
         time = poll_time(context, self._seconds(request.requestTimeout))
-        with self._metrics.polling(API):
-            leased = await self._gateway.service.deliverable(await jobs.activate(demand, time.wait_ms))
+        leased = await lease(self._gateway, API, jobs, demand, time.wait_ms)
         if leased:
             messages = _messages(leased, demand.worker, frozenset(request.fetchVariable))
-            await deliver(self._gateway.service, context, leased, self._gateway.while_live(jobs, messages))
+            await self._deliver(jobs, context, leased, messages)
         else:
             time.require_in_time(self._gateway)
 
@@ -115,11 +114,16 @@ class ZeebeGateway:
         # End a stream well before its deadline: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
         while not self._gateway.stopping.is_set() and (wait := poll_time(context, STREAM_WAIT_SECONDS).wait_ms):
             self._gateway.require_live(jobs)
-            with self._metrics.polling(API):
-                leased = await self._gateway.service.deliverable(await jobs.activate(demand, wait))
+            leased = await lease(self._gateway, API, jobs, demand, wait)
             if leased:
                 messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in leased)
-                await deliver(self._gateway.service, context, leased, self._gateway.while_live(jobs, messages))
+                await self._deliver(jobs, context, leased, messages)
+
+    async def _deliver(
+        self, jobs: Jobs, context: Context, leased: Sequence[LeasedJob], messages: Iterable[tuple[bytes, int]]
+    ) -> None:
+        live = self._gateway.while_live(jobs, messages)
+        await deliver(self._gateway, context, leased, live, caller=jobs.principal.id)
 
     def _seconds(self, request_timeout_ms: int) -> float:
         if request_timeout_ms < 0:

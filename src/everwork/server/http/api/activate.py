@@ -21,6 +21,7 @@ from everwork.server.http.framework.context import API, PRINCIPAL
 from everwork.server.http.framework.fields import NAME, Integer, ListOf, Number, Text
 from everwork.server.http.framework.in_flight import COUNTED_BYTES
 from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, Shape
+from everwork.service.activation import activate_bounded
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
@@ -105,7 +106,7 @@ async def _blocked_reason(call: Call, type: str) -> dict[str, str]:
 
 async def _poll(call: Call, demand: Demand, wait_ms: int) -> list[LeasedJob]:
     """Wait for jobs; return none if the caller disconnects or the server stops first."""
-    poll = asyncio.ensure_future(call.jobs.activate(demand, wait_ms))
+    poll = asyncio.ensure_future(activate_bounded(call.context.service, call.jobs, demand, wait_ms))
     ends = [
         asyncio.ensure_future(_disconnected(call.request.receive)),
         asyncio.ensure_future(call.context.stopping.wait()),

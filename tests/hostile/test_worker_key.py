@@ -1,0 +1,50 @@
+"""Hostile callers with the key of a worker: what they can occupy is bounded, and others are served meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from everwork.core.limits import ACTIVATE_BYTES_MAX
+from everwork.proto import work_pb2
+from everwork.server.grpc.work_stream import FEEDS_MAX, LEASES_MAX
+from tests.app.waiting import until_sync
+from tests.hostile import attacks_stream
+from tests.hostile.served import KEY, MIB, Served, served
+from tests.hostile.test_http import call, is_served
+
+SLACK_BYTES = 40 * MIB
+
+
+def large_jobs(server: Served, types: list[str], count: int) -> None:
+    """Create jobs that are almost as large as allowed."""
+    for type in types:
+        for _ in range(0, count, 8):
+            jobs = [{"type": type, "variables": {"text": "x" * 1_000_000}}] * 8
+            assert call(server, "POST", "/api/v1/jobs", jobs)[0] == 201
+
+
+def test_an_activation_of_large_jobs_returns_as_many_as_fit(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        large_jobs(server, ["large"], 96)
+        status, body = call(server, "POST", "/api/v1/jobs/activate", {"type": "large", "worker": "w", "max_jobs": 100})
+        assert status == 200
+        assert ACTIVATE_BYTES_MAX - 2 * MIB < len(body) < ACTIVATE_BYTES_MAX + 2 * MIB
+
+
+def test_messages_with_endless_grants_and_attempts_end_their_streams(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        before = server.rss_bytes
+        grant, lease = work_pb2.Grant(type="a"), work_pb2.Lease(key=1 << 60, attempt=1)
+        tenants = work_pb2.Grant(type="a", tenants=["x"] * 1_000_000)
+        hello = work_pb2.Hello(worker="w", resumed=[lease] * (LEASES_MAX + 1))
+        for messages in (
+            [attacks_stream.HELLO, work_pb2.FromWorker(grants=[grant] * 500_000)],
+            [attacks_stream.HELLO, work_pb2.FromWorker(grants=[grant] * (FEEDS_MAX + 1))],
+            [attacks_stream.HELLO, work_pb2.FromWorker(grants=[tenants])],
+            [work_pb2.FromWorker(hello=hello)],
+            [work_pb2.FromWorker(hello=work_pb2.Hello(worker="w" * 4_000_000))],
+        ):
+            with attacks_stream.worker_messages(server.grpc_port, KEY, messages) as attack:
+                until_sync(lambda attack=attack: attack.look(0.1).streams == 0)  # type: ignore[misc]
+            assert is_served(server)
+        assert server.peak_rss_bytes < before + 3 * SLACK_BYTES
