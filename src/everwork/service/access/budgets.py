@@ -38,7 +38,7 @@ class Slices:
         self._chars = 0
 
     def is_full(self, chars: int = 0, jobs: int = 1) -> bool:
-        """Count jobs with so many characters; True if the slice is full, and the caller must `give_way`."""
+        """Count jobs with this many characters; True if the slice is full, and the caller must `give_way`."""
         self._jobs += jobs
         self._chars += chars
         return self._jobs >= self.size or self._chars >= SLICE_CHARS

@@ -32,7 +32,7 @@ ANSWERS_PER_SECOND: Final = 50
 """How often an address is answered while it is throttled; the other answers are held back."""
 HELD_SECONDS_MAX: Final = 2.0
 HELD_MAX: Final = 1_000
-"""How many answers are held back at a time; further ones are given at once."""
+"""How many answers are held back at a time; further ones are given immediately."""
 
 log = get_logger("everwork")
 
@@ -88,7 +88,7 @@ class AuthenticationFailures:
         return error
 
     async def hold_back(self, error: Exception) -> None:
-        """Wait before an address that fails too often gets its answer; other errors are answered at once."""
+        """Wait before an address that fails too often gets its answer; other errors are answered immediately."""
         if isinstance(error, Throttled) and self._held < HELD_MAX:
             self._held += 1
             try:
