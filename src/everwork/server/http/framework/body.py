@@ -35,10 +35,10 @@ GiveWay = Callable[[], Awaitable[None]]
 
 
 class RequestTurn(Protocol):
-    """The turn of a request, which begins once its body is complete."""
+    """The turn of a request, which starts once its body is complete."""
 
     async def begin(self) -> None:
-        """Wait for the turn, unless it has begun."""
+        """Wait for the turn, unless it has started."""
 
     async def give_way(self) -> None:
         """Let other callers go first between two steps of a large request."""
