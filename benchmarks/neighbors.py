@@ -12,8 +12,8 @@ import multiprocessing
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ from typing import Any
 
 import grpc.aio
 
+from benchmarks.attacks import ATTACKS
 from benchmarks.bench import Bench, Row
 from benchmarks.noise import NOISES, Noise, Target, answer, hay, request, run_noise
 from benchmarks.server import KEY, served
@@ -35,6 +36,8 @@ IDLE_SECONDS_MAX = 20.0
 RATIO_MAX = 2.0
 HEALTH_MS_MAX = 100.0
 REST, GRPC, HEALTH = "REST", "gRPC", "/healthz"
+FAILED = "failed"
+"""The quiet tenant's gRPC cycles that failed: gRPC itself drops calls, of anybody, while too many are pending."""
 
 Samples = dict[str, list[tuple[float, float]]]
 """Wall time, and the CPU time that the server used during it, in milliseconds."""
@@ -44,7 +47,8 @@ Cycle = Callable[[], Awaitable[None]]
 async def measure_neighbors(bench: Bench) -> list[Row]:
     """Every noise on a server and a store of its own."""
     only = os.environ.get("NOISES", "")
-    chosen = {name: noise for name, noise in NOISES.items() if not only or any(one in name for one in only.split(","))}
+    known = {**NOISES, **ATTACKS}
+    chosen = {name: noise for name, noise in known.items() if not only or any(one in name for one in only.split(","))}
     rows = []
     for name, noise in chosen.items():
         with bench.store() as url, served(url) as (process, facts):
@@ -81,7 +85,7 @@ async def _beside(
             _add(taken.alone, await _measured(cycles, seconds, process.pid))
             taken.before_mib = _memory_mib(process.pid, "VmRSS")
             _reset_peak(process.pid)
-            with _noise(noise, target):
+            async with _noise(noise, target):
                 await _measured(cycles, NOISE_SECONDS, process.pid)
                 _add(taken.beside, await _measured(cycles, seconds, process.pid))
             taken.peak_mib = max(taken.peak_mib, _memory_mib(process.pid, "VmHWM"))
@@ -106,7 +110,7 @@ async def _quiet_cycles(http_port: int, grpc_port: int, key: str) -> AsyncIterat
 
 async def _measured(cycles: Mapping[str, Cycle], seconds: float, pid: int) -> Samples:
     """The times of every cycle, started at a steady rate as long as the last one has ended."""
-    taken: Samples = {name: [] for name in cycles}
+    taken: Samples = {name: [] for name in (*cycles, FAILED)}
 
     async def repeat(name: str, cycle: Cycle) -> None:
         loop = asyncio.get_running_loop()
@@ -115,8 +119,12 @@ async def _measured(cycles: Mapping[str, Cycle], seconds: float, pid: int) -> Sa
         while next_at < ends:
             await asyncio.sleep(next_at - loop.time())
             began, cpu = time.perf_counter(), _cpu_ms(pid)
-            await cycle()
-            taken[name].append(((time.perf_counter() - began) * 1e3, _cpu_ms(pid) - cpu))
+            try:
+                await cycle()
+            except grpc.aio.AioRpcError:
+                taken[FAILED].append((1.0, 0.0))
+            else:
+                taken[name].append(((time.perf_counter() - began) * 1e3, _cpu_ms(pid) - cpu))
             next_at = max(next_at + EVERY_SECONDS, loop.time())
 
     await asyncio.gather(*(repeat(name, cycle) for name, cycle in cycles.items()))
@@ -145,11 +153,10 @@ async def _grpc_cycle(channel: grpc.aio.Channel, key: str) -> None:
     jobs: Any = _Stub(channel)
     metadata = (("x-api-key", key),)
     created = await jobs.unary("CreateJob", pb.CreateJobRequest(job_type="quiet-grpc", variables={"n": "1"}), metadata)
-    job_key = pb.CreateJobResponse.FromString(created).job_key
-    attempt = 0
+    job_key, attempt = pb.CreateJobResponse.FromString(created).job_key, 0
     async for raw in jobs.stream("ActivateJobs", _GRPC_POLL, metadata):
         [job] = pb.ActivateJobsResponse.FromString(raw).jobs
-        attempt = job.attempt
+        job_key, attempt = job.job_key, job.attempt  # After a cycle that failed, an older job.
     done = pb.CompleteJobRequest(job_key=job_key, attempt=attempt)
     if not pb.CompleteJobResponse.FromString(await jobs.unary("CompleteJob", done, metadata)).success:
         raise RuntimeError("the quiet tenant's job was not completed")
@@ -199,11 +206,14 @@ async def _post(port: int, key: str, path: str, body: bytes) -> bytes:
     return text
 
 
-@contextmanager
-def _noise(noise: Noise, target: Target) -> Iterator[None]:
-    process = multiprocessing.get_context("spawn").Process(target=run_noise, args=(noise, target), daemon=True)
+@asynccontextmanager
+async def _noise(noise: Noise, target: Target) -> AsyncIterator[None]:
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    process = context.Process(target=run_noise, args=(noise, target, started), daemon=True)
     process.start()
     try:
+        await asyncio.to_thread(started.wait)
         yield
         if process.exitcode is not None:
             raise RuntimeError(f"the noise process exited with code {process.exitcode}")
@@ -260,6 +270,8 @@ def _rows(name: str, taken: _Taken) -> list[Row]:
                 rows.append(_row(f"{name}: {api} beside it, {what}{named}", value, value / before, limit))
     health = _p99([wall for wall, _ in taken.beside[HEALTH]])
     rows.append(_row(f"{name}: /healthz beside it, p99", health, value_max=HEALTH_MS_MAX))
+    failed = len(taken.beside[FAILED])
+    rows.append(Row(part="neighbors", what=f"{name}: failed gRPC cycles", value=failed, unit="", value_max=0))
     for what, mib in (("memory before", taken.before_mib), ("memory, peak", taken.peak_mib)):
         rows.append(Row(part="neighbors", what=f"{name}: {what}", value=mib, unit="MiB"))
     return rows

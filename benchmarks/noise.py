@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import grpc.aio
@@ -45,8 +46,9 @@ class Target:
 Noise = Callable[[Target], None]
 
 
-def run_noise(noise: Noise, target: Target) -> None:
+def run_noise(noise: Noise, target: Target, started: Event) -> None:
     """Run one noise in this process, with a lower priority than the server and the quiet client."""
+    started.set()  # On a busy machine, starting takes longer than the noise has to get going.
     os.nice(NICENESS)
     noise(target)
 

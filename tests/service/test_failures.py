@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -13,7 +14,13 @@ from everwork.core.limits import (
     AUTH_FAILURES_PER_SECOND,
 )
 from everwork.exceptions import TooManyRequests, Unauthenticated
-from everwork.service.access.failures import AuthenticationFailures
+from everwork.service.access.failures import (
+    ANSWERS_PER_SECOND,
+    HELD_MAX,
+    HELD_SECONDS_MAX,
+    AuthenticationFailures,
+    Throttled,
+)
 
 UNKNOWN = Unauthenticated("unknown API key")
 
@@ -97,3 +104,40 @@ def test_only_so_many_addresses_are_remembered_the_last_ones(failures: Authentic
         failures.refusal(UNKNOWN, f"10.{number // 65_536}.{number // 256 % 256}.{number % 256}", "rest")
     known = failures._addresses
     assert (len(known), "10.0.0.9" in known, "10.0.0.10" in known) == (AUTH_FAILURE_ADDRESSES_MAX, False, True)
+
+
+def test_an_address_that_never_stops_failing_gets_two_lines_a_minute_at_most(
+    failures: AuthenticationFailures, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(59 * AUTH_FAILURES_PER_SECOND):
+        for _ in range(20):
+            failures.refusal(UNKNOWN, "203.0.113.9", "rest")
+        clock.seconds += 1.0 / AUTH_FAILURES_PER_SECOND
+    assert len(lines(caplog)) == 2
+
+
+def test_the_answers_to_an_address_that_fails_too_often_are_spaced(
+    failures: AuthenticationFailures, clock: Clock
+) -> None:
+    for _ in range(AUTH_FAILURES_BURST):
+        failures.refusal(UNKNOWN, "203.0.113.9", "rest")
+    held = [failures.refusal(UNKNOWN, "203.0.113.9", "rest") for _ in range(1_000)]
+    seconds = [one.held_seconds for one in held if isinstance(one, Throttled)]
+    assert seconds[:3] == pytest.approx([1 / ANSWERS_PER_SECOND, 2 / ANSWERS_PER_SECOND, 3 / ANSWERS_PER_SECOND])
+    assert len(seconds) == 1_000
+    assert max(seconds) == pytest.approx(HELD_SECONDS_MAX)
+    clock.seconds += 0.5 / AUTH_FAILURES_PER_SECOND
+    later = failures.refusal(UNKNOWN, "203.0.113.9", "rest")
+    assert isinstance(later, Throttled)
+    assert later.held_seconds <= HELD_SECONDS_MAX + 1e-9
+
+
+async def test_only_so_many_answers_are_held_back_and_other_errors_not_at_all(failures: AuthenticationFailures) -> None:
+    held = [asyncio.create_task(failures.hold_back(Throttled("throttled", 1, 3_600.0))) for _ in range(HELD_MAX)]
+    await asyncio.sleep(0)
+    await failures.hold_back(Throttled("throttled", 1, 3_600.0))
+    for task in held:
+        task.cancel()
+    await asyncio.wait(held)
+    await failures.hold_back(UNKNOWN)
+    assert failures._held == 0

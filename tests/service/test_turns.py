@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -242,3 +242,47 @@ async def test_a_request_cancelled_at_the_moment_of_its_turn_gives_it_to_the_nex
     assert requests.served == ["q", "c"]
     await requests.end("c")
     assert (turns.held(NOISY), turns.running(NOISY)) == (0, 0)
+
+
+def contended(clock: Callable[[], float] = lambda: 0.0) -> Turns:
+    """Turns of which several requests of a party run; by this clock, a large call gives way without end."""
+    return Turns(Budget("requests", "requests_per_key", 100, 4, 4, 4), clock)
+
+
+async def test_a_large_call_gives_way_until_no_request_of_others_runs() -> None:
+    turns = contended()
+    requests = Requests(turns)
+    await requests.send(NOISY, "large", "small")
+    await requests.send(QUIET, "first", "second")
+    waiting = asyncio.create_task(turns.give_way(NOISY))
+    await requests.end("first")
+    assert not waiting.done()
+    await requests.end("second")
+    await waiting
+    await requests.end("large", "small")
+    assert turns.running(NOISY) == 0
+
+
+async def test_a_large_call_does_not_give_way_for_long() -> None:
+    turns = contended(itertools.count().__next__)
+    requests = Requests(turns)
+    await requests.send(NOISY, "large")
+    await requests.send(QUIET, "endless")
+    await turns.give_way(NOISY)
+    await requests.end("large", "endless")
+
+
+async def test_large_calls_share_the_time_and_one_that_is_alone_waits_for_nobody() -> None:
+    turns = contended()
+    done: list[str] = []
+
+    async def large(principal: Principal) -> None:
+        async with turns.of(principal):
+            for _ in range(20):
+                await turns.give_way(principal)
+                done.append(principal.id)
+
+    await large(NOISY)
+    done.clear()
+    await asyncio.gather(large(NOISY), large(QUIET))
+    assert abs(done[:20].count("noisy") - 10) <= 2

@@ -28,7 +28,7 @@ from everwork.core.queries import BulkChange, JobFilter, Order
 from everwork.core.states import State
 from everwork.exceptions import EverworkError, InvalidInput, WrongState
 from everwork.service import bulk
-from everwork.service.access.budgets import BULK_MIN
+from everwork.service.access.budgets import BULK_MIN, LARGE_CHARS
 from everwork.service.access.principal import Permission
 from everwork.service.bulk import BulkAction, BulkFilter
 from everwork.service.dead_letters import DeadLetterAction, dead_filter
@@ -47,6 +47,12 @@ from everwork.service.verb import (
 
 WRITE: Final = Permission.JOBS
 _NOT_FOUND: Final = Judged(Verdict.NOT_FOUND)
+
+
+def _is_large(jobs: Sequence[NewJob]) -> bool:
+    """Whether a create takes a turn among the bulk calls."""
+    return len(jobs) >= BULK_MIN or sum([len(job.variables) for job in jobs]) >= LARGE_CHARS
+
 
 Settle = Callable[[Sequence[Outcome]], Awaitable[list[Judged]]]
 
@@ -67,7 +73,7 @@ class Jobs(JobQuestions):
         if new := self._new_types(jobs):
             await self._service.type_limits.admit(self.principal.id, new)
         own_stamp = stamp and self._admitted(stamp)
-        if len(jobs) < BULK_MIN:  # Without a turn: the way of most calls.
+        if self.caller is IN_PROCESS or not _is_large(jobs):  # Without a turn: the way of most calls.
             return await self._service.create(jobs, own_stamp)
         async with self._turn(self._service.budgets.bulk):
             return await self._service.create(jobs, own_stamp)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework import body as module
-from everwork.server.http.framework.body import DIAGNOSE_BYTES_MAX, VALUES_MAX, parse_json, scan_json
+from everwork.server.http.framework.body import CHUNK_BYTES, DIAGNOSE_BYTES_MAX, VALUES_MAX, parse_json, scan_json
 from tests.server.http.serving import JOBS, Rest
 
 TEXTS = st.text(st.sampled_from('a:,[{"\\}]0é\n'), max_size=8)
@@ -68,3 +68,23 @@ async def test_a_text_full_of_commas_is_one_value() -> None:
 async def test_quotes_without_end_are_refused_before_they_are_looked_at_one_by_one() -> None:
     with pytest.raises(InvalidInput, match="1,000,000 values"):
         await scan_json(b'"' * (5 * VALUES_MAX))
+
+
+async def test_a_long_text_is_looked_at_in_pieces_others_are_served_in_between() -> None:
+    given_way = 0
+
+    async def give_way() -> None:
+        nonlocal given_way
+        given_way += 1
+
+    text = orjson.dumps({"text": "x" * (10 * CHUNK_BYTES)})
+    await parse_json(text, give_way)
+    assert given_way >= 2 * 10
+
+
+async def test_a_long_number_is_found_wherever_pieces_end() -> None:
+    for piece in range(1, 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "CHUNK_BYTES", piece)
+            found = await scan_json(b'{"a": ["\\\\", "\\"1", -1.5e+7, 100000000000000000000000, true]}')
+        assert found == (1, "100000000000000000000000")

@@ -182,6 +182,7 @@ class Gateway:
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
         self.metrics.called(rpc.api, rpc.name, code.name)
+        await self.keys.failures.hold_back(error)
         await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:

@@ -113,15 +113,20 @@ class WorkStreams:
 
     async def _create(self, jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
         """Accept jobs, all or none; they are parsed in slices while other keys are active."""
-        stamp, size = stamp_of(request), self._service.budgets.slice_size
+        stamp, slices = stamp_of(request), self._service.budgets.slices(jobs.principal)
         checked: list[NewJob] = []
-        for start in range(0, len(request.jobs), size):
+        for start in range(0, len(request.jobs), slices.size):
             if start:
-                await asyncio.sleep(0)
-            slice_ = request.jobs[start : start + size]
+                await slices.give_way()
+            slice_ = request.jobs[start : start + slices.size]
             checked += new_jobs_of(slice_, jobs.principal.tenant_for_create, first=start)
         created = await jobs.create(checked, stamp)
-        return work_pb2.CreateJobsResponse(jobs=[created_message(one) for one in created])
+        response = work_pb2.CreateJobsResponse()
+        for start in range(0, len(created), slices.size):
+            if start:
+                await slices.give_way()
+            response.jobs.extend([created_message(one) for one in created[start : start + slices.size]])
+        return response
 
     # After the end of a stream ------------------------------------------------------------------
 

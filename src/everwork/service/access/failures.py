@@ -6,6 +6,7 @@ out the others. Only the answers to bad keys are throttled, and the log lines ab
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -27,9 +28,23 @@ LINE_SECONDS: Final = 60.0
 NETWORK_BITS: Final = 64
 """One IPv6 host can have all addresses of such a network."""
 
+ANSWERS_PER_SECOND: Final = 50
+"""How often an address is answered while it is throttled; the other answers are held back."""
+HELD_SECONDS_MAX: Final = 2.0
+HELD_MAX: Final = 1_000
+"""How many answers are held back at a time; further ones are given immediately."""
+
 log = get_logger("everwork")
 
 Seconds = Callable[[], float]
+
+
+class Throttled(TooManyRequests):
+    """An address fails too often. The answer is held back for `held_seconds`, so that retries cost others little."""
+
+    def __init__(self, message: str, retry_after_ms: int, held_seconds: float) -> None:
+        super().__init__(message, retry_after_ms)
+        self.held_seconds = held_seconds
 
 
 @dataclass(slots=True)
@@ -37,6 +52,8 @@ class _Address:
     """The failures of one address. `full_at` is when its bucket will be full again."""
 
     full_at: float
+    answer_at: float = -math.inf
+    """When the last answer that is held back is given."""
     logged_at: float = -math.inf
     unlogged: int = 0
     is_throttled: bool = False
@@ -52,6 +69,7 @@ class AuthenticationFailures:
         self._lines_from = -math.inf
         self._lines = 0
         self._unlogged = 0
+        self._held = 0
 
     def refusal(
         self, error: Unauthenticated, origin: str, api: str, event: str = "authentication failed"
@@ -65,9 +83,18 @@ class AuthenticationFailures:
         if is_over:
             retry_after_ms = max(1, math.ceil(wait * 1000))
             text = f"{error}; too many failures from this address, retry in {retry_after_ms} ms"
-            return TooManyRequests(text, retry_after_ms)
+            return Throttled(text, retry_after_ms, _held_seconds(address, now))
         address.full_at += 1.0 / AUTH_FAILURES_PER_SECOND
         return error
+
+    async def hold_back(self, error: Exception) -> None:
+        """Wait before an address that fails too often gets its answer; other errors are answered immediately."""
+        if isinstance(error, Throttled) and self._held < HELD_MAX:
+            self._held += 1
+            try:
+                await asyncio.sleep(error.held_seconds)
+            finally:
+                self._held -= 1
 
     def _address(self, name: str, now: float) -> _Address:
         """The entry of an address, moved to the end: the entries are in the order of their last failures."""
@@ -81,7 +108,8 @@ class AuthenticationFailures:
     def _log(self, address: _Address, is_over: bool, now: float, event: str, facts: dict[str, str]) -> None:
         """Log the first failure of an address, the first that is throttled, and then one line per minute."""
         is_new = now - address.logged_at >= LINE_SECONDS or (is_over and not address.is_throttled)
-        address.is_throttled = is_over
+        # An address that goes on failing is answered now and then, and still throttled.
+        address.is_throttled = is_over or (address.is_throttled and not is_new)
         address.unlogged += 1
         if not is_new:
             return
@@ -96,6 +124,12 @@ class AuthenticationFailures:
             log.warning(event, **facts, failures=address.unlogged, throttled=is_over, **more)
             self._unlogged = 0
         address.unlogged = 0
+
+
+def _held_seconds(address: _Address, now: float) -> float:
+    address.answer_at = max(address.answer_at, now) + 1.0 / ANSWERS_PER_SECOND
+    address.answer_at = min(address.answer_at, now + HELD_SECONDS_MAX)
+    return address.answer_at - now
 
 
 def _network(origin: str) -> str:

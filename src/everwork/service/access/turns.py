@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from everwork.exceptions import TooManyRequests
 from everwork.service.access.principal import Party, Principal
@@ -28,6 +28,8 @@ MORE: Final = 0.02
 """How quickly the number falls, as a factor, and rises, as a sum, with each measurement."""
 RUNNING_FIRST: Final = 16
 """How many requests a party runs at a time when another one becomes active, until the event loop is measured."""
+GIVE_WAY_SECONDS: Final = 0.003
+"""How long a large call waits for the running requests of others, after each slice of its work."""
 UNLIMITED: Final = 1 << 30
 
 Seconds = Callable[[], float]
@@ -51,11 +53,13 @@ class Budget(NamedTuple):
 class _Party:
     """The keys of one tenant, or one key that is not restricted to tenants."""
 
-    __slots__ = ("held", "is_fresh", "queue", "running")
+    __slots__ = ("held", "is_fresh", "large", "queue", "running")
 
     def __init__(self) -> None:
         self.held = 0
         self.running = 0
+        self.large: set[asyncio.Task[Any]] = set()
+        """The tasks of its large calls, which give way to others."""
         self.is_fresh = True
         self.queue: dict[_Account, None] = {}
         """The keys with waiting requests, in the order of their turns."""
@@ -144,6 +148,28 @@ class Turns:
             party.held += 1
             await self.wait(principal)
             self.leave(principal)
+
+    async def give_way(self, principal: Principal) -> None:
+        """Let others go first between two slices of a large call: for a while, until none of their requests runs.
+
+        It is not enough to let the event loop turn once: each step of the engine's threads would wait for a slice.
+        """
+        account = self._accounts.get(principal.id)
+        if account is None or not self._is_contended:
+            await asyncio.sleep(0)
+            return
+        party, ends = account.party, self._clock() + GIVE_WAY_SECONDS
+        task = asyncio.current_task()
+        if task is not None and task not in party.large:
+            party.large.add(task)
+            task.add_done_callback(party.large.discard)
+        await asyncio.sleep(0)
+        while self._are_others_running(party) and self._clock() < ends:  # noqa: ASYNC110 - an event costs others
+            await asyncio.sleep(PROBE_SECONDS)
+
+    def _are_others_running(self, party: _Party) -> bool:
+        """Whether requests of other parties run that do not give way themselves: large calls share the rest."""
+        return any(one.running > len(one.large) for one in self._parties.values() if one is not party)
 
     def leave(self, principal: Principal) -> None:
         """End a request that has entered."""

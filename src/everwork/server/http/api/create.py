@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -26,10 +25,13 @@ from everwork.core.states import State
 from everwork.exceptions import EngineError, InvalidInput
 from everwork.server.http.framework.fields import INSTANT, NAME, Integer, JsonObject
 from everwork.server.http.framework.operations import BODY, Call, Field, Shape, refuse_unknown
+from everwork.service.access.budgets import Slices
 from everwork.service.access.principal import Principal
 
 READ_CHUNK: Final = 500
 """Created jobs to read per call."""
+READ_SLICES: Final = 10
+"""How many slices of them at most: while others are active, they wait for no longer read."""
 _DELAY: Final = Integer(0, DELAY_MS_MAX)
 _TIMEOUT: Final = Integer(1, LEASE_MS_MAX)
 _ATTEMPTS: Final = Integer(1, ATTEMPTS_MAX)
@@ -65,7 +67,7 @@ _NAMES: Final = frozenset(field.name for field in NEW_JOB.fields)
 _PLAIN_JOB: Final = frozenset(["type", "variables"])
 
 
-async def read_jobs(sent: object, principal: Principal, slice_size: int) -> list[NewJob]:
+async def read_jobs(sent: object, principal: Principal, slices: Slices) -> list[NewJob]:
     """Parse one job or a list of jobs, in slices; an error names the index of the invalid one."""
     items = sent if isinstance(sent, list) else [sent]
     if not items:
@@ -73,23 +75,16 @@ async def read_jobs(sent: object, principal: Principal, slice_size: int) -> list
     if len(items) > CREATE_BATCH_MAX:
         raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(items):,}")
     jobs: list[NewJob] = []
-    for start in range(0, len(items), slice_size):
-        if start:
-            await asyncio.sleep(0)
-        some = items[start : start + slice_size]
-        jobs.extend(_read_some(some, start, principal, is_list=isinstance(sent, list)))
-    return jobs
-
-
-def _read_some(items: list[Any], start: int, principal: Principal, *, is_list: bool) -> list[NewJob]:
-    jobs: list[NewJob] = []
     try:
         for item in items:
-            jobs.append(read_job(item, principal))  # noqa: PERF401 - how many came before the error is needed
+            job = read_job(item, principal)
+            jobs.append(job)
+            if slices.is_full(len(job.variables)):
+                await slices.give_way()
     except InvalidInput as error:
-        if not is_list:
+        if not isinstance(sent, list):
             raise
-        index = f"jobs[{start + len(jobs)}]"
+        index = f"jobs[{len(jobs)}]"
         field = index if error.field == BODY else f"{index}.{error.field}"
         raise InvalidInput(field, error.problem) from None
     return jobs
@@ -152,9 +147,12 @@ def created_key(created: Created) -> dict[str, Any]:
 
 async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) -> list[dict[str, Any]]:
     """The created jobs; once the response is full or the engine fails, only keys for the rest."""
-    step = DEDUPLICATED_CHUNK if any(one.deduplicated for one in created) else READ_CHUNK
+    slices = call.slices
+    step = (
+        DEDUPLICATED_CHUNK if any(one.deduplicated for one in created) else min(READ_CHUNK, READ_SLICES * slices.size)
+    )
     reports: list[dict[str, Any]] = []
-    chars, size = 0, call.slice_size
+    chars = 0
     while chars < RESPONSE_CHARS_MAX and len(reports) < len(created):
         some = slice(len(reports), len(reports) + step)
         try:
@@ -165,8 +163,8 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
             is_full = chars >= RESPONSE_CHARS_MAX
             reports.append(created_key(one) if is_full else _created_job(job, one))
             chars += _chars(job)
-            if len(reports) % size == 0:
-                await asyncio.sleep(0)
+            if slices.is_full(_chars(job)):
+                await slices.give_way()
     return reports + [created_key(one) for one in created[len(reports) :]]
 
 

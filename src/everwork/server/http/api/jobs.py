@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import orjson
 from starlette.responses import Response
 
 from everwork.codec.job_reports import explanation_report, job_report
@@ -19,7 +20,15 @@ from everwork.server.http.api.create import NEW_JOB, created_jobs, created_key, 
 from everwork.server.http.api.schemas import list_of, ref
 from everwork.server.http.framework.body import BULK_BYTES_MAX, read_json
 from everwork.server.http.framework.fields import INSTANT, NAME, SEARCH_TEXT, STATE, Integer, ListOf, OneOf
-from everwork.server.http.framework.operations import Call, Field, Operation, ResponseSpec, json_list, json_response
+from everwork.server.http.framework.operations import (
+    Call,
+    Field,
+    Operation,
+    ResponseSpec,
+    append_list,
+    json_response,
+    long_response,
+)
 from everwork.service.jobs import Jobs
 
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
@@ -74,8 +83,10 @@ async def list_jobs(call: Call) -> Response:
     """List matching jobs, newest first or in another order."""
     filter_ = replace(job_filter(call.query), order=Order[call.query["order"].upper()])
     page = await _bounded_page(call, filter_, call.query["limit"])
-    jobs = await json_list(page.jobs, call.slice_size, partial(job_report, read=spliced))
-    return json_response({"jobs": jobs, "next": None if page.next is None else str(page.next)})
+    body = bytearray(b'{"jobs":')
+    await append_list(body, page.jobs, call.slices, partial(job_report, read=spliced))
+    body += b',"next":%b}' % orjson.dumps(None if page.next is None else str(page.next))
+    return long_response(body)
 
 
 async def _bounded_page(call: Call, filter_: JobFilter, limit: int) -> Page:
@@ -90,6 +101,7 @@ async def _bounded_page(call: Call, filter_: JobFilter, limit: int) -> Page:
         chars += sum(len(job.variables) + len(job.result or "") for job in page.jobs)
         if page.next is None or len(page.jobs) < wanted:
             break
+        await call.slices.give_way()
     return Page(jobs, page.next)
 
 
@@ -106,13 +118,17 @@ async def create_jobs(call: Call) -> Response:
     sent = await read_json(call.request, BULK_BYTES_MAX)
     if not isinstance(sent, dict | list):
         raise InvalidInput("body", "must be a job or a list of jobs")
-    jobs = await read_jobs(sent, call.principal, call.slice_size)
+    jobs = await read_jobs(sent, call.principal, call.slices)
     created = await call.jobs.create(jobs)
     is_spooled = any(one.is_spooled for one in created)
     is_short = is_spooled or call.prefers_minimal
     reports = [created_key(one) for one in created] if is_short else await created_jobs(call, jobs, created)
-    shown = await json_list(reports, call.slice_size) if isinstance(sent, list) else reports[0]
-    return json_response(shown, 202 if is_spooled else 201)
+    status = 202 if is_spooled else 201
+    if isinstance(sent, dict):
+        return json_response(reports[0], status)
+    body = bytearray()
+    await append_list(body, reports, call.slices, dict)
+    return long_response(body, status)
 
 
 async def get_spooled(call: Call) -> Response:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 from collections import Counter
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -24,17 +25,31 @@ BODY_BYTES_PER_SECOND: Final = 16_384
 PARSED_FACTOR: Final = 3
 """How much memory parsing and using a body takes, as a multiple of its size and in addition to it."""
 JSON_TYPE: Final = "application/json"
-BODY_RECEIVED: Final = "everwork.body_received"
-"""The scope key for what waits until the body is complete: the turn of the request."""
+TURN: Final = "everwork.turn"
+"""The scope key of a request's `RequestTurn`."""
 DIAGNOSE_BYTES_MAX: Final = 262_144
 """Bodies up to this size are parsed a second time, slowly, to find the duplicate name."""
+
+GiveWay = Callable[[], Awaitable[None]]
+"""Lets other callers go first."""
+
+
+class RequestTurn(Protocol):
+    """The turn of a request, which starts once its body is complete."""
+
+    async def begin(self) -> None:
+        """Wait for the turn, unless it has started."""
+
+    async def give_way(self) -> None:
+        """Let other callers go first between two steps of a large request."""
 
 
 async def read_json(request: Request, bytes_max: int, *, is_required: bool = False) -> Any:
     """Return the JSON value of the body; an empty body is `{}` unless one is required."""
     raw = await read_body(request, bytes_max)
-    if (received := request.scope.get(BODY_RECEIVED)) is not None:
-        await received()
+    turn: RequestTurn | None = request.scope.get(TURN)
+    if turn is not None:
+        await turn.begin()
     if not raw and is_required:
         raise InvalidInput("body", "is required; send {} for an empty object")
     if not raw:
@@ -42,7 +57,7 @@ async def read_json(request: Request, bytes_max: int, *, is_required: bool = Fal
     _require_json(request)
     if len(raw) > COUNTED_BYTES and (hold := _hold(request)) is not None:
         await hold.reserve(PARSED_FACTOR * len(raw))
-    return await parse_json(raw)
+    return await parse_json(raw, None if turn is None else turn.give_way)
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
@@ -89,13 +104,19 @@ def _hold(request: Request) -> Hold | None:
     return hold
 
 
-async def parse_json(raw: bytes) -> Any:
-    """Parse JSON that every parser reads the same way: no duplicate names, no integers over 64 bits."""
-    sent = await scan_json(raw)
+async def parse_json(raw: bytes, give_way: GiveWay | None = None) -> Any:
+    """Parse JSON that every parser reads the same way: no duplicate names, no integers over 64 bits.
+
+    Between the steps of a large body, `give_way` is called.
+    """
+    give_way = give_way if give_way is not None and len(raw) > CHUNK_BYTES else _next_pass
+    sent = await scan_json(raw, give_way)
     try:
         value = orjson.loads(raw)
-        await asyncio.sleep(0)
-        parsed = await scan_json(orjson.dumps(value))
+        await give_way()
+        text = orjson.dumps(value)
+        await give_way()
+        parsed = await scan_json(text, give_way)
     except orjson.JSONDecodeError as error:
         raise Refusal(400, "invalid_json", f"the body is not valid JSON: {error}") from None
     except (orjson.JSONEncodeError, RecursionError):
@@ -147,6 +168,8 @@ CHUNK_BYTES: Final = 131_072
 """Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
 _LONG: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
+_CUT: Final = re.compile(rb"[^\\0-9.eE+-]")
+"""After such a byte, a cut splits neither a number nor an escape sequence."""
 _SHOWN: Final = 40
 
 
@@ -157,13 +180,17 @@ class JsonScan(NamedTuple):
     long_number: str | None
 
 
-async def scan_json(raw: bytes) -> JsonScan:
+async def _next_pass() -> None:
+    await asyncio.sleep(0)
+
+
+async def scan_json(raw: bytes, give_way: GiveWay = _next_pass) -> JsonScan:
     """Scan a text in chunks; the result is meaningless if the text is not JSON."""
     names = values = quotes = start = 0
     long_number: str | None = None
     while start < len(raw):
-        # A cut after a comma splits neither a number nor an escape sequence.
-        end = raw.find(b",", start + CHUNK_BYTES) + 1 or len(raw)
+        cut = _CUT.search(raw, start + CHUNK_BYTES)
+        end = len(raw) if cut is None else cut.end()
         chunk = _without_escapes(raw[start:end])
         _check_size(values, quotes + chunk.count(b'"'))
         split = chunk.translate(None, _DROPPED).split(b'"')
@@ -175,7 +202,7 @@ async def scan_json(raw: bytes) -> JsonScan:
         long_number = long_number or _long_number(outside)
         start = end
         if start < len(raw):
-            await asyncio.sleep(0)
+            await give_way()
     return JsonScan(names, long_number)
 
 

@@ -136,5 +136,6 @@ async def _send_slices(hold: Hold, send: Send, message: Message) -> None:
                 end = start + SLICE_BYTES
                 has_more = end < len(body) or message.get("more_body", False)
                 await send({"type": "http.response.body", "body": body[start:end], "more_body": has_more})
+                await asyncio.sleep(0)  # A client that reads immediately never makes `send` wait.
     except TimeoutError:
         raise _TooSlow from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,17 +16,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everwork.core import checks
 from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied, Unauthenticated
-from everwork.server.http.framework.body import BODY_BYTES_MAX, BODY_RECEIVED, read_json
+from everwork.server.http.framework.body import BODY_BYTES_MAX, TURN, read_json
 from everwork.server.http.framework.context import API, PRINCIPAL, AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.in_flight import HOLD, Hold
 from everwork.server.http.framework.peer import api_key_of, client_address, require_private_key
 from everwork.server.http.framework.problems import Refusal, problem_of
+from everwork.service.access.budgets import SLICE_CHARS, Slices
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import Turns
 from everwork.service.verb import UNBOUND, Rule, Verb, rule_of
 
 QUERY_FIELDS_MAX: Final = 1_100
+LIST_GROWTH: Final = 8
+"""By which factor the next slice of a list grows while its jobs are small."""
 BODY: Final = "body"
 T = TypeVar("T")
 
@@ -108,10 +110,10 @@ class Call(AuthorisedRequest):
         """A name from the path."""
         return checks.name(name, self.request.path_params[name])
 
-    @property
-    def slice_size(self) -> int:
-        """How many jobs to process before other callers are served."""
-        return self.context.service.budgets.slice_size
+    @cached_property
+    def slices(self) -> Slices:
+        """The slices of a large call: other callers are served in between."""
+        return self.context.service.budgets.slices(self.principal)
 
     @property
     def prefers_minimal(self) -> bool:
@@ -182,7 +184,7 @@ class Operation:
             await turn.begin()
         else:
             turn.require_room()
-            call.request.scope[BODY_RECEIVED] = turn.begin
+            call.request.scope[TURN] = turn
         try:
             return await self.handler(call)
         finally:
@@ -207,6 +209,9 @@ class _RequestTurn:
             if not self._turns.try_enter(self._principal):
                 await self._turns.wait(self._principal)
             self._has_begun = True
+
+    async def give_way(self) -> None:
+        await self._turns.give_way(self._principal)
 
     def end(self) -> None:
         if self._has_begun:
@@ -262,6 +267,7 @@ class PathHandler:
             scope["everwork.operation"] = operation.id
             response = await operation.run(self._context, Request(scope, receive))
         except (EverworkError, Refusal) as error:
+            await self._context.keys.failures.hold_back(error)
             response = problem_of(error)
         await response(scope, receive, send)
 
@@ -271,15 +277,28 @@ def json_response(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
 
 
-async def json_list(values: Sequence[T], size: int, report: Callable[[T], object] | None = None) -> orjson.Fragment:
-    """A long list as JSON, made in slices of this size: other callers are served in between."""
-    parts = []
-    for start in range(0, len(values), size):
-        if start:
-            await asyncio.sleep(0)
-        some = values[start : start + size]
-        parts.append(orjson.dumps(some if report is None else [report(value) for value in some])[1:-1])
-    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
+async def append_list(body: bytearray, values: Sequence[T], slices: Slices, report: Callable[[T], object]) -> None:
+    """Append a long list as JSON, in slices; a body that is never copied as a whole takes no long step."""
+    body += b"["
+    start, step = 0, 1
+    while start < len(values):
+        part = orjson.dumps([report(value) for value in values[start : start + step]])
+        body += memoryview(part)[1:-1]
+        body += b","
+        start += step
+        is_full = slices.is_full(len(part), step)
+        # The more jobs in one call of orjson, the less each costs, as long as they are small.
+        step = min(step * LIST_GROWTH, slices.size) if len(part) < SLICE_CHARS else 1
+        if is_full:
+            await slices.give_way()
+    if values:
+        body.pop()
+    body += b"]"
+
+
+def long_response(body: bytearray, status: int = 200) -> Response:
+    """A response of JSON that is complete."""
+    return Response(memoryview(body), status, media_type="application/json")
 
 
 def read_query(raw: bytes, fields: tuple[Field, ...]) -> dict[str, Any]:
