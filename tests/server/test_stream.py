@@ -14,8 +14,8 @@ from everwork.core.leasing import Demand, Lease
 from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
+from everwork.server.grpc.feed import FEED_FIRST
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX
-from everwork.server.grpc.work_stream import FEED_FIRST
 from everwork.service.jobs import in_process
 from tests.app.waiting import until
 from tests.outages import Outage, a_later_engine

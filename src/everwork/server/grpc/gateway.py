@@ -1,8 +1,8 @@
 """The entry point of every gRPC call: authenticates, authorizes and parses it, and maps errors to statuses.
 
 Requests arrive as bytes and are parsed here, so that malformed ones get INVALID_ARGUMENT and never UNKNOWN.
-There are no interceptors: they would double the cost per call. For gRPC, every call streams its requests, even if it
-has only one: such a handler is called before a request arrives, so that a refused caller cannot send any.
+There are no interceptors: they would double the cost per call. Every call is registered as client-streaming, even if
+it has only one request: such a handler is called before the request arrives, so a refused caller cannot send one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Rpc:
     name: str
     verb: Verb | Rule
     waits: bool = False
-    """Whether the call waits for a job: then it is not one of the requests in progress of its key."""
+    """Whether the call waits for a job: then it does not count as a request in progress."""
     rule: Rule = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What callers may occupy: open calls, and requests that are being received. Unfinished requests fill no memory."""
+"""Limits on open calls and on requests being received, so that unfinished requests cannot fill the memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RETRY_MS: Final = 1_000
 CHECK_SECONDS: Final = 1.0
-WAITED: Final = "too many other requests of this caller are being received and do not arrive; retry later"
+WAITED: Final = "this caller has too many unfinished requests; finish or cancel them, or retry later"
 UNREAD: Final = "the workers of this API key do not read the jobs that were sent to them; retry later"
 EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
 
@@ -90,7 +90,7 @@ class Undelivered:
 
 
 class Receiving:
-    """Receives requests, a bounded number at a time; what is not being received stays in the caller's hands.
+    """Receives requests, a bounded number at a time; the others are not read yet.
 
     A request that gRPC receives can be as large as the largest message, finished or not. Others of the same caller
     wait. Once half of the places are taken, each caller gets a single place, so that one whose requests arrive does not
@@ -116,7 +116,7 @@ class Receiving:
         """The calls whose requests are being received, oldest first."""
         self._late: set[asyncio.Task[Any]] = set()
         self._queues: dict[str, dict[asyncio.Future[None], float]] = {}
-        """Those that wait for a place, and since when."""
+        """The requests that wait for a place, by caller, and since when."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, caller: str, context: Context) -> bytes:
@@ -213,7 +213,10 @@ class Receiving:
                 if since > oldest:
                     break
                 if not granted.done():
-                    self._notices.warning("gRPC call refused: too many requests are being received", key=caller)
+                    self._notices.warning(
+                        "gRPC call refused: it waited too long, because too many requests are being received",
+                        key=caller,
+                    )
                     granted.set_exception(TooManyRequests(WAITED, RETRY_MS))
         self._admit()
         is_needed = self.count or self._queues

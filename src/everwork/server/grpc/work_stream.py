@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -14,9 +14,10 @@ from everwork.aio.retrying import backoff_delays, retrying
 from everwork.core import checks
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Lease, LeaseStatus
-from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX, LEASE_STEP_MAX
+from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
+from everwork.server.grpc.feed import CreditKey, Feed
 from everwork.server.grpc.intake import Undelivered
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
@@ -25,12 +26,6 @@ from everwork.service.fleet.clients import type_name
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
-FEED_FIRST: Final = 16
-"""How many of them are leased in the first step, when the size of the jobs is not known yet."""
-GROWTH: Final = 8
-"""How many times as many jobs the next step may lease, if those of the last one were small."""
-FEED_BYTES: Final = 4 * 1_048_576
-"""How many bytes of variables the jobs of one step should have, judged by those of the step before."""
 FAIR_MAX: Final = 32
 """The maximum number of jobs leased, or outcomes settled, per step while other keys are active."""
 POLL_MS: Final = 30_000
@@ -50,14 +45,6 @@ HEARTBEAT_MS_MAX: Final = 10_000
 MISSED_HEARTBEATS: Final = 3
 
 
-class CreditKey(NamedTuple):
-    """What a worker has credits for."""
-
-    type: str
-    group: str
-    tenants: tuple[str, ...]
-
-
 class Streams(Protocol):
     """What a stream needs from the other streams: taking over their attempts, and finishing its work after it ends."""
 
@@ -68,7 +55,7 @@ class Streams(Protocol):
         """Settle outcomes that arrived before the stream ended."""
 
     def pace(self, jobs: Jobs) -> float:
-        """Count one message of the worker; returns the seconds after which the rate limit of its key allows it."""
+        """Count one message of the worker; returns how many seconds the key's rate limit delays it."""
 
 
 class WorkStream:
@@ -87,7 +74,7 @@ class WorkStream:
         """Whether the worker keeps its outcomes while it is disconnected, and reports them late."""
         self.held: dict[Lease, float] = {}
         """The attempts that the worker holds, and when their leases were last set, by the loop's clock."""
-        self._feeds: dict[CreditKey, _Feed] = {}
+        self._feeds: dict[CreditKey, Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._unjudged: list[work_pb2.Outcome] = []
@@ -227,7 +214,7 @@ class WorkStream:
         if feed is None:
             if len(self._feeds) >= FEEDS_MAX:
                 raise InvalidInput("grants", f"must name at most {FEEDS_MAX:,} types in one stream")
-            self._feeds[key] = feed = _Feed(self._start(self._feed(key)))
+            self._feeds[key] = feed = Feed(self._start(self._feed(key)))
             self._service.clients.note_change()
         feed.add(checks.whole_number("credits", grant.credits + feed.credits, 0, CREDITS_MAX) - feed.credits)
 
@@ -317,7 +304,7 @@ class WorkStream:
             else:
                 await asyncio.sleep(next(delays))
 
-    async def _lease(self, feed: _Feed, demand: Demand) -> bool:
+    async def _lease(self, feed: Feed, demand: Demand) -> bool:
         """Lease jobs, and more immediately while their size is being learned: small batches return as small grants.
 
         Keeps no reference to them while the feed waits. False: try again later.
@@ -396,43 +383,6 @@ class WorkStream:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.release_undelivered(unwritten)
         self._streams.finish(self.jobs, [*self._settling, *self._unjudged])
-
-
-class _Feed:
-    """The credit for one key, and the task that uses it."""
-
-    __slots__ = ("_more", "credits", "step", "task")
-
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self.task = task
-        self.credits = 0
-        self.step = FEED_FIRST
-        """How many jobs the next step may lease."""
-        self._more = asyncio.Event()
-
-    def add(self, credits: int) -> None:
-        """Add credit."""
-        self.credits += credits
-        if self.credits:
-            self._more.set()
-
-    def take(self, jobs: Sequence[LeasedJob], most: int) -> bool:
-        """Use credit for jobs; the next step leases more of them if they are small, and fewer if they are large.
-
-        Returns whether the next step should follow immediately: there may be more jobs, and they are small.
-        """
-        if not jobs:
-            return False
-        before, self.credits = self.step, self.credits - len(jobs)
-        largest = max([len(job.variables) for job in jobs])
-        self.step = max(1, min(LEASE_STEP_MAX, before * GROWTH, FEED_BYTES // (largest + 1)))
-        return self.step > before and len(jobs) >= most and self.credits > 0
-
-    async def has_credits(self) -> None:
-        """Wait until there is credit."""
-        while not self.credits:
-            self._more.clear()
-            await self._more.wait()
 
 
 def _parsed(raw: bytes) -> work_pb2.FromWorker:

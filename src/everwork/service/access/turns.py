@@ -1,9 +1,9 @@
 """Turns: how many requests of one API key are in progress, and how many of them run while other keys are active.
 
-The keys of one tenant are one party. A party that is alone runs as many requests as it sends. As soon as another party
-is active, each runs only a few at a time, and the others wait here, in the order of their keys' turns, where they cost
-nothing: a request of a quiet party never waits behind the queue of a noisy one. How few depends on the event loop: as
-many as it serves without making others wait.
+The keys of one tenant are one party. A party that is alone runs up to `running_alone` requests concurrently. As soon as
+another party is active, each runs only a few at a time, and the rest wait here, at no cost, in the order of their keys'
+turns: a request of a quiet party never waits behind the queue of a noisy one. How many depends on the event loop: as
+many as it can serve without delaying others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAG_SECONDS_MAX: Final = 0.0005
 PROBE_SECONDS: Final = 0.001
 FEWER: Final = 0.75
 MORE: Final = 0.02
-"""How quickly the number falls, as a factor, and rises, as a sum, with each measurement."""
+"""By which factor the number falls, and by how much it rises, per measurement."""
 RUNNING_FIRST: Final = 16
 """How many requests a party runs at a time when another one becomes active, until the event loop is measured."""
 GIVE_WAY_SECONDS: Final = 0.003

@@ -1,7 +1,7 @@
 """The bytes of request bodies and responses in flight, limited for each API key and in all.
 
-Bytes are *held* while a peer sends or reads them, so as long as it likes, and *reserved* while the server works with
-them, so not for long. What would be held is refused if there is no room; what would be reserved waits for its turn.
+Bytes are *held* while a peer sends or reads them, which can take long, and *reserved* while the server processes them,
+which does not. If there is no room, a request that would hold bytes is refused, and one that would reserve them waits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Account:
         self.reserved = 0
 
     def may_hold(self, size: int, own: int) -> bool:
-        """Whether a request that holds `own` bytes may hold more; what is too large for the limit may be alone."""
+        """Whether a request that holds `own` bytes may hold more; a single one may exceed the limit."""
         return self.held == own or self.held + size <= self.bytes_max
 
     def may_reserve(self, size: int) -> bool:
@@ -94,10 +94,18 @@ class Hold:
     def require_room(self, size: int) -> None:
         """Refuse a request for which there is no room, before any work is done for it."""
         if not self._in_flight.of(self.owner).may_hold(size, self._held):
-            detail = "this API key has too many bytes in flight; read the responses, or retry later"
+            detail = (
+                "this API key has too many bytes in flight (max_bytes_in_flight_per_key); "
+                "read the pending responses, or retry later"
+            )
             raise Refusal(429, "too_many_bytes", detail, LATER)
         if not self._in_flight.all.may_hold(size, self._held):
-            raise Refusal(503, "too_many_bytes", "the server has too many bytes in flight; retry later", LATER)
+            raise Refusal(
+                503,
+                "too_many_bytes",
+                "the server has too many bytes in flight (max_bytes_in_flight); retry later",
+                LATER,
+            )
 
     def receive(self, size: int) -> None:
         """Hold the bytes of a body received so far, or refuse it."""
