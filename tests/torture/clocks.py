@@ -1,7 +1,7 @@
 """Clocks that jump. All processes share the clock of their host; a server can also have a wrong clock of its own.
 
 `EVERWORK_TORTURE_CLOCK` names a file with the offset of the host's clock, which histories and SQLite use.
-`EVERWORK_TORTURE_OWN_CLOCK` names a file with the offset of everything else in a process: PostgreSQL and Redis use the
+`EVERWORK_TORTURE_OWN_CLOCK` names a file with the offset of a process's own clock: PostgreSQL and Redis use the
 clock of their own server, so this offset must not affect jobs.
 """
 
@@ -12,8 +12,10 @@ import os
 import time
 from functools import cache
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Final
+
+from everwork.aio import clocks
 
 HOST: Final = "EVERWORK_TORTURE_CLOCK"
 OWN: Final = "EVERWORK_TORTURE_OWN_CLOCK"
@@ -57,19 +59,10 @@ def host_clock_ms() -> int:
 
 def follow() -> None:
     """Make this process use the clocks in its environment."""
-    if path := os.environ.get(HOST):
-        from everwork.engines.sqlite.store import opened  # noqa: PLC0415 - needed here only
+    followed = [clock_at(path) for path in map(os.environ.get, (HOST, OWN)) if path]
 
-        _replace(opened, path)
-    if path := os.environ.get(OWN):
-        from everwork.service.access import keys  # noqa: PLC0415
-        from everwork.service.fleet import clients  # noqa: PLC0415
-        from everwork.spool import entries  # noqa: PLC0415
+    def time_ns() -> int:
+        return time.time_ns() + sum([clock.offset_ms for clock in followed]) * 1_000_000
 
-        for module in (keys, clients, entries):
-            _replace(module, path)
-
-
-def _replace(module: ModuleType, path: str) -> None:
-    named: dict[str, Any] = {**vars(time), "time_ns": clock_at(path).time_ns}
-    vars(module)["time"] = SimpleNamespace(**named)
+    # Every reading of the clock goes through this module.
+    vars(clocks)["time"] = SimpleNamespace(**{**vars(time), "time_ns": time_ns})
