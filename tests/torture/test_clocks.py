@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process follows both clocks until the test ends."""
-    monkeypatch.setitem(vars(product), "time", product.time)
+    monkeypatch.setitem(vars(product), "time", vars(product)["time"])
     for name in (clocks.HOST, clocks.OWN):
         monkeypatch.setenv(name, str(tmp_path / name))
     clocks.follow()
