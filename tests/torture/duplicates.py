@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from everwork.core.job import HistoryEntry
-from tests.torture.deaths import RECOVERY_MS_MAX
+from tests.torture.deaths import RECOVERY_MS_MAX, stopped_ms
 from tests.torture.history import Histories
 from tests.torture.verdict import FinalState, Verdict
 
@@ -32,7 +32,9 @@ def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) 
             continue
         if (key, attempt, event.kind) in asked:
             continue  # Its own worker reported this: it was planned.
-        if _is_explained(process, event, reported.get((key, attempt), ended_ms), final):
+        if _is_explained(process, event, reported.get((key, attempt), ended_ms), final) or (
+            (key, attempt) not in reported and _died_soon(process, event, final)
+        ):
             explained += 1
         else:
             text = f"job {key}: attempt {attempt} had finished, but ended as {event.kind}, without a fault of {process}"
@@ -68,11 +70,22 @@ def _is_explained(process: str, event: HistoryEntry, reported_ms: float, final: 
     return any(begin <= event.at_ms and end + _MARGIN_MS >= begin_ms for _, begin, end in _faults(process, final))
 
 
+def _died_soon(process: str, event: HistoryEntry, final: FinalState) -> bool:
+    """Whether the process was struck soon after, before it had reported the outcome: it may just have been slow."""
+    own = _life_of(process)
+    return any(name == own and 0 <= begin - event.at_ms <= _MARGIN_MS for name, begin, _ in final.struck)
+
+
 def _faults(process: str, final: FinalState) -> Iterable[tuple[str, int, int]]:
     """The faults of the process itself, and of what all processes need: servers, the store, the network."""
-    name, _, life = process.partition(".")
-    own = f"{name}.{int(life.partition('-')[0])}" if life[:4].isdigit() else name
+    name, own = process.partition(".")[0], _life_of(process)
     return (one for one in final.struck if one[0] == own or one[0].startswith(("server-", "store", "network", name)))
+
+
+def _life_of(process: str) -> str:
+    """The name under which faults of this process are recorded: `rest-a.10` for `rest-a.0010`."""
+    name, _, life = process.partition(".")
+    return f"{name}.{int(life.partition('-')[0])}" if life[:4].isdigit() else name
 
 
 def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Verdict) -> None:
@@ -82,7 +95,7 @@ def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Ver
             died_ms = left.get(event.worker or "")
             if event.kind != "lapse" or died_ms is None or event.activated_at_ms is None:
                 continue
-            late_ms = event.activated_at_ms - died_ms
+            late_ms = event.activated_at_ms - died_ms - stopped_ms(final.stops, died_ms, event.activated_at_ms)
             if late_ms > RECOVERY_MS_MAX + final.slack_ms:
                 text = f"job {key}: attempt {event.attempt} was leased {late_ms} ms after its caller had died"
                 verdict.violation("V11", text)

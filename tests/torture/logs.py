@@ -19,6 +19,7 @@ _EXPECTED: Final = frozenset(
         "cannot receive notifications, polling instead",
         "could not notify other processes",
         "the inbox cannot be read, trying again",
+        "the engine's clock jumped; check its time synchronization",
     }
 )
 _DIED: Final = ("process died, starting another", "was killed by SIGKILL")

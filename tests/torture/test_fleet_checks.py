@@ -120,6 +120,18 @@ def test_a_lease_for_a_dead_caller_that_is_not_released_is_v11() -> None:
     assert set(verdict.found) == {"V11"}
 
 
+def test_time_in_which_the_clock_jumped_does_not_count_against_a_dead_caller() -> None:
+    verdict = Verdict()
+    final = FinalState({}, {1: [a_lapse(20_000)]}, ended={"rest-a.0": 8_000}, stops=[(8_500, 9_900)])
+    check_duplicates(Histories(), final, verdict)
+    assert not verdict.found
+
+
+def test_a_worker_killed_before_its_late_report_explains_a_run_in_vain() -> None:
+    assert after_vain(a_lapse(20_000), ("rest-a.0", 21_000, 21_000)) == set()
+    assert after_vain(a_lapse(20_000), ("rest-a.0", 23_000, 23_000)) == {"V15"}
+
+
 def a_judgement(engine: str, lane: str, *, caught: dict[str, str] | None = None, **found: int) -> report.Judgement:
     facts = {"store": "sqlite 3", "durability": "power-loss"}
     run = Run(engine, 1, Verdict(found=Counter(found)), Counter({"kills: server": 2, "kills: store": 1}), 60, facts)
