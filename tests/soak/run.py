@@ -20,7 +20,7 @@ from tests.servers import Server
 from tests.soak import ledger
 from tests.soak.deployment import SERVERS, WORKERS, Deployment
 from tests.soak.faults import Faults
-from tests.soak.judge import RESTARTED
+from tests.soak.judge import RESTARTED, WARM_UP_SHARE
 from tests.soak.load import Load
 from tests.soak.measure import observed_values, process_values, store_values
 from tests.soak.series import FAULTS, FILE, Series
@@ -50,7 +50,7 @@ class Plan:
     """How long slow jobs run and others are delayed: longer than a lease, or the run has to be short."""
     seed: int = 1
     samples_min: int = 0
-    """Continue until there are at least this many, however slow the machine is."""
+    """Continue until there are at least this many in the judged half, however slow the machine is."""
     workers: tuple[str, ...] = WORKERS
     leak: dict[str, str] = field(default_factory=dict)
 
@@ -106,7 +106,7 @@ class _Run:
         self._plan = plan
         self._deployment = deployment
         self._load = load
-        self._samples = 0
+        self._sampled: list[float] = []
         self._started = time.monotonic()
 
     @property
@@ -135,7 +135,9 @@ class _Run:
             await asyncio.sleep(_TICK_SECONDS)
 
     def _is_enough(self) -> bool:
-        return self.seconds >= self._plan.seconds and self._samples >= self._plan.samples_min
+        """Whether the time is up, and the half of it that is judged has enough samples."""
+        judged = sum(at >= self.seconds * WARM_UP_SHARE for at in self._sampled)
+        return self.seconds >= self._plan.seconds and judged >= self._plan.samples_min
 
     async def _strike(self) -> None:
         try:
@@ -148,7 +150,7 @@ class _Run:
     async def sample(self) -> None:
         """Measure everything now."""
         now = self.seconds
-        self._samples += 1
+        self._sampled.append(now)
         await asyncio.gather(*(self._sample_process(now, name) for name in self._deployment.lasting))
         self._sample_server(now)
         self.series.add(now, LOAD, process_values(os.getpid()))

@@ -30,7 +30,7 @@ PLANTED: Final = {"server-1": "descriptors", "server-2": "memory", "app": "threa
 @pytest.mark.timeout(300)  # On a busy machine, starting five processes takes a while.
 async def test_planted_leaks_are_caught_and_no_job_is_lost_under_faults(tmp_path: Path) -> None:
     plan = Plan(
-        Place("sqlite"), tmp_path, seconds=2, samples_min=20, every=0.1, rate=10, fault_every=2, longest=0.5,
+        Place("sqlite"), tmp_path, seconds=2, samples_min=12, every=0.1, rate=10, fault_every=2, longest=0.5,
         workers=("app", "stream-lasting"), leak=PLANTED,
     )  # fmt: skip
     outcome = await soak(plan, asyncio.Event(), print)

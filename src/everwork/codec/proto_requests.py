@@ -42,6 +42,8 @@ from everwork.core.texts import traceback_text
 from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2 as pb
 
+TENANT_NAMES_MAX: Final = 10 * API_KEYS_TENANTS_MAX
+"""How many tenant names are read of one list, duplicates included."""
 LIMIT_DEFAULT: Final = 10
 """How many jobs are leased by default."""
 ERROR_CLASSES_MAX: Final = 100
@@ -191,10 +193,11 @@ def leased_job_message(job: LeasedJob) -> pb.Job:
 
 def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
     """Checked tenant names, without duplicates; an empty name is refused. Of too many, no more are read than needed."""
-    given = list(islice(names, API_KEYS_TENANTS_MAX + 1))
-    if len(given) > API_KEYS_TENANTS_MAX:
+    given = list(islice(names, TENANT_NAMES_MAX + 1))
+    found = tuple(dict.fromkeys(checks.name(field, name) for name in given))
+    if len(found) > API_KEYS_TENANTS_MAX or len(given) > TENANT_NAMES_MAX:
         raise InvalidInput(field, f"must name at most {API_KEYS_TENANTS_MAX:,} tenants")
-    return tuple(dict.fromkeys(checks.name(field, name) for name in given))
+    return found
 
 
 # Outcomes -------------------------------------------------------------------------------------------

@@ -161,8 +161,8 @@ async def test_a_port_that_refuses_connections_is_noticed(open_server: OpenServe
     check = PortCheck("127.0.0.1", server.port, server.grpc_server.gateway.notices, has_tls=False)
     assert await check.problem() is None
     with ExitStack() as stack:
-        attack = await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 10))
-        assert len(attack.alive) == 10
+        # More than there is room for: the check's own connection may not be closed yet.
+        await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 20))
         assert await check.problem() == "the limit max_connections is reached"
 
 
