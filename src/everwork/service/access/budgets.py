@@ -6,7 +6,7 @@ On a server without authentication all callers are one caller, so the budgets ap
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -34,30 +34,35 @@ SLICE_FAIR: Final = 10
 """How many jobs of one call are processed before others are served: about 0.2 ms while several tenants are active."""
 SLICE_CHARS: Final = 65_536
 """How many characters of one call are processed before others are served, however few jobs have them."""
+SLICE_GROWTH: Final = 8
+"""By which factor the next step of a slice grows while its jobs are small."""
 
 
 class Slices:
     """The work of one large call, in slices. Others go first after each."""
 
-    __slots__ = ("_chars", "_jobs", "_principal", "_turns", "size")
+    __slots__ = ("_principal", "_turns", "size")
 
     def __init__(self, turns: Turns, principal: Principal, size: int) -> None:
         self.size = size
         """How many jobs make a slice, unless they are large."""
         self._turns = turns
         self._principal = principal
-        self._jobs = 0
-        self._chars = 0
 
-    def is_full(self, chars: int = 0, jobs: int = 1) -> bool:
-        """Count jobs with this many characters; True if the slice is full, and the caller must `give_way`."""
-        self._jobs += jobs
-        self._chars += chars
-        return self._jobs >= self.size or self._chars >= SLICE_CHARS
+    async def run(self, values: Sequence[T], work: Callable[[Sequence[T]], int]) -> None:
+        """Work on some values at a time; `work` returns their characters. Steps grow while the values are small."""
+        start, step, jobs, chars = 0, 1, 0, 0
+        while start < len(values):
+            some = values[start : start + step]
+            worked = work(some)
+            start, jobs, chars = start + step, jobs + step, chars + worked
+            step = min(step * SLICE_GROWTH, self.size) if worked < SLICE_CHARS else 1
+            if jobs >= self.size or chars >= SLICE_CHARS:
+                jobs = chars = 0
+                await self.give_way()
 
     async def give_way(self) -> None:
         """Begin the next slice, after others."""
-        self._jobs = self._chars = 0
         await self._turns.give_way(self._principal)
 
 

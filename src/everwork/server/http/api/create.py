@@ -75,12 +75,14 @@ async def read_jobs(sent: object, principal: Principal, slices: Slices) -> list[
     if len(items) > CREATE_BATCH_MAX:
         raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(items):,}")
     jobs: list[NewJob] = []
+
+    def read(some: Sequence[object]) -> int:
+        for item in some:
+            jobs.append(read_job(item, principal))  # noqa: PERF401 - how many came before an error is needed
+        return sum([len(job.variables) for job in jobs[-len(some) :]])
+
     try:
-        for item in items:
-            job = read_job(item, principal)
-            jobs.append(job)
-            if slices.is_full(len(job.variables)):
-                await slices.give_way()
+        await slices.run(items, read)
     except InvalidInput as error:
         if not isinstance(sent, list):
             raise
@@ -153,18 +155,23 @@ async def created_jobs(call: Call, jobs: Sequence[NewJob], created: Sequence[Cre
     )
     reports: list[dict[str, Any]] = []
     chars = 0
+
+    def report(some: Sequence[tuple[StoredJob, Created]]) -> int:
+        nonlocal chars
+        before = chars
+        for job, one in some:
+            is_full = chars >= RESPONSE_CHARS_MAX
+            reports.append(created_key(one) if is_full else _created_job(job, one))
+            chars += _chars(job)
+        return chars - before
+
     while chars < RESPONSE_CHARS_MAX and len(reports) < len(created):
         some = slice(len(reports), len(reports) + step)
         try:
             found = await _read(call, jobs[some], created[some])
         except EngineError:
             break  # The jobs exist anyway.
-        for job, one in zip(found, created[some], strict=True):
-            is_full = chars >= RESPONSE_CHARS_MAX
-            reports.append(created_key(one) if is_full else _created_job(job, one))
-            chars += _chars(job)
-            if slices.is_full(_chars(job)):
-                await slices.give_way()
+        await slices.run(list(zip(found, created[some], strict=True)), report)
     return reports + [created_key(one) for one in created[len(reports) :]]
 
 

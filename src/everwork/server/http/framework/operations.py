@@ -22,14 +22,12 @@ from everwork.server.http.framework.fields import FieldType, ListOf, Schema
 from everwork.server.http.framework.in_flight import HOLD, Hold
 from everwork.server.http.framework.peer import api_key_of, client_address, require_private_key
 from everwork.server.http.framework.problems import Refusal, problem_of
-from everwork.service.access.budgets import SLICE_CHARS, Slices
+from everwork.service.access.budgets import Slices
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import Turns
 from everwork.service.verb import UNBOUND, Rule, Verb, rule_of
 
 QUERY_FIELDS_MAX: Final = 1_100
-LIST_GROWTH: Final = 8
-"""By which factor the next slice of a list grows while its jobs are small."""
 BODY: Final = "body"
 T = TypeVar("T")
 
@@ -279,18 +277,15 @@ def json_response(value: object, status: int = 200) -> Response:
 
 async def append_list(body: bytearray, values: Sequence[T], slices: Slices, report: Callable[[T], object]) -> None:
     """Append a long list as JSON, in slices; a body that is never copied as a whole takes no long step."""
+
+    def append(some: Sequence[T]) -> int:
+        part = orjson.dumps([report(value) for value in some])
+        body.extend(memoryview(part)[1:-1])
+        body.extend(b",")
+        return len(part)
+
     body += b"["
-    start, step = 0, 1
-    while start < len(values):
-        part = orjson.dumps([report(value) for value in values[start : start + step]])
-        body += memoryview(part)[1:-1]
-        body += b","
-        start += step
-        is_full = slices.is_full(len(part), step)
-        # The more jobs in one call of orjson, the less each costs, as long as they are small.
-        step = min(step * LIST_GROWTH, slices.size) if len(part) < SLICE_CHARS else 1
-        if is_full:
-            await slices.give_way()
+    await slices.run(values, append)
     if values:
         body.pop()
     body += b"]"
