@@ -93,6 +93,8 @@ def _check_order(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> 
             if not isinstance(answer, list) or answer[1]:
                 continue
             spooled += answer[0] < 0
+            if answer[0] < 0 and item["dedupe"] is not None:
+                continue  # An earlier create may have made this job: a spool does not know yet.
             key = answer[0] if answer[0] >= 0 else keys.get(item["r"], 0)
             before, name = last.get(call.process, (0, ""))
             if 0 < key < before:
