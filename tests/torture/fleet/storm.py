@@ -174,15 +174,16 @@ class Storm:
         begun_ms = host_clock_ms()
         if self._place.server is None:
             clocks.clock_at(os.environ[clocks.HOST]).jump(self._rng.randint(*_JUMP_MS))
-            self._note_outage("jumps of the host's clock", begun_ms)
+            # A store in a file moves its leases by as much: what was left of them ends after the jump.
+            self._note_outage("jumps of the host's clock", begun_ms, self._lease_ms)
             return
         server = self._rng.choice(self._members.of("server"))
         wrong_ms = self._rng.choice((-1, 1)) * self._rng.randint(1, _WRONG_MS_MAX)
         clocks.clock_at(server.environment[clocks.OWN]).jump(wrong_ms)
         self._members.done["jumps of a server's clock"] += 1
 
-    def _note_outage(self, what: str, begun_ms: int) -> None:
-        end_ms = host_clock_ms() + _RECONNECT_MS
+    def _note_outage(self, what: str, begun_ms: int, felt_ms: int = _RECONNECT_MS) -> None:
+        end_ms = host_clock_ms() + felt_ms
         self._members.stops.append((begun_ms, end_ms))
         self._members.struck.append(("store", begun_ms, end_ms))
         self._members.done[what] += 1
