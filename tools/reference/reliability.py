@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,14 @@ _TITLES: Final = {
 }
 
 _FAILOVER: Final = "failovers: "
+
+_FAULTS: Final = {
+    "soft stops": "graceful shutdowns",
+    "stops past the lease": "SIGSTOPs longer than the lease",
+    "stops of managed processes": "SIGSTOPs longer than the lease",
+    "connections that swallowed everything": "connections without a response",
+}
+"""How the page names what a run counts, whoever was struck."""
 
 Lane = Mapping[str, Any]
 
@@ -69,7 +78,11 @@ def _failovers(run: Lane) -> str:
 def _faults(run: Lane) -> str:
     """What else was done: stops, graceful shutdowns, the network, clocks, disks."""
     known = ("kills", _FAILOVER, "of these", "at fault points", "unexpected")
-    others = {name: times for name, times in run["nemeses"].items() if times and not name.startswith(known)}
+    others: Counter[str] = Counter()
+    for name, times in run["nemeses"].items():
+        if times and not name.startswith(known):
+            kind = name.partition(":")[0]
+            others[_FAULTS.get(kind, kind)] += times
     return ", ".join(f"{name} {times:,}" for name, times in sorted(others.items())) or "-"
 
 
