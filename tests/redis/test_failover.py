@@ -10,7 +10,7 @@ import pytest
 from everwork.engines.redis import wire as wires
 from everwork.engines.redis.engine import RedisEngine
 from everwork.exceptions import EngineUnavailable
-from tests.app.waiting import until
+from tests.app.waiting import RESTART_S, until
 from tests.conformance.observe import every_job
 from tests.factories import a_new_job
 from tests.redis.conftest import opened
@@ -167,7 +167,7 @@ async def assert_nothing_is_lost(engine: RedisEngine, node: ClusterNode, strike:
     creating = [asyncio.ensure_future(create_until_unavailable(engine, acknowledged)) for _ in range(8)]
     await until(lambda: len(acknowledged) >= ANSWERED_BEFORE)
     strike()
-    await until(node.has_failed_over)
+    await until(node.has_failed_over, RESTART_S)
     for one in creating:
         one.cancel()
     await asyncio.wait(creating)

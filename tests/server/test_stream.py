@@ -304,10 +304,10 @@ async def test_jobs_that_are_not_on_their_way_go_back_uncounted_when_the_worker_
         await worker.grant(FEED_FIRST)
         await until(lambda: not sqlite_whole.service.waiting(TYPE))
         await until(lambda: _has_state(sqlite_whole, keys[-1], State.PROCESSING))
+        await worker.got(1)
         await worker.say(draining=True)
         await until(lambda: _has_state(sqlite_whole, keys[-1], State.PENDING))
         assert (await sqlite_whole.job(keys[-1])).attempts == 0
-        await worker.got(1)
         await worker.call.done_writing()
         await worker.status()
     assert len(worker.jobs) < FEED_FIRST

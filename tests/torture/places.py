@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ import redis
 from tests.servers import LOOPBACK, RedisCluster, RedisServer, Server, postgres_server, redis_cluster, redis_server
 from tests.stores import word_of
 
+_FAIL_OVER_SECONDS: Final = 6.0
 _DISK_BYTES: Final = 4_000_000_000
 _CLUSTERED: Final = ("--appendfsync", "always", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
 """A replica takes over about three seconds after its master was killed."""
@@ -49,6 +52,7 @@ class ClusterNode:
         self.cluster = cluster
         self._killed: RedisServer | None = None
         self._heir: RedisServer | None = None
+        self._asked_at = math.inf
 
     @property
     def url(self) -> str:
@@ -58,18 +62,27 @@ class ClusterNode:
     def kill(self) -> None:
         """Kill the node that has the store."""
         self.wait()
-        self._killed, self._heir = self._holder(), self._replica()
+        self._killed, self._heir, self._asked_at = self._holder(), self._replica(), math.inf
         self._killed.kill()
 
     def fail_over(self) -> None:
         """Ask the replica of the node that has the store to take over; see `has_failed_over`."""
         self.wait()
         self._heir = self._replica()
+        self._ask_heir()
+
+    def _ask_heir(self) -> None:
+        assert self._heir is not None
         self._heir.ask("CLUSTER", "FAILOVER")
+        self._asked_at = time.monotonic()
 
     def has_failed_over(self) -> bool:
-        """Whether the replica has taken over."""
-        return self._heir is not None and _is_master(self._heir)
+        """Whether the replica has taken over; Redis gives up after 5 s, for instance for want of votes: ask again."""
+        if self._heir is None or _is_master(self._heir):
+            return self._heir is not None
+        if time.monotonic() - self._asked_at > _FAIL_OVER_SECONDS:
+            self._ask_heir()
+        return False
 
     def start(self) -> None:
         """Start it again, and wait until the cluster is whole."""
