@@ -14,7 +14,7 @@ from tests.torture.controller import Run
 from tests.torture.duplicates import check_duplicates
 from tests.torture.history import Call, Histories, HistoryWriter, read_histories
 from tests.torture.mutants import MISSED
-from tests.torture.reported import check_attempts, check_fencing, check_reports, reports_of
+from tests.torture.reported import check_attempts, check_changes, check_fencing, check_reports, reports_of
 from tests.torture.test_checker import SmallRun
 from tests.torture.verdict import FinalState, Verdict
 from tools.reference import reliability
@@ -130,6 +130,20 @@ def test_time_in_which_the_clock_jumped_does_not_count_against_a_dead_caller() -
 def test_a_worker_killed_before_its_late_report_explains_a_run_in_vain() -> None:
     assert after_vain(a_lapse(20_000), ("rest-a.0", 21_000, 21_000)) == set()
     assert after_vain(a_lapse(20_000), ("rest-a.0", 23_000, 23_000)) == {"V15"}
+
+
+def after_cancels(*answered: tuple[str, str], events: int) -> set[str]:
+    """The violations after cancels of one job, by process and answer, of which so many are in its history."""
+    calls = [Call(process, "cancel", [1], 0, 10, "ok", 1, [answer]) for process, answer in answered]
+    verdict, end = Verdict(), HistoryEntry(1, "cancel", 20)
+    check_changes(calls, FinalState({}, {1: [end] * events}), verdict)
+    return {number for number, times in verdict.found.items() if times}
+
+
+def test_a_cancel_over_rest_may_be_a_repeated_one() -> None:
+    assert after_cancels(("grpc-producer-b.0001", "accepted"), ("rest-producer-b.0002", "accepted"), events=1) == set()
+    assert after_cancels(("grpc-a.0", "accepted"), ("grpc-b.0", "accepted"), events=1) == {"V8"}
+    assert after_cancels(("rest-producer-b.0002", "accepted"), events=0) == {"V8"}
 
 
 def a_judgement(engine: str, lane: str, *, caught: dict[str, str] | None = None, **found: int) -> report.Judgement:
