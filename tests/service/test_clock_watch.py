@@ -49,19 +49,27 @@ async def service(
     await opened.close()
 
 
+@pytest.fixture
+async def remote(service: JobService, monkeypatch: pytest.MonkeyPatch) -> JobService:
+    """The service of a store whose clock is another machine's: none of its clocks can be compared there."""
+    monkeypatch.setattr(type(service._engine), "is_remote", True)
+    await service.sweep()
+    return service
+
+
 @pytest.mark.every_engine
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS], ids=["forward", "back"])
 async def test_a_jump_is_logged_counted_and_told_by_the_doctor(
-    service: JobService, clocks: Clocks, jump_ms: int, caplog: pytest.LogCaptureFixture
+    remote: JobService, clocks: Clocks, jump_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = service._engine
+    engine = remote._engine
     job = await a_processing_job(engine)
     for _ in range(3):
-        await service.sweep()
+        await remote.sweep()
         clocks.pass_by(1_000)
     clocks.engine.advance(ms=jump_ms)
-    await service.sweep()
-    assert service.clock_jumps == 1
+    await remote.sweep()
+    assert remote.clock_jumps == 1
     assert f"{jump_ms / 1000:+.1f}" in caplog.text
     texts = [finding.text for finding in (await examine(engine, clocks.engine)).findings if finding.is_problem]
     assert any(text.startswith(f"the engine's clock jumped by {jump_ms // 1000:+d} s at ") for text in texts)
@@ -69,16 +77,16 @@ async def test_a_jump_is_logged_counted_and_told_by_the_doctor(
 
 
 async def test_after_a_jump_forward_sweeps_wait_for_the_workers_and_then_end_the_leases_of_the_dead(
-    service: JobService, clocks: Clocks
+    remote: JobService, clocks: Clocks
 ) -> None:
-    engine = service._engine
+    engine = remote._engine
     alive, dead = await a_processing_job(engine), await a_processing_job(engine)
-    await service.sweep()
+    await remote.sweep()
     clocks.engine.advance(ms=HOUR_MS)
-    await service.sweep()
+    await remote.sweep()
     assert await engine.extend([Lease(alive.key, 1)], 2 * LEASE_MS) == [LeaseStatus.HELD]
     clocks.pass_by(LEASE_MS + 1)
-    await service.sweep()
+    await remote.sweep()
     statuses = await engine.check([Lease(alive.key, 1), Lease(dead.key, 1)])
     assert statuses == [LeaseStatus.HELD, LeaseStatus.LOST]
 
@@ -99,14 +107,6 @@ async def test_a_slow_answer_of_the_engine_is_no_jump(
     monkeypatch.setattr(engine, "now", slow)
     await service.sweep()
     assert service.clock_jumps == 0
-
-
-@pytest.fixture
-async def remote(service: JobService, monkeypatch: pytest.MonkeyPatch) -> JobService:
-    """The service of a store whose clock is another machine's: none of its clocks can be compared there."""
-    monkeypatch.setattr(type(service._engine), "is_remote", True)
-    await service.sweep()
-    return service
 
 
 async def sweep_for(service: JobService, clocks: Clocks, ms: int) -> None:

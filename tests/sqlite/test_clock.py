@@ -16,6 +16,8 @@ from everwork.engines.sqlite.store import clock as clock_module
 from everwork.engines.sqlite.store import opened as opened_module
 from everwork.engines.sqlite.store import writer as writer_module
 from everwork.engines.sqlite.store_url import StoreUrl
+from everwork.service.monitor import clock_watch
+from everwork.service.service import JobService
 from tests.factories import LEASE_MS, a_new_job, a_policy, a_processing_job, asked, leased_keys, the_job, the_state
 from tests.stores import HOUR_MS, START_MS
 
@@ -72,6 +74,24 @@ async def test_a_lease_ends_when_it_would_have(engine: SqliteEngine, host: HostC
     assert await engine.extend([Lease(job.key, 1)], 10_000) == [LeaseStatus.HELD]
     host.pass_by(10_001)
     assert (await engine.sweep("s")).lapsed == 1
+
+
+@JUMPS
+async def test_after_a_jump_a_process_recovers_the_jobs_of_the_dead_without_a_pause(
+    engine: SqliteEngine, host: HostClocks, monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    monkeypatch.setattr(clock_watch, "boot_clock_ms", host.boot)
+    service = JobService(engine, "sweeper")
+    job = await a_processing_job(engine)
+    host.pass_by(LEASE_MS - 1_000)
+    await service.sweep()
+    host.set_by(jump_ms)
+    await service.sweep()
+    assert service.clock_jumps == 1
+    assert await engine.check([Lease(job.key, 1)]) == [LeaseStatus.HELD]
+    host.pass_by(1_001)
+    await service.sweep()
+    assert await engine.check([Lease(job.key, 1)]) == [LeaseStatus.LOST]
 
 
 @JUMPS

@@ -1,6 +1,7 @@
 """Notices when the engine's clock jumps: leases would end early or late.
 
-After a jump forward, sweeps pause; after a jump back, the leases of dead workers are ended. Every jump is reported.
+After a jump forward, sweeps pause; after a jump back, the leases of dead workers are ended. A local store has the
+clocks of this host and moves its leases itself, so it needs neither. Every jump is reported.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class ClockWatch:
     async def may_sweep(self) -> bool:
         """Whether leases can be judged by the engine's clock now.
 
-        After a jump forward, every lease looks expired. Sweeps pause until live workers have extended theirs.
+        After a jump forward, every lease in a remote store looks expired. Sweeps pause until live workers have
+        extended theirs.
         """
         if not self._engine.has_real_clock:
             return True
@@ -63,9 +65,9 @@ class ClockWatch:
         if abs(by_ms) < JUMP_MS:
             return
         self.jumps += 1
-        if by_ms > 0:
+        if self._engine.is_remote and by_ms > 0:
             self._held_until_ms = boot_clock_ms() + LEASE_MS_DEFAULT
-        elif self._engine.is_remote:  # A local store has the clocks of this host, and moves its leases itself.
+        elif self._engine.is_remote:
             self._overlong.add(SetBack(-by_ms, engine_ms, now_ms, now_ms - looked_ms))
         log.error("the engine's clock jumped; check its time synchronization", seconds=f"{by_ms / 1000:+.1f}")
         # Every process sees the same jump: they write the same entry.
