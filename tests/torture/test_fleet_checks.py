@@ -146,6 +146,21 @@ def test_a_cancel_over_rest_may_be_a_repeated_one() -> None:
     assert after_cancels(("rest-producer-b.0002", "accepted"), events=0) == {"V8"}
 
 
+def after_deduplicated(process: str, dedupe_key: str | None) -> set[str]:
+    """The violations if a create is answered as deduplicated by the job that it has created."""
+    run = SmallRun()
+    run.create("b", answer=[7, True], dedupe=dedupe_key)
+    run.histories.calls[-1] = replace(run.histories.calls[-1], process=process)
+    run.add_job(7, "b", dedupe_key=dedupe_key)
+    return run.violations()
+
+
+def test_a_create_that_the_client_repeats_finds_its_own_job() -> None:
+    assert after_deduplicated("grpc-producer-a.0001", "once") == set()
+    assert after_deduplicated("grpc-producer-a.0001", None) == {"V2"}
+    assert after_deduplicated("rest-producer-a.0001", "once") == {"V2"}
+
+
 def a_judgement(engine: str, lane: str, *, caught: dict[str, str] | None = None, **found: int) -> report.Judgement:
     facts = {"store": "sqlite 3", "durability": "power-loss"}
     run = Run(engine, 1, Verdict(found=Counter(found)), Counter({"kills: server": 2, "kills: store": 1}), 60, facts)
