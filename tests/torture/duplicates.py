@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from everwork.core.job import HistoryEntry
+from everwork.engines.sqlite.store.clock import JUMP_MS
 from tests.torture.deaths import RECOVERY_MS_MAX, stopped_ms
 from tests.torture.history import Histories
 from tests.torture.verdict import FinalState, Verdict
@@ -95,7 +96,16 @@ def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Ver
             died_ms = left.get(event.worker or "")
             if event.kind != "lapse" or died_ms is None or event.activated_at_ms is None:
                 continue
-            late_ms = event.activated_at_ms - died_ms - stopped_ms(final.stops, died_ms, event.activated_at_ms)
+            leased_ms = _before_jumps(event.activated_at_ms, event.at_ms, final)
+            late_ms = leased_ms - died_ms - stopped_ms(final.stops, died_ms, leased_ms)
             if late_ms > RECOVERY_MS_MAX + final.slack_ms:
                 text = f"job {key}: attempt {event.attempt} was leased {late_ms} ms after its caller had died"
                 verdict.violation("V11", text)
+
+
+def _before_jumps(leased_ms: int, lapsed_ms: int, final: FinalState) -> int:
+    """When an attempt was leased: a store in a file has moved the beginnings of leases by the jumps of the clock."""
+    for at_ms, by_ms in reversed(final.jumps):
+        if by_ms >= JUMP_MS and leased_ms - by_ms <= at_ms <= lapsed_ms:
+            leased_ms -= by_ms
+    return leased_ms

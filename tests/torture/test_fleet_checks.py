@@ -127,6 +127,19 @@ def test_time_in_which_the_clock_jumped_does_not_count_against_a_dead_caller() -
     assert not verdict.found
 
 
+def test_a_lease_that_a_jump_of_the_clock_has_moved_began_before_it() -> None:
+    def found(jump: tuple[int, int]) -> set[str]:
+        verdict = Verdict()
+        final = FinalState({}, {1: [a_lapse(20_000)]}, ended={"rest-a.0": 8_000}, jumps=[jump])
+        check_duplicates(Histories(), final, verdict)
+        return set(verdict.found)
+
+    assert found((8_100, 2_500)) == set()
+    assert found((7_000, 2_500)) == {"V11"}, "leased after the jump"
+    assert found((20_100, 2_500)) == {"V11"}, "expired before the jump"
+    assert found((9_200, 1_500)) == {"V11"}, "the store moves nothing by so little"
+
+
 def test_a_worker_killed_before_its_late_report_explains_a_run_in_vain() -> None:
     assert after_vain(a_lapse(20_000), ("rest-a.0", 21_000, 21_000)) == set()
     assert after_vain(a_lapse(20_000), ("rest-a.0", 23_000, 23_000)) == {"V15"}

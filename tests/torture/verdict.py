@@ -90,6 +90,8 @@ class FinalState:
     """Faults: what they hit (a process and its life, the store, the network), and when they began and ended."""
     ended: dict[str, int] = field(default_factory=dict)
     """When worker processes ended, by the names that they sent to servers."""
+    jumps: list[tuple[int, int]] = field(default_factory=list)
+    """When the host's clock jumped forward, and how far."""
 
 
 @dataclass(slots=True)

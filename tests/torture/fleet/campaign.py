@@ -300,7 +300,7 @@ class Campaign:
         final.managers, final.deaths = self._managers, self._processes.deaths
         final.triggers = await self._triggers()
         final.spooled = left_in(spools_in(self.settings.folder))
-        final.struck, final.ended = self.members.struck, self.members.ended
+        final.struck, final.ended, final.jumps = self.members.struck, self.members.ended, self.storm.jumps
         return final
 
     async def close(self) -> None:

@@ -56,6 +56,8 @@ class Storm:
         self.store_kills = 0
         self.disk: Disk | None = None
         """The disk of the store, if it can be filled."""
+        self.jumps: list[tuple[int, int]] = []
+        """When the host's clock jumped, and how far."""
 
     @property
     def kills(self) -> int:
@@ -173,7 +175,9 @@ class Storm:
         """Make the host's clock jump forward if the store uses it; otherwise, the clock of one server."""
         begun_ms = host_clock_ms()
         if self._place.server is None:
-            clocks.clock_at(os.environ[clocks.HOST]).jump(self._rng.randint(*_JUMP_MS))
+            by_ms = self._rng.randint(*_JUMP_MS)
+            clocks.clock_at(os.environ[clocks.HOST]).jump(by_ms)
+            self.jumps.append((begun_ms, by_ms))
             # A store in a file moves its leases by as much: what was left of them ends after the jump.
             self._note_outage("jumps of the host's clock", begun_ms, self._lease_ms)
             return
