@@ -64,8 +64,9 @@ async def test_days_of_work_take_no_more_memory_than_one(server: RedisServer, cl
             await worked_off(engine, 2_000, day=day)
             clock.advance(ms=DAY_MS + 1)
             await swept(engine)
-            taken.append(int(server.ask("INFO", "memory").split("used_memory:")[1].split()[0]))
-        assert max(taken[1:]) < taken[0] * 1.2
+            # Without the buffers of connections, which come and go.
+            taken.append(int(server.ask("INFO", "memory").split("used_memory_dataset:")[1].split()[0]))
+        assert max(taken[1:]) < taken[0] * 1.2, taken
 
 
 async def test_the_statistics_of_old_hours_are_forgotten(server: RedisServer, clock: VirtualClock) -> None:
