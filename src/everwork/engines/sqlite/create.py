@@ -135,6 +135,8 @@ def _write(tx: Transaction, fresh: _Keyed, types: dict[str, TypeRow]) -> None:
 
 def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:
     for statement, values in rows.items():
+        if not values:
+            continue
         wide = len(values) // ROWS * ROWS
         for start in range(0, wide, ROWS):
             tx.cursor.execute(_wide(SQL[statement]), list(chain.from_iterable(values[start : start + ROWS])))
