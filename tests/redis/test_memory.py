@@ -66,7 +66,8 @@ async def test_days_of_work_take_no_more_memory_than_one(server: RedisServer, cl
             await swept(engine)
             # Without the buffers of connections, which come and go.
             taken.append(int(server.ask("INFO", "memory").split("used_memory_dataset:")[1].split()[0]))
-        assert max(taken[1:]) < taken[0] * 1.2, taken
+        # Tables shrink some time later; 60 bytes that each job left would make 360,000.
+        assert max(taken) - min(taken) < 100_000, taken
 
 
 async def test_the_statistics_of_old_hours_are_forgotten(server: RedisServer, clock: VirtualClock) -> None:
