@@ -79,7 +79,7 @@ def _unfinished_messages(target: Target) -> AbstractContextManager[object]:
 
 
 def _health_watches(target: Target) -> AbstractContextManager[object]:
-    return attacks_grpc.health_watches(target.grpc_port, 4_000)
+    return attacks_grpc.health_watches(target.grpc_port)
 
 
 def _idle_grpc_connections(target: Target) -> AbstractContextManager[object]:

@@ -41,7 +41,7 @@ def test_unfinished_requests_fill_no_memory_and_others_are_served(tmp_path: Path
 def test_a_flood_of_watches_is_refused_above_the_limit_of_an_address(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         before = server.rss_bytes
-        with attacks.health_watches(server.grpc_port, 4_000) as attack:
+        with attacks.health_watches(server.grpc_port) as attack:
             assert checked(server) == health_pb2.HealthCheckResponse.SERVING
             attack.look()
             assert attack.streams <= WATCHES_EACH_MAX
