@@ -1,6 +1,6 @@
 """Alternates with the same program on another version of Everwork: one slice of each kind per line of input.
 
-It uses only the public API, so that it runs on any commit; started by beside.py.
+It uses the public API and the engine contract, so that it runs on any recent commit; started by beside.py.
 """
 
 from __future__ import annotations
@@ -12,15 +12,22 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from everwork import Everwork
 from everwork.client import ActiveJob, Client
+from everwork.core.job import NewJob
+from everwork.core.leasing import Demand
+from everwork.core.outcome import Complete
+from everwork.engines.contract import Engine
+from everwork.engines.open import open_engine
 
 KEY = "ek-benchmark-0123456789"
 ONE_BY_ONE, CALLERS, EACH, BULK, HANDLED, STREAMED, COMPLETED = 250, 64, 16, 3_000, 3_000, 4_000, 640
 THREADS, FROM_THREAD = 8, 64
+DRAINED, BATCH, LONE = 10_000, 100, 60
 Slice = Callable[[], Awaitable[object]]
 Slices = dict[str, tuple[int, Slice, Slice]]
 """By name: the number of jobs, the preparation, and the measured call."""
@@ -30,10 +37,12 @@ async def main(url: str) -> None:
     """Measure one slice of each kind for each line of input."""
     with Server(url) as server:
         client = Client(f"grpc://127.0.0.1:{server.facts['grpc_port']}", key=KEY)
-        async with Everwork(url) as producer, Everwork(url) as worker, client:
+        async with Everwork(url) as producer, Everwork(url) as worker, client, _opened(url) as engine:
             slices = _of_producer(producer) | _of_worker(worker) | _of_stream(client) | _of_calls(client, server)
-            while await asyncio.to_thread(sys.stdin.readline):
-                print(json.dumps({name: await _timed(*one, server) for name, one in slices.items()}), flush=True)
+            async with _of_lone_jobs(producer, client, url) as lone:
+                slices |= _of_engine(engine) | lone
+                while await asyncio.to_thread(sys.stdin.readline):
+                    print(json.dumps({name: await _timed(*one, server) for name, one in slices.items()}), flush=True)
 
 
 async def _timed(jobs: int, prepare: Slice, run: Slice, server: Server) -> tuple[float, float]:
@@ -141,10 +150,75 @@ def _of_calls(client: Client, server: Server) -> Slices:
         address = f"http://127.0.0.1:{server.facts['http_port']}/api/v1/jobs"
         urllib.request.urlopen(urllib.request.Request(address, body, headers)).read()
 
+    async def gets() -> None:
+        key = (await client.create("accepted")).key
+        for _ in range(ONE_BY_ONE):
+            await client.get(key)
+
     return {
+        "gRPC get, one by one": (ONE_BY_ONE, _nothing, gets),
         f"gRPC complete, {CALLERS} callers": (COMPLETED, fill, complete),
         f"REST create of {BULK:,}": (BULK, _nothing, lambda: asyncio.to_thread(post)),
     }
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[Engine]:
+    engine = open_engine(url)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+def _of_engine(engine: Engine) -> Slices:
+    async def fill() -> None:
+        await engine.create([NewJob("drained", "{}")] * DRAINED)
+
+    async def drain() -> None:
+        outcomes: list[Complete] = []
+        while leased := (await engine.settle(outcomes, [Demand("drained", "worker", BATCH)])).activation.jobs:
+            outcomes = [Complete(job.key, job.attempt) for job in leased]
+
+    return {f"engine, drain in steps of {BATCH}": (DRAINED, fill, drain)}
+
+
+@asynccontextmanager
+async def _of_lone_jobs(producer: Everwork, client: Client, url: str) -> AsyncIterator[Slices]:
+    """Jobs that are created one at a time, each when the one before has started in a worker that waits."""
+    started, stop = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: ActiveJob) -> None:
+        started.set()
+
+    async with Everwork(url) as worker:
+
+        @worker.job("lone-function")
+        async def function() -> None:
+            started.set()
+
+        working = asyncio.gather(worker.work(), client.work({"lone-stream": handle}, stop=stop))
+
+        async def functions() -> None:
+            for _ in range(LONE):
+                started.clear()
+                await producer.enqueue("lone-function")
+                await started.wait()
+
+        async def streamed() -> None:
+            for _ in range(LONE):
+                started.clear()
+                await client.create("lone-stream")
+                await started.wait()
+
+        yield {
+            "lone job to its start, function": (LONE, _nothing, functions),
+            "lone job to its start, gRPC stream": (LONE, _nothing, streamed),
+        }
+        worker.stop()
+        stop.set()
+        await working
 
 
 async def _complete(client: Client, jobs: Sequence[ActiveJob]) -> None:
