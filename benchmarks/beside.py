@@ -31,14 +31,16 @@ def main(arguments: Sequence[str]) -> None:
     with _checkout(options.commit) as other:
         for engine in options.engine or HOSTS:
             with host_of(engine, options.folder) as host, host.store() as here, host.store() as there:
-                before, now = _turns((other, there), (ROOT, here), options.rounds)
+                before, now = _turns((other, there), (ROOT, here), options.rounds, options.only)
             print(f"{engine}, {options.rounds} turns each\n\n{_table(before, now)}\n", flush=True)
 
 
-def _turns(first: tuple[Path, str], second: tuple[Path, str], rounds: int) -> tuple[list[Turn], list[Turn]]:
+def _turns(
+    first: tuple[Path, str], second: tuple[Path, str], rounds: int, only: Sequence[str]
+) -> tuple[list[Turn], list[Turn]]:
     """The turns of both; the first to run alternates, and the first turn of each is a warm-up."""
     with ExitStack() as stack:
-        programs = [stack.enter_context(_program(*one)) for one in (first, second)]
+        programs = [stack.enter_context(_program(*one, only)) for one in (first, second)]
         taken: tuple[list[Turn], list[Turn]] = ([], [])
         for number in range(rounds + 1):
             for which in (0, 1) if number % 2 else (1, 0):
@@ -61,9 +63,9 @@ def _turn(program: subprocess.Popen[str]) -> Turn:
 
 
 @contextmanager
-def _program(tree: Path, url: str) -> Iterator[subprocess.Popen[str]]:
+def _program(tree: Path, url: str, only: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"PYTHONPATH": str(tree / "src")}
-    command = [sys.executable, "-P", str(ROOT / "benchmarks" / "slices.py"), url]
+    command = [sys.executable, "-P", str(ROOT / "benchmarks" / "slices.py"), url, *only]
     with subprocess.Popen(
         command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
@@ -117,5 +119,6 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("commit", help="the version to compare with: a commit, or the folder of a checkout")
     parser.add_argument("--engine", action="append", choices=HOSTS, help="can be repeated (default: every engine)")
     parser.add_argument("--rounds", type=int, default=30, help="turns per version (default: 30, about two minutes)")
+    parser.add_argument("--only", nargs="+", default=[], help="slices with one of these texts in their names")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"folder for the stores (default: {FOLDER})")
     return parser.parse_args(arguments)

@@ -33,14 +33,15 @@ Slices = dict[str, tuple[int, Slice, Slice]]
 """By name: the number of jobs, the preparation, and the measured call."""
 
 
-async def main(url: str) -> None:
-    """Measure one slice of each kind for each line of input."""
+async def main(url: str, *only: str) -> None:
+    """Measure one slice of each kind for each line of input; of the kinds with one of these parts in their names."""
     with Server(url) as server:
         client = Client(f"grpc://127.0.0.1:{server.facts['grpc_port']}", key=KEY)
         async with Everwork(url) as producer, Everwork(url) as worker, client, _opened(url) as engine:
             slices = _of_producer(producer) | _of_worker(worker) | _of_stream(client) | _of_calls(client, server)
             async with _of_lone_jobs(producer, client, url) as lone:
                 slices |= _of_engine(engine) | lone
+                slices = {name: one for name, one in slices.items() if not only or any(part in name for part in only)}
                 while await asyncio.to_thread(sys.stdin.readline):
                     print(json.dumps({name: await _timed(*one, server) for name, one in slices.items()}), flush=True)
 
@@ -274,4 +275,4 @@ class Server:
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(main(sys.argv[1]))
+    uvloop.run(main(*sys.argv[1:]))

@@ -12,9 +12,11 @@ import grpc
 import httpx
 import pytest
 
+from everwork.exceptions import TooManyRequests
 from everwork.proto import jobs_pb2 as pb
 from everwork.proto import work_pb2
 from everwork.service.access.budgets import BULK_MIN
+from everwork.service.access.failures import Throttled
 from everwork.service.access.principal import Principal
 from everwork.service.access.turns import Turns
 from tests.app.waiting import DEADLINE_S, until
@@ -98,6 +100,26 @@ async def test_a_key_over_its_budget_of_requests_gets_429_and_another_key_its_an
         assert (await at.by_rest(at.noisy)).status_code == 200
         assert (await at.by_grpc(at.noisy)).success
         assert turns.held(at.noisy.principal) == 0
+
+
+async def test_refusals_are_held_back_for_the_key_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+
+    async def hold_back(error: Exception, caller: str) -> None:
+        held.append((type(error), caller))
+
+    async with (
+        doors(tmp_path, requests_per_key=2, tenant_factor=1, rate_limit=1) as at,
+        in_progress(at.whole.service.budgets.requests, at.noisy, 2),
+    ):
+        monkeypatch.setattr(at.whole.server.keys.failures, "hold_back", hold_back)
+        assert (await at.by_rest(at.noisy)).status_code == 429
+        await at.refused_by_grpc(at.sibling)  # As yet its rate allows one.
+        await at.refused_by_grpc(at.sibling)
+    own, together = at.noisy.principal.id, at.sibling.principal.id
+    assert held == [(TooManyRequests, own), (TooManyRequests, together), (Throttled, "")]
 
 
 async def test_the_keys_of_one_tenant_have_a_budget_together(tmp_path: Path) -> None:

@@ -13,14 +13,17 @@ from everwork.core.limits import (
     AUTH_FAILURES_BURST,
     AUTH_FAILURES_PER_SECOND,
 )
+from everwork.engines.contract import Engine
 from everwork.exceptions import TooManyRequests, Unauthenticated
 from everwork.service.access.failures import (
+    ANSWERS_BURST,
     ANSWERS_PER_SECOND,
     HELD_MAX,
     HELD_SECONDS_MAX,
     AuthenticationFailures,
     Throttled,
 )
+from everwork.service.access.keys import KeyRing
 
 UNKNOWN = Unauthenticated("unknown API key")
 
@@ -132,12 +135,39 @@ def test_the_answers_to_an_address_that_fails_too_often_are_spaced(
     assert later.held_seconds <= HELD_SECONDS_MAX + 1e-9
 
 
+def test_a_key_that_ignores_its_refusals_is_answered_slowly_until_it_pauses(
+    failures: AuthenticationFailures, clock: Clock
+) -> None:
+    def refused(key: str) -> float:
+        return failures.throttled(TooManyRequests("too many", 1_000), key).held_seconds
+
+    assert max(refused("noisy") for _ in range(ANSWERS_BURST)) <= 1e-9
+    held = [refused("noisy") for _ in range(1_000)]
+    assert held[:2] == pytest.approx([1 / ANSWERS_PER_SECOND, 2 / ANSWERS_PER_SECOND])
+    assert max(held) == pytest.approx(HELD_SECONDS_MAX)
+    assert refused("quiet") <= 0
+    clock.seconds += HELD_SECONDS_MAX + ANSWERS_BURST / ANSWERS_PER_SECOND
+    assert refused("noisy") <= 0
+
+
+async def test_a_rate_limit_that_is_ignored_slows_the_answers_down(engine: Engine, clock: Clock) -> None:
+    keys = KeyRing(engine, environment_key="x" * 32, rate_limit=1, rate_clock=clock)
+    keys.admit("x" * 32)
+    held = []
+    for _ in range(ANSWERS_BURST + 1):
+        with pytest.raises(Throttled) as refused:
+            keys.admit("x" * 32)
+        held.append(refused.value.held_seconds)
+    assert max(held[:-1]) <= 1e-9
+    assert held[-1] == pytest.approx(1 / ANSWERS_PER_SECOND)
+
+
 async def test_only_so_many_answers_are_held_back_and_other_errors_not_at_all(failures: AuthenticationFailures) -> None:
-    held = [asyncio.create_task(failures.hold_back(Throttled("throttled", 1, 3_600.0))) for _ in range(HELD_MAX)]
+    held = [asyncio.create_task(failures.hold_back(Throttled("throttled", 1, 3_600.0), "a")) for _ in range(HELD_MAX)]
     await asyncio.sleep(0)
-    await failures.hold_back(Throttled("throttled", 1, 3_600.0))
+    await failures.hold_back(Throttled("throttled", 1, 3_600.0), "a")
     for task in held:
         task.cancel()
     await asyncio.wait(held)
-    await failures.hold_back(UNKNOWN)
+    await failures.hold_back(UNKNOWN, "a")
     assert failures._held == 0

@@ -12,6 +12,7 @@ from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, 
 from everwork.server.http.framework.protocol import HEAD_BYTES_MAX, HEADERS_MAX
 from everwork.server.http.ui.visit import FORM_BYTES_MAX, LOGIN_BYTES_MAX
 from everwork.server.settings import Settings
+from everwork.service.access.failures import ANSWERS_PER_SECOND
 
 BUSY: Final = "429, `RESOURCE_EXHAUSTED`, with the time to wait"
 INVALID: Final = "422, `INVALID_ARGUMENT`, naming the field"
@@ -51,6 +52,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _set("how many times the budget of one key the keys of one tenant may use together", "tenant_factor"),
         _fixed("waiting polls of all keys", limits.POLLERS_TOTAL_MAX, f"each tenant has an equal share, then {BUSY}"),
         _set("requests per second of one API key; 0 means no limit", "rate_limit"),
+        _fixed("refusals per second of one API key, after the first 100", ANSWERS_PER_SECOND, "later by up to 2 s"),
     ),
     "Connections": (
         _set("open connections to each port", "max_connections", _NO_CONNECTION),

@@ -91,11 +91,12 @@ class Gateway:
         turns = None if rpc.waits else self.service.budgets.requests
 
         async def call(_requests: object, context: Context) -> bytes:
-            caller = None
+            caller, owner = None, ""
             try:
                 jobs = self.admit(rpc, context)
                 principal = jobs.principal
-                caller = self.calls.enter(principal.id)
+                owner = principal.id
+                caller = self.calls.enter(owner)
                 raw = await self.receiving.message(caller, context)
                 if turns is None:
                     response = await handle(jobs, parsed(request_type, raw))
@@ -112,7 +113,7 @@ class Gateway:
                 self.metrics.called(rpc.api, rpc.name, "CANCELLED")
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort
-                await self.refuse(rpc, context, error)
+                await self.refuse(rpc, context, error, owner)
             finally:
                 if caller is not None:
                     self.calls.leave(caller)
@@ -169,8 +170,8 @@ class Gateway:
         self.require_live(jobs)
         yield from messages
 
-    async def refuse(self, rpc: Rpc, context: Context, error: Exception) -> NoReturn:
-        """End the call with the error's status; see `everwork.server.errors`."""
+    async def refuse(self, rpc: Rpc, context: Context, error: Exception, owner: str) -> NoReturn:
+        """End the call with the error's status; see `everwork.server.errors`. `owner`: the id of the API key."""
         trailing: tuple[tuple[str, str], ...] = ()
         if isinstance(error, EverworkError):
             code, details = wire(error).grpc, public_text(error)
@@ -182,21 +183,22 @@ class Gateway:
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
         self.metrics.called(rpc.api, rpc.name, code.name)
-        await self.keys.failures.hold_back(error)
+        await self.keys.failures.hold_back(error, owner)
         await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
-        caller = None
+        caller, owner = None, ""
         try:
             jobs = self.admit(rpc, context)
-            caller = self.calls.enter(jobs.principal.id)
+            owner = jobs.principal.id
+            caller = self.calls.enter(owner)
             await serve(jobs)
             self.metrics.called(rpc.api, rpc.name, "OK")
         except (grpc.aio.BaseError, asyncio.CancelledError):
             self.metrics.called(rpc.api, rpc.name, "CANCELLED")
             raise
         except Exception as error:  # noqa: BLE001 - the last resort
-            await self.refuse(rpc, context, error)
+            await self.refuse(rpc, context, error, owner)
         finally:
             if caller is not None:
                 self.calls.leave(caller)

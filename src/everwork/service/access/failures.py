@@ -2,6 +2,9 @@
 
 A valid key is always accepted: callers share addresses behind a NAT or a proxy, and one with a bad key must not lock
 out the others. Only the answers to bad keys are throttled, and the log lines about them.
+
+Callers above their limits, too, are answered slowly if they retry immediately: a refusal costs the server nearly as
+much time as a request, which it would take from others.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ NETWORK_BITS: Final = 64
 """One IPv6 host can have all addresses of such a network."""
 
 ANSWERS_PER_SECOND: Final = 50
-"""How often an address is answered while it is throttled; the other answers are held back."""
+"""How often a throttled address, or a key above its limits, is answered; the other answers are held back."""
+ANSWERS_BURST: Final = 100
+"""How many refusals of one key are answered immediately, if there were none before."""
 HELD_SECONDS_MAX: Final = 2.0
 HELD_MAX: Final = 1_000
 """How many answers are held back at a time; further ones are given immediately."""
@@ -40,7 +45,7 @@ Seconds = Callable[[], float]
 
 
 class Throttled(TooManyRequests):
-    """An address fails too often. The answer is held back for `held_seconds`, so that retries cost others little."""
+    """A caller is refused too often. The answer is held back for `held_seconds`, so that retries cost others little."""
 
     def __init__(self, message: str, retry_after_ms: int, held_seconds: float) -> None:
         super().__init__(message, retry_after_ms)
@@ -52,8 +57,6 @@ class _Address:
     """The failures of one address. `full_at` is when its bucket will be full again."""
 
     full_at: float
-    answer_at: float = -math.inf
-    """When the last answer that is held back is given."""
     logged_at: float = -math.inf
     unlogged: int = 0
     is_throttled: bool = False
@@ -70,31 +73,50 @@ class AuthenticationFailures:
         self._lines = 0
         self._unlogged = 0
         self._held = 0
+        self._answer_at: dict[str, float] = {}
+        """When the last answer to a caller is given; the oldest are forgotten, as with addresses."""
 
     def refusal(
         self, error: Unauthenticated, origin: str, api: str, event: str = "authentication failed"
     ) -> Unauthenticated | TooManyRequests:
         """The error for a caller whose key was refused; it is logged, and throttled if the address fails too often."""
         now = self._clock()
-        address = self._address(_network(origin), now)
+        network = _network(origin)
+        address = self._address(network, now)
         wait = address.full_at - now + (1 - self._burst) / AUTH_FAILURES_PER_SECOND
         is_over = wait > 1e-9  # Floating-point sums are not exact.
         self._log(address, is_over, now, event, {"origin": origin, "api": api, "error": str(error)})
         if is_over:
             retry_after_ms = max(1, math.ceil(wait * 1000))
             text = f"{error}; too many failures from this address, retry in {retry_after_ms} ms"
-            return Throttled(text, retry_after_ms, _held_seconds(address, now))
+            return Throttled(text, retry_after_ms, self._held_seconds(network))
         address.full_at += 1.0 / AUTH_FAILURES_PER_SECOND
         return error
 
-    async def hold_back(self, error: Exception) -> None:
-        """Wait before an address that fails too often gets its answer; other errors are answered immediately."""
-        if isinstance(error, Throttled) and self._held < HELD_MAX:
+    def throttled(self, error: TooManyRequests, caller: str) -> Throttled:
+        """The same refusal of a caller, whose answer is held back if there are too many."""
+        return Throttled(str(error), error.retry_after_ms, self._held_seconds(caller, ANSWERS_BURST))
+
+    async def hold_back(self, error: Exception, caller: str) -> None:
+        """Wait before a caller that is refused too often gets its answer; other errors are answered immediately."""
+        if not isinstance(error, TooManyRequests):
+            return
+        refusal = error if isinstance(error, Throttled) else self.throttled(error, caller)
+        if refusal.held_seconds > 0 and self._held < HELD_MAX:
             self._held += 1
             try:
-                await asyncio.sleep(error.held_seconds)
+                await asyncio.sleep(refusal.held_seconds)
             finally:
                 self._held -= 1
+
+    def _held_seconds(self, caller: str, burst: int = 0) -> float:
+        """How long the next answer to a caller is held back."""
+        now = self._clock()
+        last = max(self._answer_at.pop(caller, -math.inf), now - burst / ANSWERS_PER_SECOND)
+        if len(self._answer_at) >= AUTH_FAILURE_ADDRESSES_MAX:
+            del self._answer_at[next(iter(self._answer_at))]
+        self._answer_at[caller] = at = min(last + 1.0 / ANSWERS_PER_SECOND, now + HELD_SECONDS_MAX)
+        return at - now
 
     def _address(self, name: str, now: float) -> _Address:
         """The entry of an address, moved to the end: the entries are in the order of their last failures."""
@@ -124,12 +146,6 @@ class AuthenticationFailures:
             log.warning(event, **facts, failures=address.unlogged, throttled=is_over, **more)
             self._unlogged = 0
         address.unlogged = 0
-
-
-def _held_seconds(address: _Address, now: float) -> float:
-    address.answer_at = max(address.answer_at, now) + 1.0 / ANSWERS_PER_SECOND
-    address.answer_at = min(address.answer_at, now + HELD_SECONDS_MAX)
-    return address.answer_at - now
 
 
 def _network(origin: str) -> str:

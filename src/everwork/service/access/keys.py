@@ -99,7 +99,10 @@ class KeyRing:
     def admit(self, text: str | None) -> Principal:
         """Authenticate a key and count the request against its rate limit; returns the key's holder."""
         principal = self.authenticate(text)
-        self.spend(principal)
+        try:
+            self.spend(principal)
+        except TooManyRequests as error:
+            raise self.failures.throttled(error, principal.id) from None
         return principal
 
     def authenticate(self, text: str | None) -> Principal:

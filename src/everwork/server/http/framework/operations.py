@@ -265,7 +265,9 @@ class PathHandler:
             scope["everwork.operation"] = operation.id
             response = await operation.run(self._context, Request(scope, receive))
         except (EverworkError, Refusal) as error:
-            await self._context.keys.failures.hold_back(error)
+            hold: Hold = scope[HOLD]
+            hold.release()
+            await self._context.keys.failures.hold_back(error, hold.owner)
             response = problem_of(error)
         await response(scope, receive, send)
 

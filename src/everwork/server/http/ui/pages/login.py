@@ -39,7 +39,7 @@ async def log_in(visit: Visit) -> Done | View:
         if token is not None and visit.session.token:  # A used link was followed again within its session.
             return Done("", local_address(visit.optional("next") or ""))
         refusal = visit.context.keys.failures.refusal(error, visit.caller.origin, "ui", "login failed")
-        await visit.context.keys.failures.hold_back(refusal)
+        await visit.context.keys.failures.hold_back(refusal, visit.caller.origin)
         return _form(visit, None, str(refusal), wire(refusal).http)
     await _record(visit, principal, "ui.login")
     return Done("", local_address(visit.optional("next") or ""), session=session)
