@@ -1,7 +1,7 @@
 """Failed authentication: logged without flooding the log, and throttled by address.
 
-A valid key is always accepted: callers share addresses behind a NAT or a proxy, and one with a bad key must not lock
-out the others. Only the answers to bad keys are throttled, and the log lines about them.
+A valid key is always accepted: callers share addresses behind a NAT or a proxy, and one with an invalid key must not
+lock out the others. Only the responses to invalid keys are throttled, and the log lines about them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from everwork.logs import get_logger
 LINE_SECONDS: Final = 60.0
 """How often failures of one address are logged."""
 NETWORK_BITS: Final = 64
-"""One IPv6 host can have all addresses of such a network."""
+"""The prefix length of an IPv6 network; one host can have all addresses in it."""
 
 ANSWERS_PER_SECOND: Final = 50
-"""How often an address is answered while it is throttled; the other answers are held back."""
+"""How many responses per second a throttled address gets; the others are held back."""
 HELD_SECONDS_MAX: Final = 2.0
 HELD_MAX: Final = 1_000
-"""How many answers are held back at a time; further ones are given immediately."""
+"""How many responses are held back at a time; further ones are sent immediately."""
 
 log = get_logger("everwork")
 
@@ -40,7 +40,7 @@ Seconds = Callable[[], float]
 
 
 class Throttled(TooManyRequests):
-    """An address fails too often. The answer is held back for `held_seconds`, so that retries cost others little."""
+    """An address fails too often. The response is held back for `held_seconds`, so that retries cost others little."""
 
     def __init__(self, message: str, retry_after_ms: int, held_seconds: float) -> None:
         super().__init__(message, retry_after_ms)
@@ -53,14 +53,14 @@ class _Address:
 
     full_at: float
     answer_at: float = -math.inf
-    """When the last answer that is held back is given."""
+    """When the last response that is held back will be sent."""
     logged_at: float = -math.inf
     unlogged: int = 0
     is_throttled: bool = False
 
 
 class AuthenticationFailures:
-    """The recent failures of all addresses; the oldest are forgotten when there are too many."""
+    """The recent failures of all addresses; if there are too many addresses, the oldest are forgotten."""
 
     def __init__(self, burst: int = AUTH_FAILURES_BURST, clock: Seconds = time.monotonic) -> None:
         self._burst = burst
@@ -88,7 +88,7 @@ class AuthenticationFailures:
         return error
 
     async def hold_back(self, error: Exception) -> None:
-        """Wait before an address that fails too often gets its answer; other errors are answered immediately."""
+        """Hold back the response to an address that fails too often; does nothing for other errors."""
         if isinstance(error, Throttled) and self._held < HELD_MAX:
             self._held += 1
             try:
@@ -97,7 +97,7 @@ class AuthenticationFailures:
                 self._held -= 1
 
     def _address(self, name: str, now: float) -> _Address:
-        """The entry of an address, moved to the end: the entries are in the order of their last failures."""
+        """The entry of an address, moved to the end, so that the entries are ordered by their last failures."""
         found = self._addresses.pop(name, None) or _Address(now)
         found.full_at = max(found.full_at, now)
         if len(self._addresses) >= AUTH_FAILURE_ADDRESSES_MAX:
@@ -108,7 +108,7 @@ class AuthenticationFailures:
     def _log(self, address: _Address, is_over: bool, now: float, event: str, facts: dict[str, str]) -> None:
         """Log the first failure of an address, the first that is throttled, and then one line per minute."""
         is_new = now - address.logged_at >= LINE_SECONDS or (is_over and not address.is_throttled)
-        # An address that goes on failing is answered now and then, and still throttled.
+        # An address that keeps failing gets a normal error now and then, but is still throttled.
         address.is_throttled = is_over or (address.is_throttled and not is_new)
         address.unlogged += 1
         if not is_new:
@@ -133,7 +133,7 @@ def _held_seconds(address: _Address, now: float) -> float:
 
 
 def _network(origin: str) -> str:
-    """What is throttled together: an IPv4 address, or the network of an IPv6 address."""
+    """The unit of throttling: an IPv4 address, or the network of an IPv6 address."""
     try:
         address = ip_address(origin.partition("%")[0])
     except ValueError:
