@@ -62,7 +62,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def observed_values(pid: int, folder: Path) -> dict[str, float]:
-    """What a process that runs under `observed` reports: tasks and objects. Empty if it does not answer."""
+    """What a process that runs under `observed` reports: tasks and objects. Empty if it does not respond."""
     file = folder / f"observed-{pid}.json"
     if not file.exists():  # Without its handler the signal would end the process.
         return {}

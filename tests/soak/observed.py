@@ -24,7 +24,7 @@ from everwork.cli.main import main
 FOLDER: Final = "SOAK_FOLDER"
 LEAK: Final = "SOAK_LEAK"
 _TYPES_EVERY: Final = 10
-"""In every tenth report, the most frequent types of objects are counted, to name what grows."""
+"""Every tenth report counts the most frequent types of objects, to show what grows."""
 _LEAK_BYTES: Final = 3_000_000
 _LEAK_PIECES: Final = 10
 _leaked: Final[list[Any]] = []
@@ -63,7 +63,7 @@ class Teller:
 def _tasks() -> int:
     try:
         return len(asyncio.all_tasks())
-    except RuntimeError:  # No loop runs in the main thread.
+    except RuntimeError:  # The main thread runs no event loop.
         return 0
 
 

@@ -1,4 +1,4 @@
-"""The judge on synthetic series: what grows fails, and what only seems to grow does not."""
+"""The judge on synthetic series: series that grow fail, and those that only seem to grow do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.soak.series import FILE, Point, Series, load
 
 MINUTES: Final = 120
 SEEDS: Final = range(50)
-"""Series with random noise are tried often, and none may be judged wrongly."""
+"""How often each series is tried with different random noise; no verdict may be wrong."""
 Curve = Callable[[float, random.Random], float]
 
 
@@ -29,7 +29,7 @@ def judged(curve: Curve, *, measure: str = "rss_bytes", seed: int = 1, minutes: 
 
 
 def fills(hours: float) -> float:
-    """Memory during the warm-up: quick at first, then level."""
+    """Memory during the warm-up: it grows fast at first, then levels off."""
     return (60 + 30 * min(hours / 0.4, 1)) * MIB
 
 

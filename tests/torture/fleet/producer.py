@@ -23,7 +23,7 @@ _CANCEL_SHARE: Final = 0.1
 
 
 async def produce(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
-    """Create jobs until SIGTERM, pausing while the workers are behind; then deliver what is spooled."""
+    """Create jobs until SIGTERM, pausing while the workers are behind; then deliver the spooled jobs."""
     async with engine_of(life.name.partition("-")[0], life, history) as engine:
         await _ask(life, engine, stop)
         spool = read_caller().spool
@@ -50,7 +50,7 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
 
 
 def _batch(life: Life, rng: random.Random, names: Iterator[str]) -> list[plan.Request]:
-    """As for workers on the store, but most jobs have no group, and some are for workers without attempt numbers."""
+    """Like the plan for workers on the store, with fewer groups, and some jobs for workers without attempt numbers."""
     unserved = read_caller().unserved
     moved = [_moved(one, rng.random()) for one in batch(life, rng, names)]
     return [one._replace(job=one.job._replace(type=BULK)) if one.job.type in unserved else one for one in moved]
