@@ -121,7 +121,7 @@ async def how_it_ends(server: RunningServer, path: str, key: str | None, foreign
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return Expected.DENIED
     if key == foreign and CALLS[path].row.scope is Scope.JOB:
-        # Whether the answer is the one of a job that does not exist, test_equal_answers.py tells.
+        # test_equal_answers.py checks that the response is that for a missing job.
         assert code is MISSING.get(path, grpc.StatusCode.NOT_FOUND)
         return Expected.MISSING
     assert code is CALLS[path].answer, f"{path} ended with {code}"

@@ -17,7 +17,7 @@ BODIES: Final[tuple[dict[str, Any] | None, ...]] = (None, {}, {"attempt": 1}, {"
 
 
 def told(answer: httpx.Response, key: str) -> tuple[int, str, dict[str, str]]:
-    """What a caller can see of an answer, whichever job it asked about."""
+    """What a caller can see of a response, without what depends on the job."""
     headers = {name: value for name, value in answer.headers.items() if name not in ("date", "content-length")}
     return answer.status_code, re.sub(rf"\b{key}\b", "KEY", answer.text), headers
 
