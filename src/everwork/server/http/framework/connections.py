@@ -20,8 +20,8 @@ HEADS_BYTES_MAX: Final = 16 * 1_048_576
 class Timeouts(NamedTuple):
     """How long a connection may take, in seconds.
 
-    head: to send the head of a request; idle: between two requests; blocked: while so many requests are pipelined that
-    the server stops reading, and so cannot notice a disconnect; stalled: without reading the response.
+    head: to send the head of a request; idle: between two requests; blocked: with too many pipelined requests, so that
+    the server stops reading and cannot notice a disconnect; stalled: without reading the response.
     """
 
     head: float = 20.0
