@@ -164,7 +164,7 @@ async def _grpc_cycle(channel: grpc.aio.Channel, key: str) -> None:
 
 
 class _Stub:
-    """Calls of plain bytes; the type stubs insist on serializers."""
+    """Unary calls with raw bytes; the type stubs require serializers."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel

@@ -48,7 +48,7 @@ Noise = Callable[[Target], None]
 
 def run_noise(noise: Noise, target: Target, started: Event) -> None:
     """Run one noise in this process, with a lower priority than the server and the quiet client."""
-    started.set()  # On a busy machine, starting takes longer than the noise has to get going.
+    started.set()  # On a busy machine, starting takes longer than the ramp-up time.
     os.nice(NICENESS)
     noise(target)
 

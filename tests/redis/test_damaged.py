@@ -1,4 +1,4 @@
-"""A job whose state is damaged or missing: nothing else stops, and no claimed job is lost with it."""
+"""A job with a damaged or missing state stops nothing else, and no job that is claimed with it is lost."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
 CHOSEN: Final = "correct-horse-battery"
-"""A key that a person has chosen, for everything."""
+"""A key with all permissions that a person has chosen."""
 HERE: Final = "203.0.113.9"
 ADMIN: Final = Principal("1", "ann", frozenset([Permission.ADMIN]))
 
@@ -109,7 +109,7 @@ async def test_a_key_that_logs_in_too_often_loses_its_oldest_sessions(
     assert listed == {one.id for one in opened[2:]} | {other.id}
 
 
-# The key of the environment ------------------------------------------------------------------------------
+# The key in the environment ------------------------------------------------------------------------------
 
 
 async def test_a_session_lasts_as_long_as_the_key_of_the_environment_is_the_same(engine: Engine) -> None:

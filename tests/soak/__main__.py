@@ -31,7 +31,7 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 EXAMPLES: Final = """\
 examples:
   make soak ARGS="--hours 2 --engine sqlite"      two hours on SQLite
-  make soak ARGS="--hours 24 --engine postgres"   a day on a PostgreSQL of its own
+  make soak ARGS="--hours 24 --engine postgres"   a day on a separate PostgreSQL server
   make soak ARGS="--hours 0.1 --every 5"          six minutes, a sample every five seconds
   make soak ARGS="--judge build/soak/sqlite-..."  judge and chart a run again, even while it is running
 

@@ -185,7 +185,7 @@ class Deployment:
 
 
 def _path() -> dict[str, str]:
-    """The code of this checkout, from any folder."""
+    """The environment in which Python finds the code of this checkout, from any folder."""
     root = Path(__file__).resolve().parents[2]
     return {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")])}
 

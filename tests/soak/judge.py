@@ -70,13 +70,13 @@ RULES: Final = (
 
 BY_DESIGN: Final = {
     "rows registry audit": "the audit log is kept for 90 days",
-    "rows registry minute": "samples of a minute are kept for 3 hours",
+    "rows registry minute": "per-minute samples are kept for 3 hours",
     "rows registry api_key": "revoked keys stay listed",
     "rows registry session": "sessions last 12 hours",
     "rows *hour*": "statistics are kept for 30 days, by worker; killed workers restart under another name",
     "rows *measure*": "statistics are kept for 30 days",
 }
-"""What may grow because it is kept for longer than a run: shown, not judged."""
+"""Rows that may grow because they are kept for longer than a run: shown, not judged."""
 RESTARTED: Final = "server that is restarted"
 NOT_JUDGED: Final = ("load", "manager's processes", RESTARTED)
 """The load's own records, sums over short-lived processes, and restarted servers: shown, not judged."""
@@ -126,7 +126,7 @@ def verdict(subject: str, measure: str, points: Sequence[Point], rule: Rule) -> 
     hours = (points[-1].seconds - points[0].seconds) / 3_600
     tests: list[tuple[str, Callable[[], bool]]] = [
         ("within its bound", lambda: slope > bound),
-        ("too little to tell", lambda: slope * hours > rule.floor),
+        ("growth too small", lambda: slope * hours > rule.floor),
         ("no trend", lambda: z > TREND_Z),
         ("a step or a wave", lambda: _rise_of_floor(values) > bound * GOES_ON_SHARE * hours / PARTS),
     ]

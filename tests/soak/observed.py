@@ -1,7 +1,7 @@
 """`python -m tests.soak.observed ...`: the `everwork` command, in a process that reports its state on SIGUSR2.
 
-For tests of the judge, `SOAK_LEAK` (`memory`, `descriptors` or `threads`) plants a leak: some with every report, so
-that it does not depend on the speed of the machine.
+For tests of the judge, `SOAK_LEAK` (`memory`, `descriptors` or `threads`) plants a leak that grows with every report,
+regardless of the speed of the machine.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ FINE: Final[dict[str, Curve]] = {
     "noisy": lambda hours, rng: fills(hours) + rng.gauss(0, 3 * MIB),
     "bursts": lambda hours, rng: fills(hours) + (40 * MIB if rng.random() < 0.1 else 0),
     "garbage collection": lambda hours, rng: fills(hours) + hours * 60 % 7 * 2 * MIB,
-    "checkpoints of half an hour": lambda hours, rng: fills(hours) + hours * 60 % 30 * MIB,
+    "a checkpoint every half hour": lambda hours, rng: fills(hours) + hours * 60 % 30 * MIB,
     "a step back": lambda hours, rng: fills(hours) - (20 * MIB if hours > 1.5 else 0),
     "growth under the bound": lambda hours, rng: fills(hours) + hours * 2 * MIB + rng.gauss(0, 0.5 * MIB),
     "wandering": lambda hours, rng: fills(hours) + rng.uniform(0, 1) ** 3 * 10 * MIB,

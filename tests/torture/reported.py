@@ -44,7 +44,7 @@ def flat(reports: Mapping[ReportKey, list[Report]]) -> Iterable[Report]:
 
 def check_attempts(histories: Histories, verdict: Verdict) -> None:
     """V5: an attempt is leased once, begun once, and never over the limit."""
-    # A server and its client both log a lease: each must see an attempt once.
+    # A server and its client both log a lease; each of them must see an attempt only once.
     leases: dict[bool, Counter[tuple[int, int]]] = {True: Counter(), False: Counter()}
     for call in histories.calls:
         for key, attempt, attempts, max_attempts, _ in call.leased:

@@ -95,16 +95,16 @@ COMPLETED_KEEP_MS: Final = 7 * 86_400_000
 FAILED_KEEP_MS: Final = 90 * 86_400_000
 STATISTICS_KEEP_HOURS: Final = 30 * 24
 WORKER_ROWS_MAX: Final = 2_000
-"""For how many workers, each by type, statistics are kept in one hour; the others are counted together."""
+"""How many pairs of worker and type are counted separately in one hour; further workers are counted together."""
 
 HOUR_MS: Final = 3_600_000
 
 PRODUCER_KEEP_MS: Final = 30 * 86_400_000
 """How long a store remembers the last create of a producer: longer than any spool keeps jobs for it."""
 PRODUCERS_MAX: Final = 100_000
-"""The last creates of how many producers a store remembers: the latest ones."""
+"""For how many producers a store remembers the last create: those that were seen most recently."""
 NEW_PRODUCERS_MAX: Final = 10_000
-"""How many producers the API keys of the same tenants may add in an hour; every process in offline mode is one."""
+"""How many producers the API keys of one tenant may add in an hour; each process in offline mode is a producer."""
 
 BREAKER_FAILURES_MAX: Final = 1_000
 BREAKER_SECONDS_MAX: Final = 86_400.0
@@ -131,7 +131,7 @@ CATCHUP_POINTS_MAX: Final = 10_000
 FIRES_STEP_MAX: Final = 100
 
 CALLS_PER_CONNECTION: Final = 2_000
-"""How many gRPC calls one connection may have open; clients queue further ones, so it exceeds the polls of one type."""
+"""How many gRPC calls one connection may have open; clients queue further ones, so it is above `POLLERS_MAX`."""
 CALLS_TOTAL_FACTOR: Final = 10
 """How many open calls a gRPC port accepts, as a multiple of the maximum number of connections."""
 MESSAGE_BYTES_MAX: Final = 4 * 1_048_576
@@ -171,9 +171,9 @@ SESSIONS_PER_KEY_MAX: Final = 100
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20
-"""How many of those one session may have open."""
+"""How many of these pages one session may have open."""
 LIVE_PAGES_KEY_MAX: Final = 100
-"""How many of those all sessions of one API key may have open."""
+"""How many of these pages all sessions of one API key together may have open."""
 
 CONNECTIONS_DEFAULT: Final = 1_000
 """How many connections each port of a server may have open."""

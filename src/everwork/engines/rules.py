@@ -143,7 +143,7 @@ def _stopped_by_breaker(facts: Facts, now_ms: int) -> Explanation | None:
 
 
 def half_open_text(type: str) -> str:
-    """Why a job of a type waits for the outcome of another."""
+    """Why a job of a type waits for the outcome of another job."""
     return f"the circuit breaker of type '{type}' is half-open: waiting for its probe"
 
 

@@ -1,4 +1,4 @@
-"""A key bound to tenants cannot tell a job of another tenant from one that does not exist: every call about a job."""
+"""For a key bound to tenants, every call treats a job of another tenant like one that does not exist."""
 
 from __future__ import annotations
 

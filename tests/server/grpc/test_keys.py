@@ -84,7 +84,7 @@ CALLS: Final[Mapping[str, Call]] = {
     f"/{DESK}/Spooled": Call(Row(READ, Scope.OWN), {"spool_id": "0123-1"}, grpc.StatusCode.NOT_FOUND),
 }
 MISSING: Final = dict.fromkeys([f"/{DESK}/Settle", f"/{DESK}/SettleLate", f"/{DESK}/History"], grpc.StatusCode.OK)
-"""The calls that answer for each job, or with an empty list."""
+"""The calls that respond with one result per job, or with an empty list."""
 
 
 def methods() -> dict[str, MethodDescriptor]:

@@ -1,4 +1,4 @@
-"""Our client with the engine's methods, for `LoggedEngine`."""
+"""Gives our client the engine's methods, for `LoggedEngine`."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
     while not stop.is_set():
         wanted = [*again, *_batch(life, rng, names), *trigger_points(life, names)]
         created = await engine.create(wanted)
-        # A create with a dedupe key is repeated until it is answered.
+        # A create with a dedupe key is repeated until it gets a response.
         again = [] if created else [one for one in wanted if one.job.dedupe_key is not None]
         keys = [one.key for one in created or () if one.key > 0]
         if keys and rng.random() < _CANCEL_SHARE:

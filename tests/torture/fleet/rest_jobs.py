@@ -1,4 +1,4 @@
-"""REST with the engine's methods, for `LoggedEngine`."""
+"""Gives the REST API the engine's methods, for `LoggedEngine`."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def _report(engine: RemoteEngine, desk: Desk) -> None:
     reported = [(outcome, one) for outcome, one in zip(outcomes, judged, strict=True) if one is not None]
     for outcome in _lost(outcomes, judged):
         desk.put_off(outcome, now_ms + _AGAIN_MS)
-    # REST does not show that an outcome was reported before: once is enough.
+    # REST does not show that an outcome was reported before, so remember it: each is repeated only once.
     again = [one for one in repeats(desk, reported) if (one.key, one.attempt, type(one)) not in desk.repeated]
     desk.repeated.update((one.key, one.attempt, type(one)) for one in again)
     desk.outcomes += again

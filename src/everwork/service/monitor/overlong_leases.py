@@ -28,7 +28,7 @@ log = get_logger("everwork")
 NOTED_MAX: Final = 10_000
 """How many leases one process records; it reads further ones when these have ended."""
 SLACK_MS: Final = 2_000
-"""How long a lease may have been expired before the jump without being swept."""
+"""How long before the jump a lease may have expired without having been swept yet."""
 EXTENDED_MS: Final = LEASE_MS_DEFAULT
 """The longest time that a worker gets to extend a lease, even if less is left of it."""
 RUNNING: Final = JobFilter(states=frozenset([State.PROCESSING]))

@@ -1,4 +1,4 @@
--- Purpose: list types; delete one by request, or those that are unused.
+-- Purpose: list types; delete one on request, or those that are unused.
 -- Inputs: types and instants. Returns: see each function.
 --
 -- A create reads the queues of its type without a lock and writes jobs that refer to them. So that no job is lost, a
@@ -53,7 +53,7 @@ CREATE OR REPLACE FUNCTION {schema}.has_statistics(queues int[]) RETURNS boolean
       SELECT 1 FROM work_hour w WHERE w.hour = h.hour AND w.queue_id = q.id LIMIT 1) s)
 $$;
 
--- With unused_ms NULL, deletes by request; otherwise, only if the type is unused and its policy is seen_policy.
+-- With unused_ms NULL, deletes on request; otherwise, only if the type is unused and its policy is seen_policy.
 -- Returns 'accepted', 'not found' or 'wrong state'.
 CREATE OR REPLACE FUNCTION {schema}.delete_type(type_name text, seen_policy text, unused_ms bigint, at_ms bigint)
 RETURNS text LANGUAGE plpgsql {plan} SET lock_timeout = {lock_timeout} AS $$
