@@ -1,6 +1,6 @@
-"""The attacks of the tests (`tests/hostile`) as noises: each holds what it has opened, and repeats what was ended.
+"""The attacks of `tests/hostile` as noises: each keeps its connections open, and replaces those that the server ends.
 
-Their tests show that the server's memory stays bounded; here, what a quiet tenant and `/healthz` notice.
+The tests show that the server's memory stays bounded; this measures the effect on a quiet tenant and on `/healthz`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Neighbors: the latency of a quiet tenant alone and beside a noisy one, in turns, with one server process.
+"""Neighbors: the latency of a quiet tenant, alone and next to a noisy one, in turns, with one server process.
 
 The quiet tenant creates a job, polls for it, completes it and gets it, at a low, steady rate, over REST and over gRPC.
 The noisy one runs in its own process with a lower priority, so that its own CPU use is not measured.
@@ -37,7 +37,7 @@ RATIO_MAX = 2.0
 HEALTH_MS_MAX = 100.0
 REST, GRPC, HEALTH = "REST", "gRPC", "/healthz"
 FAILED = "failed"
-"""The quiet tenant's gRPC cycles that failed: gRPC itself drops calls, of anybody, while too many are pending."""
+"""The quiet tenant's failed gRPC cycles: gRPC itself drops calls of any tenant while too many are pending."""
 
 Samples = dict[str, list[tuple[float, float]]]
 """Wall time, and the CPU time that the server used during it, in milliseconds."""
@@ -45,7 +45,7 @@ Cycle = Callable[[], Awaitable[None]]
 
 
 async def measure_neighbors(bench: Bench) -> list[Row]:
-    """Every noise on a server and a store of its own."""
+    """Measure every noise, each with its own server and store."""
     only = os.environ.get("NOISES", "")
     known = {**NOISES, **ATTACKS}
     chosen = {name: noise for name, noise in known.items() if not only or any(one in name for one in only.split(","))}
@@ -58,7 +58,7 @@ async def measure_neighbors(bench: Bench) -> list[Row]:
 
 @dataclass(slots=True)
 class _Taken:
-    """Latencies in milliseconds, alone and beside the noise, and memory in MiB."""
+    """Latencies in milliseconds, alone and next to the noise, and memory in MiB."""
 
     alone: Samples = field(default_factory=dict)
     beside: Samples = field(default_factory=dict)
@@ -109,7 +109,7 @@ async def _quiet_cycles(http_port: int, grpc_port: int, key: str) -> AsyncIterat
 
 
 async def _measured(cycles: Mapping[str, Cycle], seconds: float, pid: int) -> Samples:
-    """The times of every cycle, started at a steady rate as long as the last one has ended."""
+    """The times of every cycle; cycles start at a steady rate, but never before the previous one has ended."""
     taken: Samples = {name: [] for name in (*cycles, FAILED)}
 
     async def repeat(name: str, cycle: Cycle) -> None:
@@ -156,7 +156,7 @@ async def _grpc_cycle(channel: grpc.aio.Channel, key: str) -> None:
     job_key, attempt = pb.CreateJobResponse.FromString(created).job_key, 0
     async for raw in jobs.stream("ActivateJobs", _GRPC_POLL, metadata):
         [job] = pb.ActivateJobsResponse.FromString(raw).jobs
-        job_key, attempt = job.job_key, job.attempt  # After a cycle that failed, an older job.
+        job_key, attempt = job.job_key, job.attempt  # After a failed cycle, this may be an older job.
     done = pb.CompleteJobRequest(job_key=job_key, attempt=attempt)
     if not pb.CompleteJobResponse.FromString(await jobs.unary("CompleteJob", done, metadata)).success:
         raise RuntimeError("the quiet tenant's job was not completed")
@@ -164,7 +164,7 @@ async def _grpc_cycle(channel: grpc.aio.Channel, key: str) -> None:
 
 
 class _Stub:
-    """Calls of plain bytes; the type stubs insist on serializers."""
+    """Unary calls with raw bytes; the type stubs require serializers."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -223,7 +223,7 @@ async def _noise(noise: Noise, target: Target) -> AsyncIterator[None]:
 
 
 async def _idle(pid: int) -> None:
-    """Wait until the server has finished the work that the last noise left."""
+    """Wait until the server has finished the work that the previous noise left behind."""
     ends = time.monotonic() + IDLE_SECONDS_MAX
     while time.monotonic() < ends:
         before = _cpu_ms(pid)
@@ -233,7 +233,7 @@ async def _idle(pid: int) -> None:
 
 
 def _cpu_ms(pid: int) -> float:
-    """The CPU time of all threads, finer than the ticks of /proc/PID/stat."""
+    """The CPU time of all threads, more precise than the ticks of /proc/PID/stat."""
     spent = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -48,7 +48,7 @@ Noise = Callable[[Target], None]
 
 def run_noise(noise: Noise, target: Target, started: Event) -> None:
     """Run one noise in this process, with a lower priority than the server and the quiet client."""
-    started.set()  # On a busy machine, starting takes longer than the noise has to get going.
+    started.set()  # On a busy machine, starting takes longer than the ramp-up time.
     os.nice(NICENESS)
     noise(target)
 
@@ -64,7 +64,7 @@ def request(method: str, path: str, key: str | None, body: bytes = b"") -> bytes
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """The status and the body of the next response, whose length the server always sends."""
+    """The status and body of the next response; the server always sends its length."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
     return int(head[9:12]), await reader.readexactly(length)
@@ -87,7 +87,7 @@ def _flood(requests: Callable[[Target], Iterator[bytes]], connections: int = CON
 
 @dataclass(frozen=True, slots=True)
 class _Flood:
-    """REST requests, one after the other on every connection, as fast as the server answers."""
+    """REST requests, one after the other on every connection, as fast as the server responds."""
 
     requests: Callable[[Target], Iterator[bytes]]
     connections: int

@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Nothing that is imported and collected becomes garbage: it is not looked for then, and not there afterwards."""
+    """Imported modules and collected tests never become garbage, so they are excluded from garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -124,7 +124,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _belongs_to(item: pytest.Item) -> Path:
-    """One browser is enough: it takes more memory than all the rest. And who built the site has it, nobody waits."""
+    """What runs in one process: a file, or all tests that share a browser (it takes much memory) or the built site."""
     return item.path.parent if item.nodeid.startswith(("tests/browser/", "tests/docs/")) else item.path
 
 
@@ -142,7 +142,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """The alarm of a test is off once it has failed: its fixtures must end, too, each in the time of a test."""
+    """A test's timeout is off once it has failed, so each of its fixtures gets the time of a test to end."""
     if any(signal.getitimer(signal.ITIMER_REAL)):
         return (yield)
     seconds = float(item.config.getoption("timeout") or item.config.getini("timeout") or 0)

@@ -1,4 +1,4 @@
-"""Damage in a store, as a broken disk, a hand or another program would leave it: bytes in the place of values."""
+"""Damage in a store, such as a broken disk, a manual edit or another program leaves: bytes in place of values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from everwork.engines.redis.records import id_of
 NOT_JSON: Final = b'{"to": '
 NO_OBJECT: Final = b"[1]"
 NOT_UTF8: Final = b'{"to":"\xff\xfe"}'
-"""PostgreSQL keeps such bytes out of every text."""
+"""PostgreSQL accepts no such bytes in text columns."""
 
 
 class StoreDamage:
-    """Writes into a store past its engine."""
+    """Writes to a store directly, bypassing its engine."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -29,7 +29,7 @@ class StoreDamage:
 
     @property
     def keeps_utf8(self) -> bool:
-        """Whether the store keeps bytes that are not UTF-8 out of its texts."""
+        """Whether the store refuses bytes that are not UTF-8 in texts."""
         return self._url.startswith("postgres")
 
     def spoil_job(self, key: int, column: str, raw: bytes) -> None:
@@ -76,5 +76,5 @@ class StoreDamage:
 
 
 def _json_text(raw: bytes) -> bytes:
-    """The bytes inside a JSON string, as far as they can be."""
+    """The bytes as the contents of a JSON string, as far as possible."""
     return b'"' + raw.replace(b'"', b'\\"') + b'"'

@@ -30,7 +30,7 @@ PRELOADED: Final = (
     *("everwork.server", "everwork.client", "everwork.spool"),
 )
 PRELOADED_OF_OTHERS: Final = ("httpx", "psycopg", "pytest")
-"""What programs among the tests import and the package does not: the stories of the mutants, nearly a hundred times."""
+"""What test programs import in addition to the package; the scenarios of the mutants do so nearly a hundred times."""
 REQUEST_BYTES_MAX: Final = 1_000_000
 PRELOAD_SECONDS_MAX: Final = 100
 

@@ -231,7 +231,7 @@ class RedisServer(Server):
 
 
 class RedisCluster:
-    """Three nodes that share the slots, and perhaps replicas of each; options as on the command line of each."""
+    """Three nodes that share the slots, with replicas if requested; options as on each node's command line."""
 
     masters: Final = 3
 
@@ -254,7 +254,7 @@ class RedisCluster:
         return self
 
     def _join(self) -> None:
-        """Divide the slots, have the nodes meet, and give the masters their replicas."""
+        """Assign the slots, connect the nodes, and give each master its replicas."""
         slots = [str(slot) for slot in range(16_384)]
         share = len(slots) // self.masters + 1
         for number, node in enumerate(self.nodes[: self.masters]):
@@ -266,7 +266,7 @@ class RedisCluster:
             node.ask("CLUSTER", "REPLICATE", self.nodes[number % self.masters].ask("CLUSTER", "MYID"))
 
     def wait(self) -> None:
-        """Wait until the cluster serves, and its replicas follow."""
+        """Wait until the cluster is available, and its replicas are connected."""
         wait_until(lambda: all(map(self._is_in_place, self.nodes)), "the cluster never came together")
 
     def kill(self) -> None:
@@ -297,7 +297,7 @@ class RedisCluster:
         return all(part in told for part in ("cluster_state:ok", "cluster_slots_ok:16384", known))
 
     def _is_in_place(self, node: RedisServer) -> bool:
-        """Whether a node serves with every replica that it should have, or follows its master."""
+        """Whether a node is a master with all of its replicas, or a replica that is connected to its master."""
         told = node.ask("INFO", "replication")
         replicas = len(self.nodes) // self.masters - 1
         follows = "master_link_status:up" in told
@@ -315,7 +315,7 @@ def redis_server(*options: str) -> RedisServer:
 
 
 def redis_cluster(*options: str, replicas: int = 0) -> RedisCluster:
-    """Three Redis nodes of one's own, with so many replicas each, started; options as on their command line."""
+    """A separate cluster of three Redis nodes with this many replicas each; options as on their command line."""
     return RedisCluster(*options, replicas=replicas).start()
 
 

@@ -110,7 +110,7 @@ def test_children_do_not_ignore_what_a_run_in_the_background_ignores() -> None:
 
 def test_an_npm_registry_that_cannot_be_reached_is_reported_once(tmp_path: Path) -> None:
     environ = {**os.environ, "TMPDIR": str(tmp_path), "npm_config_registry": f"http://127.0.0.1:{free_port()}"}
-    for options in (["--install"], []):  # As `make test` prepares, and as a test asks.
+    for options in (["--install"], []):  # As `make test` does, and as a test does.
         command = [sys.executable, "-m", "tools.node", *options]
         done = subprocess.run(
             command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True, timeout=DEADLINE_S

@@ -1,4 +1,4 @@
-"""What is installed with Everwork: its ranges are the tested ones, and its licenses allow closed products."""
+"""The dependencies of Everwork: their ranges are the tested ones, and their licenses allow use in closed products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from packaging.version import Version
 from tools.supply import LOWEST, NEWEST, allowed, license_of, pinned, required, shipped
 
 UNBOUNDED = {"tzdata"}
-"""Data without an interface that could change."""
+"""Packages that contain only data, and so have no interface that could change."""
 
 
 def test_every_dependency_has_a_lower_and_an_upper_bound() -> None:

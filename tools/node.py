@@ -20,7 +20,7 @@ WANTED: Final = Path(__file__).resolve().parents[1] / "tests" / "foreign" / "nod
 SECONDS_MAX: Final = 120
 FLAGS: Final = (
     *("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"),
-    # An unreachable registry should cost seconds, not minutes.
+    # If the registry is unreachable, fail within seconds, not minutes.
     *("--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=1000", "--fetch-timeout=20000"),
 )
 ADVICE: Final = "run `python -m tools.node --install` where the npm registry can be reached"

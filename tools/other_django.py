@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = ROOT / ".venv-django"
 SECONDS_MAX: Final = 600
 FLAGS: Final = ("--retries=1", "--timeout=20")
-"""An index that cannot be reached is to cost seconds, not minutes."""
+"""If the package index is unreachable, fail within seconds, not minutes."""
 HAS_SIX: Final = sys.version_info >= (3, 12)
 """The same choice that pip makes for the tests' own environment."""
 WANTED: Final = ("django>=5.2,<6", "django-tasks>=0.12") if HAS_SIX else ("django>=6,<7",)

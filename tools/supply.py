@@ -33,15 +33,15 @@ LOWEST: Final = ROOT / "constraints" / "lowest.txt"
 SBOM: Final = ROOT / "build" / "sbom" / "everwork.cdx.json"
 TOOLS: Final = ("cyclonedx-bom>=7,<8", "pip-audit>=2.10,<3")
 NOT_FROZEN: Final = frozenset(["django", "django-tasks", "everwork", "pip", "setuptools"])
-"""Newer Pythons get another Django; the rest comes with the environment."""
+"""Packages whose versions differ between Pythons, such as Django, or come with the environment."""
 CORE: Final = (
     *("tests/conformance", "tests/core", "tests/service", "tests/server", "tests/proto", "tests/cli", "tests/app"),
     *("tests/sqlite", "tests/postgres", "tests/redis", "tests/manager", "tests/spool", "tests/client"),
     *("tests/hostile", "tests/seeds"),
 )
-"""What depends on the versions of the packages that users have; browsers, docs and other languages do not."""
+"""The tests that depend on users' package versions; those of browsers, docs and other languages do not."""
 LICENSES: Final = frozenset(["0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MPL-2.0", "PSF-2.0"])
-"""Licenses that allow use in closed products; a dependency with another one is refused."""
+"""Licenses that allow use in closed products; dependencies with other licenses are refused."""
 _SPELLINGS: Final[Mapping[str, str]] = {
     "apache license 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
@@ -94,7 +94,7 @@ def _applies(wanted: Requirement, extras: frozenset[str]) -> bool:
 
 
 def license_of(package: Distribution) -> str:
-    """The license as an SPDX expression, as far as the package tells."""
+    """The license as an SPDX expression, as far as the package declares it."""
     about = package.metadata
     for expression in about.get_all("License-Expression") or ():
         return str(expression)
@@ -107,7 +107,7 @@ def license_of(package: Distribution) -> str:
 
 
 def allowed(license: str) -> bool:
-    """Whether software under these licenses may be shipped; all of them count, even where one could choose."""
+    """Whether software under these licenses may be shipped; all must be allowed, even if one could choose."""
     return all(one in LICENSES for one in re.findall(r"[\w.+-]+", license) if one not in ("AND", "OR"))
 
 
@@ -136,7 +136,7 @@ def run_tests(versions: str, arguments: list[str]) -> int:
 
 
 def sbom() -> None:
-    """List what an installation ships, from an environment that has nothing else."""
+    """List the packages of an installation, from an environment that has no others."""
     python = _environment("shipped")
     _run(python, "-m", "pip", "install", "--quiet", "--constraint", str(NEWEST), str(ROOT))
     _run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "pip")
@@ -151,7 +151,7 @@ def sbom() -> None:
 
 
 def audit() -> int:
-    """Ask the vulnerability database of PyPI about the tested versions of what is shipped."""
+    """Look up the tested versions of all shipped packages in PyPI's vulnerability database."""
     BUILD.mkdir(parents=True, exist_ok=True)
     versions = pinned(NEWEST)
     wanted = BUILD / "shipped.txt"

@@ -96,7 +96,7 @@ class Outage:
 
 
 class Occasional:
-    """Logs each event at most once a minute, with the number of times that it was not logged."""
+    """Logs each event at most once a minute, with the number of its occurrences since the last line."""
 
     def __init__(self, log: Any, every_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -106,7 +106,7 @@ class Occasional:
         self._left_out: Counter[str] = Counter()
 
     def warning(self, event: str, **facts: Any) -> None:
-        """Log an event, unless it was logged less than a minute ago; events are constants, so there are few."""
+        """Log an event, unless it was logged less than a minute ago. Events must be constants, so that they are few."""
         now = self._clock()
         if now < self._next_at.get(event, now):
             self._left_out[event] += 1

@@ -160,7 +160,7 @@ async def test_an_attempt_whose_lease_lapsed_meanwhile_is_refused_and_the_next_o
 
 
 async def _has_lapsed(app: Everwork, key: int, clock: VirtualClock) -> bool:
-    """Whether the lease was swept; if the worker's heartbeat came first, it has to lapse again."""
+    """Whether the lease was swept; if the worker's heartbeat came first, the lease has to expire again."""
     try:
         if (1, "lapse") in await kinds(app, key):
             return True

@@ -46,7 +46,7 @@ async def store(engine_name: str, tmp_path: Path, clock: VirtualClock) -> AsyncI
 
 
 async def found(store: Engine, clock: VirtualClock) -> list[Finding]:
-    """What an examination of the store's work finds; its durability and the machine's speed are other matters."""
+    """The findings about the contents of a store, without those about durability and the speed of the machine."""
     findings = (await examine(store, clock)).findings
     return [one for one in findings if "may be lost" not in one.text and "the engine is slow" not in one.text]
 

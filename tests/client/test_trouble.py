@@ -428,7 +428,7 @@ async def has_completed(client: Client, jobs: int) -> bool:
 
 
 async def knows(client: Client) -> bool:
-    """Whether the server has learnt of the client's key; an address that keeps asking before that is throttled."""
+    """Whether the server knows the client's key; an address that keeps trying before that is throttled."""
     try:
         await client.page()
     except (Unauthenticated, TooManyRequests):

@@ -1,4 +1,4 @@
-"""Damage in the store stops nothing but what it has hit: claims, pages, searches and sweeps go on."""
+"""Damage in the store affects only the damaged job or record: claims, pages, searches and sweeps continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that callers choose are bounded: types can be deleted and forgotten, workers are counted together."""
+"""Names that callers choose are bounded: unused types are deleted, and further workers are counted together."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ async def known(engine: Engine) -> list[str]:
 
 
 async def forgotten(engine: Engine, *types: str, policy: str | None = None, unused_ms: int = DAY_MS) -> list[str]:
-    """The types of these that were forgotten, each with the policy that the caller has seen."""
+    """Forget these types, each with the policy that the caller has seen; returns those that were deleted."""
     return await engine.forget_types(dict.fromkeys(types, policy), unused_ms)
 
 
 async def a_type_that_has_worked(engine: Engine) -> None:
-    """A type with statistics, whose job is gone."""
+    """A type that has statistics, but no jobs any more."""
     job = await a_completed_job(engine)
     await engine.delete([job.key])
 

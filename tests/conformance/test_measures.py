@@ -238,7 +238,7 @@ async def test_totals_by_hour_are_the_sums_of_statistics_and_measures(engine: En
 
 
 async def summed(engine: Engine, type: str | None) -> list[Measure]:
-    """What the totals must be."""
+    """The expected totals."""
     sums: Counter[tuple[int, str]] = Counter()
     for row in (await engine.stats(48)).hours:
         if type in (None, row.type):

@@ -1,4 +1,4 @@
-"""The store's own check: nothing to say of a sound store, whatever jobs it has; damage is found."""
+"""The store's own check finds damage, and nothing in an intact store, whatever jobs it has."""
 
 from __future__ import annotations
 

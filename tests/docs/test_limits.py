@@ -1,4 +1,4 @@
-"""The page of limits: its settings exist, and it shows the defaults of the code."""
+"""The page about limits: its settings exist, and it shows the defaults in the code."""
 
 from __future__ import annotations
 

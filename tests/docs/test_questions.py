@@ -22,14 +22,14 @@ RESULTS: Final = """
 all => all.map(typed =>
   Search._performSearch(...Search._parseQuery(typed)).reverse().map(([page, , anchor]) => `${page}.html${anchor}`))
 """
-"""The search of Sphinx with the ranking of the site, last result first; what shows them takes seconds each."""
+"""Sphinx's search with the site's ranking, worst result first; displaying the results would take seconds per query."""
 LOOKED_AT: Final = (
     *("index", "how-to/failures", "search"),
     "reference/api/application" if EVERYTHING else "reference/api/exceptions",
 )
-"""One page of each kind; of the reference the longest where everything is tested, else a short one."""
+"""One page of each kind; of the reference, the longest one if everything is tested, otherwise a short one."""
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
-"""Whoever is first builds the site, which takes a busy machine minutes."""
+"""The first test builds the site, which takes minutes on a busy machine."""
 
 
 async def test_every_question_leads_to_its_page(site: Path, browser: Browser) -> None:
@@ -55,7 +55,7 @@ async def test_typing_into_the_search_of_a_page_shows_these_results(site: Path, 
 
 
 async def asked_by_hand(page: Page, site: Path, typed: str) -> list[str]:
-    """Type words into the search of the first page; where the results lead that are shown."""
+    """Type words into the search of the first page; returns the links of the results."""
     await page.goto((site / "index.html").as_uri())
     await page.locator("input[name=q]").first.fill(typed)
     await page.locator("input[name=q]").first.press("Enter")
@@ -66,7 +66,7 @@ async def asked_by_hand(page: Page, site: Path, typed: str) -> list[str]:
 
 
 async def asked_at_once(page: Page, site: Path, typed: list[str]) -> list[list[str]]:
-    """What the page of results would show, of each: its index is read once, and nothing drawn."""
+    """What the results page would show for each query; the index is read once, and nothing is displayed."""
     await page.goto((site / "search.html").as_uri())
     await page.wait_for_function("Search.hasIndex()")
     results: list[list[str]] = await page.evaluate(RESULTS, typed)

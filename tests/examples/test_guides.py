@@ -18,7 +18,7 @@ import pytest
 
 DOCS: Final = Path(__file__).parents[2] / "docs" / "how-to"
 TYPES_READ: Final = Path(__file__).parents[2] / ".mypy_cache" / "guides"
-"""What mypy keeps from one run of the tests to the next, beside what `make lint` keeps."""
+"""The cache that mypy keeps between test runs, next to that of `make lint`."""
 PROGRAMS: Final = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```", re.DOTALL | re.MULTILINE)
 FRAGMENTS: Final = re.compile(r"^```python\n(?!# \w+\.py\n)(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -44,7 +44,7 @@ async def test_the_test_on_the_page_passes(page: str, tmp_path: Path, monkeypatc
         await asyncio.to_thread(test)
 
 
-@pytest.mark.timeout(400)  # The first time, the types of whole frameworks are read.
+@pytest.mark.timeout(400)  # The first run reads the types of whole frameworks.
 def test_the_examples_pass_strict_type_checks(tmp_path: Path) -> None:
     for page in ("fastapi.md", "sqlalchemy.md"):
         folder = tmp_path / page

@@ -17,7 +17,7 @@ CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 STALLED_SECONDS: Final = 0.4
-"""A server that has accepted nothing for this long will not accept more."""
+"""If the server has accepted nothing for this long, it will not accept more."""
 MIB: Final = 1_048_576
 
 
@@ -138,7 +138,7 @@ def large_metadata(port: int, count: int, bytes: int = 8_000) -> Iterator[Attack
 
 @contextmanager
 def unread_stream(port: int, key: str, types: Sequence[str], credits: int = 1_000) -> Iterator[Attack]:
-    """A worker that asks for jobs of these types and reads none of them."""
+    """A worker that requests jobs of these types and reads none of them."""
     with connected(port, 1) as attack:
         [one] = attack.connections
         one.send(frame(SETTINGS, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4)))
@@ -187,7 +187,7 @@ def _settled(attack: Attack) -> None:
 
 
 def push_all(attack: Attack, left: dict[tuple[Http2, int], memoryview]) -> None:
-    """Send as much on each stream as the server takes."""
+    """Send as much on each stream as the server accepts."""
     moved_at = time.monotonic()
     while left and time.monotonic() - moved_at < STALLED_SECONDS:
         attack.look()

@@ -10,7 +10,7 @@ from typing import Final
 from tests.hostile.served import MIB
 
 LOGIN_BYTES: Final = 2 * MIB
-"""The size of a login form that was once accepted."""
+"""The size of a login form that the server used to accept."""
 SECONDS_MAX: Final = 20.0
 """After this time without progress, an attack goes on with its next connection."""
 END_BYTES: Final = 1_024
@@ -20,7 +20,7 @@ _PIECE: Final = 65_536
 
 
 def dripping_logins(port: int, count: int, body_bytes: int = LOGIN_BYTES) -> list[socket.socket]:
-    """Login forms without a key, sent except for their end."""
+    """Login forms without a key, whose end is never sent."""
     head = (
         "POST /ui/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         f"Content-Length: {body_bytes}\r\n\r\n"

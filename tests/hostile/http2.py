@@ -1,4 +1,4 @@
-"""A hostile HTTP/2 client that writes frames itself: it sends what no library would."""
+"""A hostile HTTP/2 client that writes its own frames, to send what no library would."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Http2:
         self.window = WINDOW_DEFAULT
         self.initial_window = WINDOW_DEFAULT
         self.windows: dict[int, int] = {}
-        """What each open stream may still send."""
+        """How many bytes each open stream may still send."""
         self.settings: dict[int, int] = {}
-        """What the server has announced."""
+        """The settings that the server has announced."""
         self.acks = 0
         """How many pings the server has answered."""
         self.is_closed = False
@@ -88,7 +88,7 @@ class Http2:
         return has_any
 
     def ping(self, seconds: float = 10.0) -> bool:
-        """Whether the server answers a ping: what was sent before has arrived."""
+        """Whether the server answers a ping; everything sent before has then arrived."""
         before = self.acks
         self.send(frame(PING, 0, bytes(8)))
         while self.acks == before and not self.is_closed and self.receive(seconds):

@@ -1,4 +1,4 @@
-"""A server in a process of its own, and what can be measured from outside: memory, descriptors, threads."""
+"""A server in its own process, and what can be measured from outside: memory, descriptors, threads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Served:
 
     @property
     def rss_bytes(self) -> int:
-        """The memory of the process now."""
+        """The current memory of the process."""
         return self._status("VmRSS") * 1_024
 
     @property
     def peak_rss_bytes(self) -> int:
-        """The peak memory of the process so far, so that nothing is missed between two measurements."""
+        """The peak memory of the process so far, which includes peaks between measurements."""
         return self._status("VmHWM") * 1_024
 
     @property

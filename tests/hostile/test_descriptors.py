@@ -1,4 +1,4 @@
-"""A server with a low limit of open files: it logs this, keeps some for itself, and recovers."""
+"""A server with a low limit of open files logs this, reserves some for itself, and recovers."""
 
 from __future__ import annotations
 

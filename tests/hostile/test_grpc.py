@@ -1,4 +1,4 @@
-"""Hostile callers of the gRPC port: what they can occupy is bounded, and others are served meanwhile."""
+"""Hostile callers of the gRPC port: they can occupy only a limited share, and other callers are still served."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.hostile.served import KEY, MIB, Served, served
 
 SECONDS = 10.0
 SLACK_BYTES = 40 * MIB
-"""What the server needs for its own work, and for a few hundred calls that it refuses."""
+"""The memory that the server needs for its own work, and for a few hundred calls that it refuses."""
 PENDING_BYTES = 160 * MIB
-"""What calls need that the server has not started to process: at most 10,000, and many are dropped above 5,000."""
+"""The memory of calls that the server has not started to process: at most 10,000, and many are dropped above 5,000."""
 
 
 def test_unfinished_requests_fill_no_memory_and_others_are_served(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def checked(server: Served) -> int:
 
 
 def create(server: Served, *, wait: bool = True) -> grpc.StatusCode:
-    """The status of an honest call; it may wait for a connection."""
+    """The status of a legitimate call; it may wait for a connection."""
     request = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob(type="honest")])
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options=OWN) as channel:
         call = channel.unary_unary(attacks.CREATE, None, None)

@@ -1,4 +1,4 @@
-"""Hostile callers with the key of a worker: what they can occupy is bounded, and others are served meanwhile."""
+"""Hostile callers with a worker's key: they can occupy only a limited share, and other callers are still served."""
 
 from __future__ import annotations
 

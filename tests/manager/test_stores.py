@@ -126,7 +126,7 @@ async def test_first_uses_at_the_same_time_share_one_opening(broker: AbstractBro
 async def test_a_backend_tells_how_workers_and_processes_are(
     backend: AbstractBackend, engine: Engine, clock: VirtualClock
 ) -> None:
-    clock.now_ms = host_clock_ms()  # The backend's own engine goes by it.
+    clock.now_ms = host_clock_ms()  # The backend's own engine uses it.
     fleet = Fleet(engine)
     await fleet.declare([WORKER], [TRIGGER])
     await fleet.beat(ManagerEntry(name="m1"), [PROCESS])

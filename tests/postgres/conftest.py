@@ -76,7 +76,7 @@ def schema_of(url: str) -> str:
 
 
 def old_functions(schema: str, *unknown: str) -> list[str]:
-    """The functions as they were before version 6, without the files that name something `unknown` in an old schema."""
+    """The functions as they were before version 6, without files that use something `unknown` to an old schema."""
     texts = [
         text for text in functions(schema) if not any(one in text for one in ("list_types", "count_jobs", *unknown))
     ]

@@ -1,4 +1,4 @@
-"""The rows of a deleted type are purged when no transaction is left that may create a job with them."""
+"""The rows of a deleted type are purged once no transaction is left that may create a job with them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ TABLES = ("type", "queue", "lane", "count_total", "count_delta", "gate", "work_h
 
 @pytest.fixture
 async def engine(own_url: str, clock: VirtualClock) -> AsyncIterator[PostgresEngine]:
-    """On a server of its own: a snapshot that another test holds would delay the purge."""
+    """A store on a separate server: another test's snapshot would delay the purge."""
     async with opened(own_url, clock) as one:
         yield one
 
 
 @pytest.fixture
 async def own(engine: PostgresEngine, own_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """The user's own connection on the engine's database."""
+    """A user's own connection to the engine's database."""
     connection = await asyncpg.connect(without_options(own_url))
     yield connection
     await connection.close()
 
 
 async def hours_pass(engine: PostgresEngine, clock: VirtualClock, hours: int = 3) -> None:
-    """Each hour ends with the maintenance that is due."""
+    """Let hours pass; maintenance runs at the end of each."""
     for _ in range(hours):
         clock.advance(ms=HOUR_MS)
         while (await engine.sweep("s1")).more:

@@ -1,4 +1,4 @@
-"""What the check of a schema finds. The tests' server has no amcheck: its function stands in for it."""
+"""What the check of a schema finds. The test server has no amcheck, so a function imitates it."""
 
 from __future__ import annotations
 

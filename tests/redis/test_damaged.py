@@ -1,4 +1,4 @@
-"""A job whose state is damaged or missing: nothing else stops, and no claimed job is lost with it."""
+"""A job with a damaged or missing state stops nothing else, and no job that is claimed with it is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATES = pytest.mark.parametrize("state", [b"garbage", None, b"0" * 30 + b"p\nx"
 
 
 async def three(engine: Engine, folder: Path, state: bytes | None, job: NewJob, *, lease: bool = False) -> list[int]:
-    """The keys of three jobs; the state of the second is damaged, once they are leased if that is said."""
+    """The keys of three jobs; the second has a damaged state. With `lease`, it is damaged after they were leased."""
     keys = [created.key for created in await engine.create([job] * 3)]
     if lease:
         await asked(engine)

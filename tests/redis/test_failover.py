@@ -1,4 +1,4 @@
-"""Failovers: an engine follows them, and with `?replicas=` they lose nothing that was acknowledged."""
+"""Failovers: an engine follows them, and with `?replicas=`, no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCKED = " flags=b "
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replicas that do not acknowledge within a moment are not waited for."""
+    """Replicas get only a moment to acknowledge a write."""
     monkeypatch.setattr(wires, "REPLICATION_MS", 50)
 
 
@@ -36,13 +36,13 @@ def replica(server: RedisServer) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def replicated_url(server: RedisServer) -> str:
-    """The server, whose writes one replica must acknowledge."""
+    """The server's URL for an engine whose writes one replica must acknowledge."""
     return f"{server.url}?replicas=1"
 
 
 @pytest.fixture
 def node() -> Iterator[ClusterNode]:
-    """The node of a cluster that has the store, and that has a replica."""
+    """The cluster node that holds the store; it has a replica."""
     with redis_cluster("--appendfsync", "always", "--cluster-node-timeout", "1000", replicas=1) as cluster:
         yield ClusterNode(cluster)
 
@@ -106,7 +106,7 @@ async def test_concurrent_writes_share_their_waits(
         await engine.create([a_new_job()])
         before = waits_at(server)
         await asyncio.gather(*(engine.create([a_new_job()]) for _ in range(50)))
-        # Those whose replies arrive together with the first wait's share a second one.
+        # The calls whose replies arrive together with that of the first WAIT share a second one.
         assert waits_at(server) - before in (1, 2)
 
 
@@ -162,7 +162,7 @@ async def test_nothing_that_a_replica_acknowledged_is_lost_with_its_master(node:
 
 
 async def assert_nothing_is_lost(engine: RedisEngine, node: ClusterNode, strike: Callable[[], None]) -> None:
-    """Create jobs, strike in the midst of it, and find them all once the replica has taken over."""
+    """Create jobs, inject the fault in between, and find all jobs once the replica has taken over."""
     acknowledged: list[int] = []
     creating = [asyncio.ensure_future(create_until_unavailable(engine, acknowledged)) for _ in range(8)]
     await until(lambda: len(acknowledged) >= ANSWERED_BEFORE)
@@ -176,7 +176,7 @@ async def assert_nothing_is_lost(engine: RedisEngine, node: ClusterNode, strike:
 
 
 async def create_until_unavailable(engine: RedisEngine, acknowledged: list[int]) -> None:
-    """Note the keys of jobs that were acknowledged; no error but unavailability may come."""
+    """Record the keys of acknowledged jobs; the only allowed error is unavailability."""
     while True:
         try:
             acknowledged += [made.key for made in await engine.create([a_new_job()])]

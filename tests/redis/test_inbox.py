@@ -200,7 +200,7 @@ async def test_a_poll_by_a_bound_key_makes_no_process_read_a_stream(
 ) -> None:
     service = JobService(engine, "test")
     bound = Principal("bound", "bound", frozenset([Permission.JOBS]), tenants)
-    foreign = f"a-{source}"  # Looked for before the other one.
+    foreign = f"a-{source}"  # Searched for before the other one.
     for name in (foreign, source):
         client.xadd(name, said(n=1))
     await Jobs(service, Caller(bound, "")).activate(Demand(foreign, WORKER, 1))

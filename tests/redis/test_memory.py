@@ -37,7 +37,7 @@ def keys_of(url: str) -> set[str]:
 
 
 def bytes_of(url: str) -> int:
-    """What the keys take, without buffers and what the allocator keeps."""
+    """The memory of the keys, without buffers and what the allocator keeps."""
     with redis.Redis.from_url(url) as client:
         return sum(client.memory_usage(key, samples=0) or 0 for key in keys_of(url))
 
@@ -71,7 +71,7 @@ async def test_days_of_work_take_no_more_memory_than_one(server: RedisServer, cl
             clock.advance(ms=DAY_MS + 1)
             await swept(engine)
             taken.append(bytes_of(server.url))
-        # A day of statistics is a few hundred bytes; one byte that each job left would make 6,000.
+        # A day of statistics takes a few hundred bytes; if each job left one byte, that would be 6,000.
         assert max(taken) - min(taken) < 2_000, taken
 
 

@@ -1,4 +1,4 @@
-"""Failed authentication at every door: logged without secrets, throttled, and never in the way of a good key."""
+"""Failed authentication on every API: logged without secrets, throttled, and never an obstacle to a valid key."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BURST = 5
 
 @pytest.fixture
 def wary(sqlite_whole: Whole) -> Whole:
-    """A server that throttles soon, and whose time stands still: nobody is forgiven."""
+    """A server that throttles early, and whose clock stands still, so that failures are never forgotten."""
     sqlite_whole.server.keys.failures = AuthenticationFailures(burst=BURST, clock=lambda: 0.0)
     return sqlite_whole
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """What the log says of an event."""
+    """The log lines of an event."""
     texts = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     return [text for text in texts if event in text]
 
@@ -40,7 +40,7 @@ async def rest(whole: Whole, key: str | None) -> int:
 
 
 async def login(whole: Whole, **fields: str) -> int:
-    """The status of the login form; 303 is in."""
+    """The status of the login form; 303 means logged in."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{whole.ports.http}", timeout=SECONDS) as client:
         return (await client.post("/ui/login", data=fields)).status_code
 

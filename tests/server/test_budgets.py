@@ -1,4 +1,4 @@
-"""Budgets at both doors: what a key or a tenant gets above them, and that no other key notices."""
+"""Budgets over REST and gRPC: how calls above them are refused, and that no other key is affected."""
 
 from __future__ import annotations
 

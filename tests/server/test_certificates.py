@@ -1,4 +1,4 @@
-"""Renewed TLS files: found without a restart, and used only as a pair that works."""
+"""Renewed TLS files: loaded without a restart, and only if certificate and key match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everwork.server.certificates import CHECK_SECONDS, CertificateFiles
 
 
 class Clock:
-    """Seconds that pass only when the test says so."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -22,7 +22,7 @@ class Clock:
 
 
 def write(folder: Path, *, key: bool = True, certificate: bool = True) -> tuple[Path, Path]:
-    """Put a new pair into the folder, or half of one."""
+    """Put a new certificate and key into the folder, or only one of them."""
     leaf = trustme.CA().issue_cert("localhost")
     if certificate:
         leaf.cert_chain_pems[0].write_to_path(folder / "cert.pem")

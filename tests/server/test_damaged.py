@@ -35,7 +35,7 @@ async def test_over_rest(tmp_path: Path, column: str, raw: bytes) -> None:
 
 
 async def spoilt(rest: Rest, folder: Path, column: str, raw: bytes) -> list[int]:
-    """Three jobs, the second damaged."""
+    """Three jobs, the second of which is damaged."""
     keys = [int((await rest.job(type=TYPE, headers={"h": "1"}))["key"]) for _ in range(3)]
     StoreDamage(url_of("sqlite", folder)).spoil_job(keys[1], column, raw)
     return keys

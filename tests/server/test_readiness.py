@@ -34,7 +34,7 @@ def moved(file: Path) -> Iterator[None]:
 
 @contextmanager
 def full(file: Path) -> Iterator[None]:
-    """No file of this process may grow, as on a full disk."""
+    """Forbid this process to enlarge files, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (Path(f"{file}-wal").stat().st_size, hard))
     yield
@@ -42,7 +42,7 @@ def full(file: Path) -> Iterator[None]:
 
 
 async def not_ready(rest: Rest) -> str:
-    """Why the server is not ready; a write fails as well, and neither says where the store is."""
+    """Why the server is not ready; writes fail, too, and neither error reveals where the store is."""
     detail: str = (await rest.refused(503, "GET", "/readyz"))["detail"]
     refused: str = (await rest.refused(503, "POST", JOBS, {"type": "work"}))["detail"]
     assert refused.endswith("; see the server log")
@@ -74,7 +74,7 @@ async def test_a_postgres_server_that_has_become_read_only_is_noticed(tmp_path: 
 
 @contextmanager
 def read_only(admin: psycopg.Connection) -> Iterator[None]:
-    """As after a failover: who connects again finds a server that only reads."""
+    """As after a failover: clients that reconnect find a server that is read-only."""
     ended = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = 'everwork'"
@@ -111,7 +111,7 @@ async def test_those_who_ask_share_a_write(local_writes: list[str], tmp_path: Pa
 
 @pytest.fixture
 def local_writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The turns that are taken to check writes, which count for seconds."""
+    """The registry turns that write checks have taken."""
     monkeypatch.setattr(write_check, "REUSE_SECONDS", 60.0)
     found: list[str] = []
     take_turn = SqliteEngine.take_turn

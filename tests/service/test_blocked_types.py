@@ -25,7 +25,7 @@ async def test_a_breaker_is_told_while_it_is_open_and_while_its_probe_runs(engin
     stopped = f"type '{TYPE}' is stopped by its circuit breaker"
     assert await reason(engine) == f"{stopped} until 2023-11-14T22:01:00.000Z"
     clock.advance(seconds=60)
-    assert await reason(engine) is None  # Whoever asks now gets the probe.
+    assert await reason(engine) is None  # The next poll gets the probe.
     [probe] = (await asked(engine)).jobs
     waiting = f"{stopped}, which waits for its probe, job '{first.key}', to succeed"
     assert await reason(engine) == waiting

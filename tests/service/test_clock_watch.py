@@ -1,4 +1,4 @@
-"""The engine's clock jumps: the process notices, says so, and does not end the leases of live workers."""
+"""Jumps of the engine's clock are detected and reported, and do not end the leases of running workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stores import HOUR_MS, VirtualClock, url_of
 
 
 class Clocks:
-    """The engine's clock and this host's steady one, moved by the test."""
+    """The engine's clock and this host's steady clock, both moved by the test."""
 
     def __init__(self) -> None:
         self.engine = VirtualClock()
@@ -40,7 +40,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 async def service(
     engine_name: str, tmp_path: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[JobService]:
-    """A service whose sweeps the test calls, on an engine whose clock counts as a real one."""
+    """A service whose sweeps the test calls, on an engine whose clock is treated as a real one."""
     engine = open_engine(url_of(engine_name, tmp_path), clock=clocks.engine)
     monkeypatch.setattr(type(engine), "has_real_clock", True)
     opened = JobService(engine, "watcher")
@@ -51,7 +51,7 @@ async def service(
 
 @pytest.fixture
 async def remote(service: JobService, monkeypatch: pytest.MonkeyPatch) -> JobService:
-    """The service of a store whose clock is another machine's: none of its clocks can be compared there."""
+    """A service on a remote store, which cannot compare its clock with another one."""
     monkeypatch.setattr(type(service._engine), "is_remote", True)
     await service.sweep()
     return service

@@ -29,7 +29,7 @@ UNKNOWN = Unauthenticated("unknown API key")
 
 
 class Clock:
-    """A clock that is moved by hand."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0

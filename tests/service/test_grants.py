@@ -1,4 +1,4 @@
-"""No key gives what it does not have, nor revokes what is stronger: every pair of a key and a wish, from the rules."""
+"""No key grants what it lacks, or revokes a stronger one: checked for every pair of a key and a requested key."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ RULES: Final = [*rules_of(Admin).values(), *rules_of(Jobs).values()]
 
 
 def a_holder(permissions: frozenset[Permission], tenants: tuple[str, ...] = (), *limits: float | None) -> Principal:
-    """Who holds a key with these permissions, tenants, expiry and rate."""
+    """The holder of a key with these permissions, tenants, expiry and rate."""
     expires, rate = limits or (None, None)
     return Principal("1", "ann", permissions, tenants, None if expires is None else int(expires), rate)
 
 
 def a_wish(permissions: frozenset[Permission], tenants: tuple[str, ...] = (), *limits: float | None) -> ApiKey:
-    """A key that somebody wishes for."""
+    """A requested key."""
     expires, rate = limits or (None, None)
     ends_ms = None if expires is None else int(expires)
     return ApiKey("2", "new", tuple(permissions), tenants, 0, ends_ms, None, rate)
 
 
 def holder_of(key: ApiKey) -> Principal:
-    """What a key may do once it is made."""
+    """The holder of a created key."""
     return Principal(key.id, key.name, frozenset(key.permissions), key.tenants, key.expires_at_ms, key.rate_per_second)
 
 
 def given(creator: Principal, wish: ApiKey) -> Principal | None:
-    """The holder of the key that the creator gets; None if it is refused."""
+    """The holder of the created key; None if it is refused."""
     try:
         return holder_of(granted(creator, wish, creator.rate_per_second))
     except PermissionDenied:
@@ -55,7 +55,7 @@ def given(creator: Principal, wish: ApiKey) -> Principal | None:
 
 
 def admits(rule: Rule, principal: Principal) -> bool:
-    """Whether a verb is open to somebody."""
+    """Whether a principal may call a verb."""
     try:
         rule.admit(principal)
     except PermissionDenied:
@@ -64,17 +64,17 @@ def admits(rule: Rule, principal: Principal) -> bool:
 
 
 def powers(principal: Principal) -> frozenset[int]:
-    """The verbs that are open to somebody, by number."""
+    """The verbs that a principal may call, by number."""
     return frozenset(number for number, rule in enumerate(RULES) if admits(rule, principal))
 
 
 def is_within(limit: float | None, bound: float | None) -> bool:
-    """Whether a limit is as tight as another; None is none."""
+    """Whether a limit is at least as strict as another; None means no limit."""
     return bound is None or (limit is not None and limit <= bound)
 
 
 def pairs() -> Iterator[tuple[Principal, ApiKey]]:
-    """Every set of permissions that creates with every set that is wished for, and tenants for both."""
+    """Every combination of a creator's permissions, requested permissions, and tenants of both."""
     for own, tenants, wished, its_tenants in product(SETS, TENANTS, SETS, TENANTS):
         yield a_holder(own, tenants), a_wish(wished, its_tenants)
 
@@ -91,7 +91,7 @@ def test_no_key_gives_permissions_or_tenants_that_it_does_not_have() -> None:
 
 
 def powers_of_new(can: dict[Principal, frozenset[int]], new: Principal) -> frozenset[int]:
-    """The verbs of a new key: those of an equal holder."""
+    """The verbs that a new key may call are those of a holder with the same permissions."""
     return can[a_holder(new.permissions, new.tenants)]
 
 
@@ -116,7 +116,7 @@ def test_no_key_gives_a_longer_life_or_a_higher_rate_than_its_own() -> None:
 
 
 def test_what_a_key_made_can_make_no_more_than_the_key_itself() -> None:
-    """Two steps lead no higher than one."""
+    """Creating a key with a created key grants no more than creating it directly."""
     for own, first, second in product(SETS, SETS, SETS):
         between = given(a_holder(own, (), 1_000, 10.0), a_wish(first))
         last = between and given(between, a_wish(second))

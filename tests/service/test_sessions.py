@@ -1,4 +1,4 @@
-"""Sessions of the dashboard: who opened them, when, from where, until when; ended one by one and all at once."""
+"""Dashboard sessions: who opened them, when and from where, when they expire, and how they are ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.stores import VirtualClock
 
 CHOSEN: Final = "correct-horse-battery"
-"""A key that a person has chosen, for everything."""
+"""A key with all permissions that a person has chosen."""
 HERE: Final = "203.0.113.9"
 ADMIN: Final = Principal("1", "ann", frozenset([Permission.ADMIN]))
 
@@ -109,7 +109,7 @@ async def test_a_key_that_logs_in_too_often_loses_its_oldest_sessions(
     assert listed == {one.id for one in opened[2:]} | {other.id}
 
 
-# The key of the environment ------------------------------------------------------------------------------
+# The key in the environment ------------------------------------------------------------------------------
 
 
 async def test_a_session_lasts_as_long_as_the_key_of_the_environment_is_the_same(engine: Engine) -> None:
@@ -122,7 +122,7 @@ async def test_a_session_lasts_as_long_as_the_key_of_the_environment_is_the_same
 
 
 async def test_nothing_in_the_store_helps_to_guess_a_chosen_key(engine: Engine, keys: KeyRing) -> None:
-    """What lies in the store for the right key is different each time: no hash of a guess is in it."""
+    """Each session stores a different mark for the same key, so that no hash of a guess is in the store."""
     for _ in range(2):
         await Sessions(engine).begin(ENVIRONMENT, keys, HERE)
     stored = [entry.name + entry.body for entry in await engine.registered(None)]

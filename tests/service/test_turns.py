@@ -23,7 +23,7 @@ UNBOUND = Principal("unbound", "unbound", frozenset([Permission.ALL]))
 
 
 def turns_of(per_key: int = 100, *, tenant_factor: int = 4, running: int = 1, alone: int = 1_000) -> Turns:
-    """Turns that never adapt: the loop is never measured as slow or idle."""
+    """Turns that never adapt, because the event loop never seems slow or idle."""
     return Turns(Budget("requests", "requests_per_key", per_key, tenant_factor, running, running, alone))
 
 
@@ -183,7 +183,7 @@ def test_the_counts_return_to_zero_whatever_happens(acts: Sequence[tuple[str, in
 
 
 async def counts_return(acts: Sequence[tuple[str, int, int]]) -> None:
-    """Enter, end, fail, cancel and disconnect in any order; then end the rest: nobody may be left waiting."""
+    """Enter, end, fail, cancel and disconnect in any order, then end the rest; no request may be left waiting."""
     turns = turns_of(8, tenant_factor=1, running=2)
     principals = (QUIET, NOISY, SIBLING)
     running: list[tuple[asyncio.Task[None], asyncio.Future[None]]] = []
@@ -210,7 +210,7 @@ async def counts_return(acts: Sequence[tuple[str, int, int]]) -> None:
 
 
 def finish(how: str, task: asyncio.Task[None], ended: asyncio.Future[None]) -> None:
-    """End a request in one of the ways in which requests end."""
+    """End a request in one of the possible ways."""
     if how == "cancel":
         task.cancel()
     elif not ended.done():
@@ -245,7 +245,7 @@ async def test_a_request_cancelled_at_the_moment_of_its_turn_gives_it_to_the_nex
 
 
 def contended(clock: Callable[[], float] = lambda: 0.0) -> Turns:
-    """Turns of which several requests of a party run; by this clock, a large call gives way without end."""
+    """Turns that run several requests per party; with this clock, a large call lets others go first indefinitely."""
     return Turns(Budget("requests", "requests_per_key", 100, 4, 4, 4), clock)
 
 

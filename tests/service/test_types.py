@@ -1,4 +1,4 @@
-"""Types: deleted by request, refused beyond the limits, forgotten when they are unused; the limit of producers."""
+"""Types: deleted on request, refused above the limits, deleted when unused; and the limit on producers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NAMES_A_DAY = (100_000 if EVERYTHING else 7_000) // (7 * WEEKS)
 
 
 def a_caller(id: str = "k1", *permissions: Permission, tenants: tuple[str, ...] = ()) -> Caller:
-    """Whoever holds such a key."""
+    """The holder of such a key."""
     return Caller(Principal(id, "ann", frozenset(permissions or [Permission.ALL]), tenants), "10.0.0.7")
 
 
@@ -255,7 +255,7 @@ async def test_one_process_looks_for_unused_types_in_an_hour(engine: Engine, clo
 
 
 async def test_names_that_come_and_go_for_weeks_leave_nothing_behind(engine: Engine, clock: VirtualClock) -> None:
-    """Types that are polled once: the store never has more than those of a day."""
+    """Types that are polled only once: the store never has more of them than one day's worth."""
     most = 0
     for day in range(7 * WEEKS):
         names = [f"d{day}-{number}" for number in range(NAMES_A_DAY)]

@@ -2,9 +2,9 @@
 
 Two servers, a manager with processes, an application, and workers over gRPC streams and REST share one store.
 Producers, dashboards, scrapes, searches and callers that disconnect use them; workers are killed, and connections to
-the database are cut.
-Memory, descriptors, threads, tasks, rows and latencies are measured every minute. The run fails if one of them grows
-over its bound (see tests/soak/judge.py), if an acknowledged job is lost, or if counts do not add up.
+the database are closed. Memory, descriptors, threads, tasks, rows and latencies are measured every minute. The run
+fails if one of them grows faster than its limit (see tests/soak/judge.py), if an acknowledged job is lost, or if counts
+do not add up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 EXAMPLES: Final = """\
 examples:
   make soak ARGS="--hours 2 --engine sqlite"      two hours on SQLite
-  make soak ARGS="--hours 24 --engine postgres"   a day on a PostgreSQL of its own
+  make soak ARGS="--hours 24 --engine postgres"   a day on a separate PostgreSQL server
   make soak ARGS="--hours 0.1 --every 5"          six minutes, a sample every five seconds
   make soak ARGS="--judge build/soak/sqlite-..."  judge and chart a run again, even while it is running
 
@@ -112,7 +112,7 @@ def _options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--keep-minutes", type=float, default=5.0,
-        help="retention of finished jobs, short so that the number of rows becomes constant (default 5)",
+        help="retention of finished jobs, short so that the number of rows levels off (default 5)",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="where results go (default build/soak)")

@@ -25,8 +25,8 @@ KEY: Final = "the-key-of-the-soak"
 _START_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 60.0
 SERVERS: Final = ("server-1", "server-2")
-MORTAL: Final = ("stream-mortal", "rest-mortal")
-"""Processes that are killed and restarted. All others run from start to end, and are judged."""
+MORTAL: Final = ("stream-2", "rest-2")
+"""Workers that are killed and restarted. All other processes run from start to end, and are judged."""
 WORKERS: Final = (*SERVED, *MORTAL)
 
 
@@ -38,10 +38,10 @@ class Deployment:
     folder: Path
     keep_hours: float
     longest_seconds: float
-    """How long slow jobs run, and the longest delay of a job."""
+    """How long slow jobs run, and the longest delay of a delayed job."""
     workers: tuple[str, ...] = WORKERS
     leak: dict[str, str] = field(default_factory=dict)
-    """For tests of the judge: what each process leaks, by name."""
+    """For tests of the judge: what each process leaks, by process name."""
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     ports: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ class Deployment:
         """Stop a server gracefully, and restart it."""
         self.processes[name].send_signal(signal.SIGTERM)
         await asyncio.to_thread(self.processes[name].wait, _STOP_SECONDS_MAX)
-        # Not in a thread: its child processes would end with it.
+        # Not in a thread: the thread's child processes would end with it.
         self.start_server(name)
         await asyncio.to_thread(self.await_server, name)
 
@@ -178,14 +178,14 @@ class Deployment:
             process = subprocess.Popen(
                 [sys.executable, "-m", *module_and_arguments], stdout=out, stderr=log, stdin=subprocess.DEVNULL,
                 text=True, cwd=self.folder, env=environment | own | _path(),
-                preexec_fn=die_with_the_parent,  # noqa: PLW1509 - one call into libc, which takes no lock
+                preexec_fn=die_with_the_parent,  # noqa: PLW1509 - only a libc call, which takes no lock
             )  # fmt: skip
         self.processes[name] = process
         return process
 
 
 def _path() -> dict[str, str]:
-    """The code of this checkout, from any folder."""
+    """The environment in which Python finds the code of this checkout, from any folder."""
     root = Path(__file__).resolve().parents[2]
     return {"PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")])}
 

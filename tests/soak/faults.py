@@ -1,4 +1,4 @@
-"""Faults: workers are killed, connections to the database are cut, the SQLite file is locked."""
+"""Faults: workers are killed, connections to the database are closed, the SQLite file is locked."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Faults:
         there = [name for name in ("manager", *MORTAL) if name in self._deployment.workers]
         kind = self._rng.choice([*there, "store", "store"])
         if kind == "manager":
-            return "process of the manager killed" if self._deployment.kill_managed(self._rng) else ""
+            return "manager's process killed" if self._deployment.kill_managed(self._rng) else ""
         if kind == "store":
             return await self._disturb()
         self._deployment.kill(kind)
-        return f"{kind} killed"
+        return f"{kind.partition('-')[0]} worker killed"
 
     async def _disturb(self) -> str:
-        """A fault of the store; a file has no connections to cut, so its lock is held for a while."""
+        """Inject a fault of the store; a file has no connections to close, so its lock is held for a while."""
         if self._deployment.place.server is not None:
             return await asyncio.to_thread(self._deployment.place.disturb, self._rng)
         path = Path(self._deployment.url.removeprefix("sqlite:///"))

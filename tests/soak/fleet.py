@@ -62,7 +62,7 @@ _RESULT: Final = "y" * 20_000
 
 
 class Ran:
-    """The jobs that ran in this process, one line each; a line is written before the handler does anything else."""
+    """The log of the jobs that ran in this process, one line each, written before the handler does anything else."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -79,7 +79,7 @@ ran: Final = Ran()
 
 
 def policy() -> TypePolicy:
-    """How long jobs are kept: short, so that the number of rows is constant during a soak."""
+    """How long jobs are kept: short, so that the number of rows levels off during a soak."""
     hours = float(os.environ.get(KEEP_HOURS, "0.1"))
     return TypePolicy(keep_completed_hours=hours, keep_failed_hours=hours)
 
@@ -106,7 +106,7 @@ class SoakManaged(AbstractWorker):
 
     @classmethod
     def _get_settings(cls) -> WorkerSettings:
-        """Its sources, and a short retention."""
+        """The sources of the worker, and a short retention."""
         return WorkerSettings(
             title="soak-managed",
             sources={MANAGED, PROBE_MANAGED, EVENT},
@@ -151,7 +151,7 @@ async def flaky(job: ActiveJob) -> None:
 
 
 async def doomed(job: ActiveJob) -> None:
-    """Become a dead letter, and complete after a requeue."""
+    """Become a dead letter at first; complete after a requeue."""
     ran(job.key)
     if job.attempt <= DOOMED_ATTEMPTS:
         raise ValueError(f"card {job.variables.get('n', 0)} was declined")
@@ -176,7 +176,7 @@ async def stream(name: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     handlers = {QUICK: quick, FLAKY: flaky, DOOMED: doomed, SLOW: slow, BIG: big, LATER: quick}
-    if name == "lasting":
+    if name == "1":
         handlers[PROBE] = quick
     async with Client(os.environ[GRPC], key=os.environ["EVERWORK_API_KEY"]) as client:
         await client.work(handlers, concurrency=20, worker=f"stream-{name}-{os.getpid()}", lease=10, stop=stop)

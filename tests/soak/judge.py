@@ -3,17 +3,17 @@
 The first half of a run is warm-up: caches fill, the allocator settles, rows reach their retention. In the second half,
 a series fails if all of these hold:
 
-1. *It is steep*: its slope (Theil-Sen: the median of the slopes between all pairs of points, which outliers do not
-   move) is above the limit of its measure per hour.
-2. *It is large*: the growth in the judged time is over the measure's floor, below which growth cannot be
-   distinguished from the steps in which memory is allocated and connections come and go.
+1. *It is steep*: its slope (Theil-Sen: the median of the slopes between all pairs of points, which is robust against
+   outliers) exceeds the limit of its measure per hour.
+2. *It is large*: the growth in the judged time exceeds the measure's floor, below which growth cannot be distinguished
+   from the steps in which memory is allocated and connections come and go.
 3. *It is a trend*: by the Mann-Kendall test, points without a trend would look like this with a probability below
-   1 in 1,000 (adjacent points are similar, so the usual 1 in 20 would cause false alarms).
-4. *It goes on*: the floor of the line (its lower quartile) rises from the first third of the judged time to the second,
-   and again to the last, at least half as steeply as its bound allows. A step (another arena, a longer queue after a
-   fault) rises once and stays; a sawtooth (garbage collection, checkpoints of a write-ahead log) falls again.
+   1 in 1,000 (adjacent points are correlated, so the usual 1 in 20 would cause false alarms).
+4. *It continues*: the lower quartile rises from the first third of the judged time to the second, and again to the
+   last, at least half as steeply as the bound. A step (another arena, a longer queue after a fault) rises once and
+   stays; a sawtooth (garbage collection, checkpoints of a write-ahead log) falls again.
 
-A bound is relative to the line's own level where a measure has no natural size (rows, bytes of a store, latencies).
+The bound is relative to the level of the series if its measure has no natural size (rows, bytes of a store, latencies).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.soak.series import Point, Series
 
 WARM_UP_SHARE: Final = 0.5
 POINTS_MIN: Final = 8
-"""With fewer points in the second half, a run is inconclusive, which is not a success."""
+"""With fewer points in the second half, a run is inconclusive, and has not passed."""
 TREND_Z: Final = 3.09
 """One chance in 1,000, one-sided."""
 PARTS: Final = 3
@@ -40,7 +40,7 @@ MIB: Final = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How much a measure may grow: `per_hour` and `floor` in its own unit, `share_per_hour` of its own level."""
+    """How much a measure may grow: `per_hour` and `floor` in its unit, `share_per_hour` as a share of its level."""
 
     measure: str
     per_hour: float
@@ -49,41 +49,41 @@ class Rule:
     share_per_hour: float = 0.0
 
     def bound(self, level: float) -> float:
-        """The highest slope per hour of a line on this level."""
+        """The highest allowed slope per hour of a series at this level."""
         return max(self.per_hour, self.share_per_hour * level)
 
 
 RULES: Final = (
-    Rule("rss_bytes", 4 * MIB, 2 * MIB, "30 bytes a job at 40 jobs/s; the allocator's own steps are smaller"),
+    Rule("rss_bytes", 4 * MIB, 2 * MIB, "30 bytes per job at 40 jobs/s; the allocator's own steps are smaller"),
     Rule("anonymous_bytes", 4 * MIB, 2 * MIB, "the same without mapped files"),
     Rule("descriptors", 4, 3, "a descriptor lost every quarter of an hour is a leak; connections come and go"),
-    Rule("sockets", 4, 3, "as descriptors"),
+    Rule("sockets", 4, 3, "the same as for descriptors"),
     Rule("threads", 1, 2, "threads are started once; pools fill during the warm-up"),
-    Rule("tasks", 12, 8, "one lost with every tenth live page is 60; pools of runners fill to their highest load"),
+    Rule("tasks", 12, 8, "losing one with every tenth live page makes 60; pools of runners fill up to their peak load"),
     Rule("rows *", 50, 50, "retention deletes as much as is created; rows follow the load", 0.05),
-    Rule("store_bytes", 2 * MIB, 2 * MIB, "freed pages are used again; large payloads come by chance", 0.1),
-    Rule("wal_bytes", 64 * MIB, 64 * MIB, "a log that is never truncated grows by a GiB; Redis rewrites it at 64 MiB"),
-    Rule("p50_ms", 1, 1, "nothing that is searched grows, so nothing becomes slower", 0.2),
-    Rule("p99_ms", 20, 20, "the same, with room for faults and for other work on the machine", 0.5),
+    Rule("store_bytes", 2 * MIB, 2 * MIB, "freed pages are reused; large payloads come at random", 0.1),
+    Rule("wal_bytes", 64 * MIB, 64 * MIB, "a log that is never truncated grows by 1 GiB; Redis rewrites it at 64 MiB"),
+    Rule("p50_ms", 1, 1, "no data that queries read grows, so nothing becomes slower", 0.2),
+    Rule("p99_ms", 20, 20, "the same, with a margin for faults and other load on the machine", 0.5),
 )
 """All limits. A measure that matches none is shown, not judged."""
 
 BY_DESIGN: Final = {
     "rows registry audit": "the audit log is kept for 90 days",
-    "rows registry minute": "samples of a minute are kept for 3 hours",
+    "rows registry minute": "per-minute samples are kept for 3 hours",
     "rows registry api_key": "revoked keys stay listed",
     "rows registry session": "sessions last 12 hours",
-    "rows *hour*": "statistics are kept for 30 days, by worker; killed workers restart with another name",
+    "rows *hour*": "statistics are kept for 30 days, by worker; killed workers restart under another name",
     "rows *measure*": "statistics are kept for 30 days",
 }
-"""What may grow because it is kept for longer than a run: shown, not judged."""
+"""Rows that may grow because they are kept for longer than a run: shown, not judged."""
 RESTARTED: Final = "server that is restarted"
 NOT_JUDGED: Final = ("load", "manager's processes", RESTARTED)
-"""The soak's own records grow with its jobs, and short-lived processes have no series: shown, not judged."""
+"""The load's own records, sums over short-lived processes, and restarted servers: shown, not judged."""
 
 
 class Judged(NamedTuple):
-    """The verdict on one series. `slope` and `bound` are per hour; `why` is the reason why it does not fail."""
+    """The verdict on one series. `slope` and `bound` are per hour; `why` says why it does not fail."""
 
     subject: str
     measure: str
@@ -126,7 +126,7 @@ def verdict(subject: str, measure: str, points: Sequence[Point], rule: Rule) -> 
     hours = (points[-1].seconds - points[0].seconds) / 3_600
     tests: list[tuple[str, Callable[[], bool]]] = [
         ("within its bound", lambda: slope > bound),
-        ("too little to tell", lambda: slope * hours > rule.floor),
+        ("growth too small", lambda: slope * hours > rule.floor),
         ("no trend", lambda: z > TREND_Z),
         ("a step or a wave", lambda: _rise_of_floor(values) > bound * GOES_ON_SHARE * hours / PARTS),
     ]
@@ -141,7 +141,7 @@ def slope_per_hour(points: Sequence[Point]) -> float:
 
 
 def _rise_of_floor(values: Sequence[float]) -> float:
-    """The smaller of the rises from part to part."""
+    """The smaller of the two rises between the thirds."""
     size = len(values) / PARTS
     parts = [sorted(values[round(at * size) : round((at + 1) * size)]) for at in range(PARTS)]
     floors = [part[len(part) // 4] for part in parts]
@@ -149,7 +149,7 @@ def _rise_of_floor(values: Sequence[float]) -> float:
 
 
 def trend_z(values: Sequence[float]) -> float:
-    """Mann-Kendall: by how many standard deviations more pairs rise than fall, with ties taken into account."""
+    """Mann-Kendall: by how many standard deviations the rising pairs outnumber the falling ones, corrected for ties."""
     rises = sum((b > a) - (b < a) for a, b in combinations(values, 2))
     count = len(values)
     ties = sum(t * (t - 1) * (2 * t + 5) for t in (values.count(value) for value in set(values)))

@@ -1,4 +1,4 @@
-"""The types of jobs in a soak, and how they are kept and mixed."""
+"""The types of jobs in a soak: their mix, their workers and their retention."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ PROBE, PROBE_MANAGED = "soak-probe", "soak-probe-managed"
 TICK, EVENT, NOBODY = "soak-tick", "soak-event", "soak-nobody"
 
 MIX: Final = {QUICK: 40, REST: 15, MANAGED: 20, APP: 10, FLAKY: 5, DOOMED: 2, SLOW: 1, BIG: 2, LATER: 5}
-"""What is created, in percent; `NOBODY` has no jobs, only polls."""
+"""The mix of created jobs, in percent; `NOBODY` has no jobs, only polls."""
 SERVED: Final = {
     "manager": (MANAGED, PROBE_MANAGED),
     "app": (APP,),
-    "stream-lasting": (QUICK, FLAKY, DOOMED, SLOW, BIG, LATER, PROBE),
-    "rest-lasting": (REST,),
+    "stream-1": (QUICK, FLAKY, DOOMED, SLOW, BIG, LATER, PROBE),
+    "rest-1": (REST,),
 }
-"""Which worker runs which types; those that are killed and restarted help the last two."""
+"""Which worker runs which types; the workers that are killed and restarted share the types of the last two."""
 EXACT: Final = (QUICK, REST, MANAGED, APP, FLAKY, SLOW, BIG, LATER, PROBE, PROBE_MANAGED)
-"""Types whose jobs all complete, each once: their statistics must add up to what was acknowledged."""
+"""Types whose jobs all complete exactly once, so that their statistics must match the acknowledged jobs."""
 DOOMED_ATTEMPTS: Final = 2
 RETRIES_MAX: Final = 50
 """Enough attempts that faults never turn a job that should complete into a dead letter."""

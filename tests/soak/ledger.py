@@ -26,7 +26,7 @@ _SHOWN_MAX: Final = 10
 
 @dataclass(slots=True)
 class Ledger:
-    """By type: the keys of acknowledged jobs and cancellations, and the number of calls without an answer."""
+    """By type: the keys of acknowledged jobs and cancellations, and the number of calls without a response."""
 
     acknowledged: dict[str, set[int]] = field(default_factory=dict)
     cancelled: dict[str, set[int]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Ledger:
         self.cancelled.setdefault(type, set()).add(key)
 
     def forget(self, type: str, key: int) -> None:
-        """A cancel had no answer: whether the job will complete is unknown, as for a create without an answer."""
+        """A cancel got no response: whether the job will complete is unknown, as after a create without a response."""
         self.acknowledged[type].discard(key)
         self.unanswered[type] += 1
 
@@ -52,7 +52,7 @@ class Ledger:
 
 
 def keys_that_ran(folder: Path) -> set[int]:
-    """The jobs that workers have logged; half a line of a killed worker is not mistaken for another key."""
+    """The jobs that workers have logged; an incomplete line of a killed worker is ignored."""
     found: set[int] = set()
     for path in folder.glob("ran-*.txt"):
         lines = path.read_bytes().split(b"\n")
@@ -81,7 +81,7 @@ async def violations(ledger: Ledger, folder: Path, client: Client) -> list[str]:
 
 
 def _uneven(ledger: Ledger, stats: Stats) -> list[str]:
-    """Types whose number of completions differs from their jobs; a create without an answer may have taken effect."""
+    """Types whose number of completions differs from their jobs; a create without a response may have taken effect."""
     completed: Counter[str] = Counter()
     for hour in stats.hours:
         completed[hour.type] += hour.completed
@@ -95,7 +95,7 @@ def _uneven(ledger: Ledger, stats: Stats) -> list[str]:
 
 
 class AtRest(NamedTuple):
-    """A store that no process uses any more: what it is, and which of its counts are wrong."""
+    """A store that no process uses any more: its engine and version, and which of its counts are wrong."""
 
     store: str
     violations: list[str]
@@ -132,7 +132,7 @@ async def _all_jobs(engine: Engine) -> AsyncIterator[StoredJob]:
 
 
 def _left(stats: Stats) -> dict[str, int]:
-    """Jobs that have not finished; those of schedules go on until the workers stop."""
+    """Jobs that have not finished, except those of schedules, which continue until the workers stop."""
     found: Counter[str] = Counter()
     for one in stats.counts:
         if one.state in (State.PENDING, State.PROCESSING) and one.type in (*EXACT, DOOMED):

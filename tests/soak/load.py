@@ -20,7 +20,7 @@ from tests.soak.kinds import BIG, LATER, MIX, PROBE, PROBE_MANAGED, SERVED
 from tests.soak.ledger import Ledger
 
 _CALLS_MAX: Final = 100
-"""Maximum creates in progress; a slower deployment gets no more."""
+"""The maximum number of creates in progress; a slower deployment gets less load."""
 _PROBES: Final = {PROBE: "start stream", PROBE_MANAGED: "start manager"}
 _PROBE_SECONDS: Final = 0.7
 _START_SECONDS_MAX: Final = 120.0
@@ -62,7 +62,7 @@ class Load:
 
     def new_http(self, name: str) -> httpx.AsyncClient:
         """A REST client of a server, with its own connections."""
-        # Without `verify`, not every client loads the CA certificates.
+        # Without `verify=False`, every client would load the CA certificates.
         base, headers = self.deployment.http(name), {"X-API-Key": KEY}
         return httpx.AsyncClient(base_url=base, headers=headers, timeout=_TIMEOUT_SECONDS, verify=False)
 
@@ -109,7 +109,7 @@ class Load:
         self.spawn(go_on())
 
     async def attempt(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
-        """Do something once, and count it."""
+        """Do something once; count it, and its errors."""
         try:
             await act()
             self.done[name] += 1
@@ -173,7 +173,7 @@ class Load:
         return created.key
 
     def _delay(self) -> float:
-        """Usually long enough for a cancel to come first."""
+        """A delay that is usually long enough for a cancel to arrive first."""
         return self.rng.uniform(0.2, 1) * self.deployment.longest_seconds
 
     async def _by_rest(self, type: str, variables: dict[str, Any], options: dict[str, Any]) -> int:
@@ -185,7 +185,7 @@ class Load:
     # Probes -----------------------------------------------------------------------------------------
 
     async def _probe(self, type: str) -> None:
-        """A single job: the time from before its creation until its handler has started."""
+        """Measure a single job: the time from just before its creation until its handler starts."""
         client = self.clients[SERVERS[0]]
         began = time.time()
         try:

@@ -62,7 +62,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def observed_values(pid: int, folder: Path) -> dict[str, float]:
-    """What a process that runs under `observed` reports: tasks and objects. Empty if it does not answer."""
+    """What a process that runs under `observed` reports: tasks and objects. Empty if it does not respond."""
     file = folder / f"observed-{pid}.json"
     if not file.exists():  # Without its handler the signal would end the process.
         return {}
@@ -153,7 +153,7 @@ def _redis(url: str) -> dict[str, float]:
             if kind == "registry":
                 names = (field.decode("utf-8", "replace") for field in client.hkeys(key))
                 found.update(f"rows registry {_SEPARATORS.split(name)[0]}" for name in names)
-            elif kind != "registered":  # The same names, in their order.
+            elif kind != "registered":  # The same names, in the same order.
                 found[f"rows {kind}"] += _size(client, key)
     found["rows keys"] = info["db0"]["keys"] if "db0" in info else 0
     sizes = {"store_bytes": info["used_memory"], "wal_bytes": info.get("aof_current_size", 0)}

@@ -1,7 +1,7 @@
 """`python -m tests.soak.observed ...`: the `everwork` command, in a process that reports its state on SIGUSR2.
 
-For tests of the judge, `SOAK_LEAK` (`memory`, `descriptors` or `threads`) plants a leak: some with every report, so
-that it does not depend on the speed of the machine.
+For tests of the judge, `SOAK_LEAK` (`memory`, `descriptors` or `threads`) plants a leak that grows with every report,
+regardless of the speed of the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from everwork.cli.main import main
 FOLDER: Final = "SOAK_FOLDER"
 LEAK: Final = "SOAK_LEAK"
 _TYPES_EVERY: Final = 10
-"""In every tenth report, the most frequent types of objects are counted, to name what grows."""
+"""Every tenth report counts the most frequent types of objects, to show what grows."""
 _LEAK_BYTES: Final = 3_000_000
 _LEAK_PIECES: Final = 10
 _leaked: Final[list[Any]] = []
@@ -63,7 +63,7 @@ class Teller:
 def _tasks() -> int:
     try:
         return len(asyncio.all_tasks())
-    except RuntimeError:  # No loop runs in the main thread.
+    except RuntimeError:  # The main thread runs no event loop.
         return 0
 
 

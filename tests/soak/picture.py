@@ -26,7 +26,7 @@ MIB: Final = 1_048_576
 
 
 class Chart(NamedTuple):
-    """One of the small multiples: its title, unit, the divisor of its values, and its lines by label."""
+    """One of the small multiples: its title, its unit, the divisor of its values, and its lines by label."""
 
     title: str
     unit: str

@@ -48,7 +48,7 @@ def write(folder: Path, engine: str, outcome: Outcome, judged: Sequence[Judged])
 
 
 def publish(folder: Path, docs: Path) -> None:
-    """Put a finished run into the documentation: its figures beside those of other engines, and its picture."""
+    """Put a finished run into the documentation: its figures next to those of other engines, and its chart."""
     report = json.loads((folder / FILE).read_text("utf-8"))
     results = docs / "explanation" / "soak.json"
     known: dict[str, Any] = json.loads(results.read_text("utf-8")) if results.exists() else {}

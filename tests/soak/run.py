@@ -44,10 +44,10 @@ class Plan:
     rate: float = 40.0
     fault_every: float = 45.0
     restart_every: float = math.inf
-    """A restarted server has no series to judge."""
+    """How often the second server is restarted; its series are then not judged."""
     keep_minutes: float = 5.0
     longest: float = 12.0
-    """How long slow jobs run and others are delayed: longer than a lease, or the run has to be short."""
+    """How long slow jobs run and delayed jobs wait: longer than a lease, unless the run has to be short."""
     seed: int = 1
     samples_min: int = 0
     """Continue until there are at least this many in the judged half, however slow the machine is."""
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a run: `violations` must be empty; `problems` are errors that faults may explain."""
+    """The outcome of a run: `violations` must be empty; `problems` counts errors that faults may explain."""
 
     series: Series
     done: dict[str, int]
@@ -135,7 +135,7 @@ class _Run:
             await asyncio.sleep(_TICK_SECONDS)
 
     def _is_enough(self) -> bool:
-        """Whether the time is up, and the half of it that is judged has enough samples."""
+        """Whether the time is up, and the judged half has enough samples."""
         judged = sum(at >= self.seconds * WARM_UP_SHARE for at in self._sampled)
         return self.seconds >= self._plan.seconds and judged >= self._plan.samples_min
 
@@ -196,7 +196,7 @@ class _Run:
 
 
 def _summed(all_values: list[dict[str, float]]) -> dict[str, float]:
-    """The sum of the short-lived processes: shown, not judged."""
+    """Add up the values of short-lived processes, which are shown, not judged."""
     return {f"sum {name}": sum(one.get(name, 0) for one in all_values) for name in ("rss_bytes", "descriptors")}
 
 

@@ -22,7 +22,7 @@ class Point(NamedTuple):
 
 
 class Series:
-    """The points of every subject (a process, the store, a latency) and measure, in the order of time."""
+    """The points of every subject (a process, the store, a latency) and measure, in chronological order."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._points: dict[tuple[str, str], list[Point]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The judge on synthetic series: what grows fails, and what only seems to grow does not."""
+"""The judge on synthetic series: series that grow fail, and those that only seem to grow do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.soak.series import FILE, Point, Series, load
 
 MINUTES: Final = 120
 SEEDS: Final = range(50)
-"""Series with random noise are tried often, and none may be judged wrongly."""
+"""How often each series is tried with different random noise; no verdict may be wrong."""
 Curve = Callable[[float, random.Random], float]
 
 
@@ -29,7 +29,7 @@ def judged(curve: Curve, *, measure: str = "rss_bytes", seed: int = 1, minutes: 
 
 
 def fills(hours: float) -> float:
-    """Memory during the warm-up: quick at first, then level."""
+    """Memory during the warm-up: it grows fast at first, then levels off."""
     return (60 + 30 * min(hours / 0.4, 1)) * MIB
 
 
@@ -38,7 +38,7 @@ FINE: Final[dict[str, Curve]] = {
     "noisy": lambda hours, rng: fills(hours) + rng.gauss(0, 3 * MIB),
     "bursts": lambda hours, rng: fills(hours) + (40 * MIB if rng.random() < 0.1 else 0),
     "garbage collection": lambda hours, rng: fills(hours) + hours * 60 % 7 * 2 * MIB,
-    "checkpoints of half an hour": lambda hours, rng: fills(hours) + hours * 60 % 30 * MIB,
+    "a checkpoint every half hour": lambda hours, rng: fills(hours) + hours * 60 % 30 * MIB,
     "a step back": lambda hours, rng: fills(hours) - (20 * MIB if hours > 1.5 else 0),
     "growth under the bound": lambda hours, rng: fills(hours) + hours * 2 * MIB + rng.gauss(0, 0.5 * MIB),
     "wandering": lambda hours, rng: fills(hours) + rng.uniform(0, 1) ** 3 * 10 * MIB,

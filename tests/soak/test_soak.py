@@ -31,12 +31,12 @@ PLANTED: Final = {"server-1": "descriptors", "server-2": "memory", "app": "threa
 async def test_planted_leaks_are_caught_and_no_job_is_lost_under_faults(tmp_path: Path) -> None:
     plan = Plan(
         Place("sqlite"), tmp_path, seconds=2, samples_min=12, every=0.1, rate=10, fault_every=2, longest=0.5,
-        workers=("app", "stream-lasting"), leak=PLANTED,
+        workers=("app", "stream-1"), leak=PLANTED,
     )  # fmt: skip
     outcome = await soak(plan, asyncio.Event(), print)
     caught = {(one.subject, one.measure) for one in judge(outcome.series) if one.fails}
     assert {("server-1", "descriptors"), ("server-2", "anonymous_bytes"), ("app", "threads")} <= caught
-    innocent = [("stream-lasting", "descriptors"), ("stream-lasting", "threads"), ("server-2", "threads")]
+    innocent = [("stream-1", "descriptors"), ("stream-1", "threads"), ("server-2", "threads")]
     assert not caught.intersection(innocent)
     assert outcome.violations == []
     assert outcome.series.faults()
@@ -102,7 +102,7 @@ async def test_a_job_that_the_counts_miss_is_noticed(tmp_path: Path) -> None:
 
 
 def made(leaks: bool) -> Series:
-    """An hour of a server and its store."""
+    """One hour of samples of a server and its store."""
     series = Series()
     for minute in range(60):
         memory = 90_000_000 + (minute * 1_000_000 if leaks else 0)

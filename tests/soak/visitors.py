@@ -18,7 +18,7 @@ from tests.soak.load import Load
 
 PAGES: Final = ("/ui", "/ui/jobs", "/ui/dead", "/ui/types", "/ui/workers", "/ui/triggers", "/ui/settings")
 LIVE: Final = 6
-"""How many live pages are open at a time; each for a few seconds to a minute."""
+"""How many live pages are open at a time, each for a few seconds to a minute."""
 _READS: Final = (
     "/metrics",
     "/api/v1/stats?hours=24",
@@ -48,7 +48,7 @@ _BAD: Final = (
 
 
 class Visitors:
-    """Starts every kind of visitor of a load."""
+    """Starts visitors of every kind."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -78,7 +78,7 @@ class Visitors:
         self._check(await http.get("/api/v1/jobs", params=self._load.rng.choice(_SEARCHES)))
 
     async def _look(self) -> None:
-        """Log in, look at every page, log out."""
+        """Log in, open every page, log out."""
         async with self._visitor() as browser:
             for page in PAGES:
                 self._check(await browser.get(page))
@@ -135,7 +135,7 @@ class Visitors:
             await client.close()
 
     async def _abandon(self) -> None:
-        """Poll for jobs, mostly of a type that has none, and disconnect."""
+        """Poll for jobs, usually of a type that has none, and disconnect."""
         type = self._load.rng.choice((NOBODY, NOBODY, NOBODY, REST))
         ask = {"type": type, "worker": "impatient", "max_jobs": 1, "timeout_ms": 2_000, "wait": 20}
         async with self._load.new_http(self._load.any_server()) as http:

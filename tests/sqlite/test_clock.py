@@ -1,4 +1,4 @@
-"""The host's clock is set while leases, retries, breakers and rates are running: each keeps its length."""
+"""If the host's clock is set, running leases, retry delays, open breakers and rate limits keep their length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.stores import HOUR_MS, START_MS
 
 
 class HostClocks:
-    """Both clocks of the host, moved by the test: time passes on both, and the wall clock can be set."""
+    """Both clocks of the host, controlled by the test: time passes on both, and the wall clock can also be set."""
 
     def __init__(self) -> None:
         self.wall_ms, self.boot_ms = START_MS, 1_000_000

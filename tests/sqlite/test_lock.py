@@ -1,6 +1,6 @@
-"""A lock that another process does not release: every wait for it ends, with an error that names the process."""
+"""If another process does not release the lock, every wait for it ends with an error that names the process."""
 
-# ruff: noqa: ASYNC240 - nobody else waits for the event loop of a test.
+# ruff: noqa: ASYNC240 - blocking calls delay nothing else in a test's event loop.
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait as long as a test may, not as long as a user would."""
+    """Shorten the waits."""
     monkeypatch.setattr(file_lock, "WAIT_SECONDS", 0.2)
     monkeypatch.setattr(writer, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(writer, "BUSY_SECONDS", 0.2)
@@ -56,7 +56,7 @@ async def engine(file: Path, request: pytest.FixtureRequest) -> AsyncIterator[Sq
 
 @asynccontextmanager
 async def a_stranger(file: Path) -> AsyncIterator[int]:
-    """Another process that can only read the lock file and holds the lock; its pid."""
+    """Another process, which can only read the lock file, holds the lock; its pid."""
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-c", HOLDS_IT, f"{file}.lock")
     stranger = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -89,7 +89,7 @@ async def test_a_fork_does_not_wait_for_ever_and_its_child_and_parent_go_on(
         write = asyncio.create_task(engine.create([a_new_job()]))
         await until(lambda: engine._store.writer._lock_wait is not None)
         connection = engine._store.writer._connection
-        for end in (lambda: None, connection.close):  # A child that ends in order also closes its copy.
+        for end in (lambda: None, connection.close):  # A child that exits normally also closes its copy.
             assert exit_code(await asyncio.wait_for(asyncio.to_thread(fork, end), DEADLINE_S)) == 0
         assert f"process {pid} (" in caplog.text
         with pytest.raises(EngineBusy, match=f"process {pid}"):
@@ -102,7 +102,7 @@ async def test_a_fork_does_not_wait_for_ever_and_its_child_and_parent_go_on(
 
 
 async def writes_elsewhere(file: Path) -> None:
-    """Create a job with an engine of one's own."""
+    """Create a job with a separate engine."""
     own = SqliteEngine(StoreUrl(str(file)))
     await own.open()
     await own.create([a_new_job()])
@@ -151,7 +151,7 @@ async def test_a_wait_that_was_given_up_keeps_the_lock_from_no_one(file: Path) -
         with pytest.raises(EngineBusy):
             await SqliteEngine(StoreUrl(str(file))).open()
     descriptor = os.open(f"{file}.lock", os.O_RDWR)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)  # Waits for ever if somebody has kept it.
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # Waits forever if the lock was kept.
     os.close(descriptor)
 
 

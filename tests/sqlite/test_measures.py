@@ -92,7 +92,7 @@ async def test_more_waiting_jobs_do_not_make_the_search_for_the_longest_waiting_
     await sqlite.create(few)
     clock.advance(ms=SECOND_MS)
     steps = [steps_of_oldest(file, clock.now_ms)]
-    for times in (1, 100):  # Each call adds one count, which is summed up later, however many jobs it creates.
+    for times in (1, 100):  # Each call adds one count, which is summed up later, regardless of the number of jobs.
         await sqlite.create(few * times)
         steps.append(steps_of_oldest(file, clock.now_ms))
     assert steps[2] - steps[1] == steps[1] - steps[0]

@@ -1,6 +1,6 @@
-"""Who may read a store: its owner, whatever the umask; a store that is shared with a group stays shared."""
+"""Only its owner may read a store, regardless of the umask; a store that is shared with a group stays shared."""
 
-# ruff: noqa: ASYNC240 - nobody else waits for the event loop of a test.
+# ruff: noqa: ASYNC240 - blocking calls delay nothing else in a test's event loop.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.factories import a_new_job
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The process has another umask during the test."""
+    """The process has a different umask during the test."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
@@ -35,12 +35,12 @@ def mode(path: Path) -> int:
 
 
 def modes(file: Path) -> dict[str, int]:
-    """The modes of the files of a store, by the end of their names."""
+    """The modes of a store's files, by the suffix of their names."""
     return {path.name.removeprefix(file.name): mode(path) for path in file.parent.glob(f"{file.name}*")}
 
 
 async def files_in_use(file: Path) -> dict[str, int]:
-    """The modes of a store's files while it is being written and a caller waits."""
+    """The modes of a store's files while one caller writes and another waits."""
     engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     await engine.create([a_new_job()])

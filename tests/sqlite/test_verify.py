@@ -1,6 +1,6 @@
-"""What the check of a file finds: pages that were overwritten, rows without a job, files that strangers can read."""
+"""What the check of a file finds: overwritten pages, rows without a job, files that other users can read."""
 
-# ruff: noqa: ASYNC240 - nobody else waits for the event loop of a test.
+# ruff: noqa: ASYNC240 - blocking calls delay nothing else in a test's event loop.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.factories import a_new_job, leased_keys
 
 
 async def texts(file: Path) -> list[str]:
-    """What is wrong with a file."""
+    """The problems found in a file."""
     engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     try:

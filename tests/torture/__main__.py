@@ -122,7 +122,7 @@ def _options() -> argparse.Namespace:
         help="SIGKILLs of workers, from outside and at fault points (default 200); in the fleet of all processes (450)",
     )
     parser.add_argument(
-        "--server-kills", type=int, help="SIGKILLs of the database server, which comes back (default 20; fleet 45)"
+        "--server-kills", type=int, help="SIGKILLs of the database server, which is restarted (default 20; fleet 45)"
     )
     parser.add_argument("--jobs", type=int, default=100_000, help="acknowledged jobs of the fleet (default 100000)")
     parser.add_argument("--seed", type=int, default=1, help="seeds the choices, not their timing (default 1)")

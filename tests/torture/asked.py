@@ -53,12 +53,12 @@ def _asked(calls: Iterable[Call]) -> dict[str, list[Any]]:
 
 
 def _may_be_repeated(call: Call) -> bool:
-    """The client repeats a create if all its jobs have dedupe keys: then it finds those of its first try."""
+    """The client repeats a create whose jobs all have dedupe keys; the repetition finds the jobs of the first try."""
     return call.process.startswith("grpc-producer") and all(item["dedupe"] is not None for item in call.items)
 
 
 def _deduplicated(calls: Iterable[Call], final: FinalState) -> set[str]:
-    """Spooled jobs whose dedupe key another job has: that is known only after delivery."""
+    """Spooled jobs whose dedupe key belongs to another job, which is known only after their delivery."""
     held = {(job.tenant, job.type, job.dedupe_key) for job in final.jobs.values() if job.dedupe_key}
     found = set()
     for call in calls:
@@ -120,7 +120,7 @@ def check_dedupe(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> 
         if jobs > 1:
             verdict.violation("V3", f"{jobs} jobs under {name}")
     for named, keys in told.items():
-        if len({key for key in keys if key >= 0}) > 1:  # The others were kept in a spool, without a key.
+        if len({key for key in keys if key >= 0}) > 1:  # The others were spooled, and have no key.
             verdict.violation("V3", f"{named} was answered with keys {sorted(keys)}")
     verdict.figures["dedupe keys"] = len(told)
 
@@ -140,7 +140,7 @@ def check_triggers(calls: Iterable[Call], final: FinalState, verdict: Verdict) -
             parts = json.loads(item["job"][1])
             if "trigger" in parts and (parts["trigger"], parts["point"], "") not in points:
                 verdict.violation("V12", f"'{parts['trigger']}' never fired for {parts['point']}")
-    verdict.figures["trigger points"] = len(points)
+    verdict.figures["scheduled times fired by producers"] = len(points)
 
 
 def check_schedules(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> None:
@@ -161,7 +161,7 @@ def check_schedules(calls: Iterable[Call], final: FinalState, verdict: Verdict) 
             verdict.violation("V12", f"{trigger} fired {times} times for {point_ms} in group '{group}'")
     for ticking in final.triggers:
         _check_points(ticking, {point_ms for name, point_ms, _ in fired if name == ticking.name}, verdict)
-    verdict.figures["time points fired by managers"] = len(fired)
+    verdict.figures["scheduled times fired by managers"] = len(fired)
 
 
 def _check_points(ticking: Ticking, fired: set[int], verdict: Verdict) -> None:

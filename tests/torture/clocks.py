@@ -1,4 +1,4 @@
-"""Clocks that jump. All processes share the clock of their host; a server can also have a wrong clock of its own.
+"""Clocks that jump. All processes share the clock of their host; a server can also have a separate, wrong clock.
 
 `EVERWORK_TORTURE_CLOCK` names a file with the offset of the host's clock, which histories and SQLite use.
 `EVERWORK_TORTURE_OWN_CLOCK` names a file with the offset of a process's own clock: PostgreSQL and Redis use the
@@ -37,7 +37,7 @@ class JumpingClock:
         return int.from_bytes(self._offset[:_BYTES], "little", signed=True)
 
     def jump(self, ms: int) -> None:
-        """Jump forward or back."""
+        """Make the clock jump forward or back."""
         self._offset[:_BYTES] = (self.offset_ms + ms).to_bytes(_BYTES, "little", signed=True)
 
     def time_ns(self) -> int:
@@ -47,12 +47,12 @@ class JumpingClock:
 
 @cache
 def clock_at(path: str) -> JumpingClock:
-    """The clock of a file."""
+    """The clock whose offset is in a file."""
     return JumpingClock(Path(path))
 
 
 def host_clock_ms() -> int:
-    """The host's instant, in milliseconds UTC."""
+    """The host's current time, in milliseconds UTC."""
     path = os.environ.get(HOST)
     return (clock_at(path).time_ns() if path else time.time_ns()) // 1_000_000
 

@@ -46,7 +46,7 @@ class Run:
 
 
 async def facts_of(engine: Engine) -> dict[str, str]:
-    """What a run is on."""
+    """The store on which a run takes place."""
     health = await engine.health()
     return {"store": f"{health.engine} {health.version}", "durability": health.durability.value}
 

@@ -37,8 +37,8 @@ def check_deaths(histories: Histories, final: FinalState, verdict: Verdict) -> N
                 text = f"job {attempt[0]}: attempt {attempt[1]} ended ({event.kind}) {late_ms} ms after its process"
                 verdict.violation("V11", text)
     verdict.figures["kills of managed processes at fault points"] = len(histories.deaths)
-    verdict.figures["attempts left by processes that died before their manager's eyes"] = seen
-    verdict.figures["slowest recovery after such a death, ms (time with a stopped process aside)"] = slowest
+    verdict.figures["attempts of processes that died while their manager was running"] = seen
+    verdict.figures["slowest recovery after such a death, ms (excluding time while a process was stopped)"] = slowest
 
 
 def stopped_ms(stops: Sequence[tuple[int, int]], begin_ms: int, end_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Attempts that ran in vain: V15 (not explained by a fault) and V11 (leased to a dead caller)."""
+"""Attempts that ran without an effect (V15, unless a fault explains it), or were leased to a dead caller (V11)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.torture.verdict import FinalState, Verdict
 
 _ENDED_BY_OTHERS: Final = frozenset({"lapse", "fail", "release"})
 _IN_VAIN: Final = frozenset({"complete", "events"})
-"""How handlers end whose jobs must run again if the attempt does not count."""
+"""The outcomes of handlers whose jobs must run again if the attempt does not count."""
 _MARGIN_MS: Final = 2_000
-"""A fault may begin a little before the attempt that suffers from it, and its effects outlast it."""
+"""How long before the attempt that it affects a fault may begin; its effects also last longer than the fault."""
 
 
 def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) -> None:
@@ -40,7 +40,7 @@ def check_duplicates(histories: Histories, final: FinalState, verdict: Verdict) 
         else:
             text = f"job {key}: attempt {attempt} had finished, but ended as {event.kind}, without a fault of {process}"
             verdict.violation("V15", text)
-    verdict.figures["handlers that ran in vain, each explained by a fault or a lapsed lease"] = explained
+    verdict.figures["finished attempts that did not count, each explained by a fault or an expired lease"] = explained
 
 
 def _asked(histories: Histories) -> set[tuple[int, int, str]]:
@@ -53,7 +53,7 @@ def _asked(histories: Histories) -> set[tuple[int, int, str]]:
 
 
 def _first_reports(histories: Histories) -> dict[tuple[int, int], float]:
-    """When each attempt's outcome was first confirmed: until then, the report may have been on its way."""
+    """When each attempt's outcome was first confirmed; until then, the report may have been in transit."""
     first: dict[tuple[int, int], float] = {}
     for call in histories.calls:
         answered_t = call.answered_t if call.status == "ok" else None
@@ -72,13 +72,13 @@ def _is_explained(process: str, event: HistoryEntry, reported_ms: float, final: 
 
 
 def _died_soon(process: str, event: HistoryEntry, final: FinalState) -> bool:
-    """Whether the process was struck soon after, before it had reported the outcome: it may just have been slow."""
+    """Whether a fault hit the process soon after, before it had reported the outcome: it may just have been slow."""
     own = _life_of(process)
     return any(name == own and 0 <= begin - event.at_ms <= _MARGIN_MS for name, begin, _ in final.struck)
 
 
 def _faults(process: str, final: FinalState) -> Iterable[tuple[str, int, int]]:
-    """The faults of the process itself, and of what all processes need: servers, the store, the network."""
+    """The faults of the process itself, and of everything that all processes need: servers, store, network."""
     name, own = process.partition(".")[0], _life_of(process)
     return (one for one in final.struck if one[0] == own or one[0].startswith(("server-", "store", "network", name)))
 
@@ -104,7 +104,7 @@ def _check_dead_callers(left: Mapping[str, int], final: FinalState, verdict: Ver
 
 
 def _before_jumps(leased_ms: int, lapsed_ms: int, final: FinalState) -> int:
-    """When an attempt was leased: a store in a file has moved the beginnings of leases by the jumps of the clock."""
+    """When an attempt was leased: after a jump of the clock, a store in a file also moves the starts of leases."""
     for at_ms, by_ms in reversed(final.jumps):
         if by_ms >= JUMP_MS and leased_ms - by_ms <= at_ms <= lapsed_ms:
             leased_ms -= by_ms

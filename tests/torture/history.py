@@ -62,11 +62,11 @@ class HistoryWriter:
         self._write("joins")
 
     def leaves(self, worker: str) -> None:
-        """Write that a caller, by the name that it sent to servers, has disconnected."""
+        """Record that a caller has disconnected; `worker` is the name that it sent to servers."""
         self._write("leaves", worker=worker)
 
     def foreign(self, where: str, tenant: str) -> None:
-        """Write that something of another tenant was shown."""
+        """Record that data of another tenant was shown."""
         self._write("foreign", where=where, tenant=tenant)
 
     def dies(self) -> None:
@@ -100,12 +100,12 @@ class Call:
 
     @property
     def is_inner(self) -> bool:
-        """Whether a server made it for a client that has its own history."""
+        """Whether a server made the call for a client that has its own history."""
         return self.process.startswith("server-")
 
     @property
     def may_lack_attempts(self) -> bool:
-        """Whether a Zeebe client made it, or a server for one: without attempt numbers, no attempt is outdated."""
+        """Whether a Zeebe client made the call, or a server for one: without attempt numbers, none is outdated."""
         return self.is_inner or self.process.startswith("zeebe")
 
 
@@ -123,7 +123,7 @@ class Histories:
     left: dict[str, int] = field(default_factory=dict)
     """When callers disconnected, by the names that they sent to servers."""
     foreign: list[str] = field(default_factory=list)
-    """What callers were shown that is another tenant's."""
+    """What callers were shown that belongs to another tenant."""
 
 
 def read_histories(folder: Path) -> Histories:
@@ -169,7 +169,7 @@ def gather(histories: Histories, process: str, entries: Iterable[Entry]) -> None
 
 
 def _gather_mark(histories: Histories, process: str, entry: Entry) -> None:
-    """What happened at one instant, besides calls and attempts."""
+    """What happened at one instant, other than calls and attempts."""
     match entry["e"]:
         case "joins":
             pass

@@ -42,11 +42,11 @@ def check_leases(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> 
             verdict.violation("V11", f"job {key}: attempt {event.attempt} was recovered {late_ms} ms late")
     if final.drain_ms > DRAIN_MS_MAX:
         verdict.violation("V11", f"the drain took {final.drain_ms} ms")
-    verdict.figures["lapsed leases"] = len(lapses)
-    verdict.figures["lapsed leases that may have lasted longer than their holders were told"] = doubtful
-    verdict.figures["slowest recovery after the lease, ms (time with a stopped process aside)"] = slowest
-    verdict.figures["scheduling slack, ms"] = final.slack_ms
-    verdict.figures["drain, ms"] = final.drain_ms
+    verdict.figures["expired leases"] = len(lapses)
+    verdict.figures["expired leases that an unanswered call may have extended"] = doubtful
+    verdict.figures["slowest recovery after a lease expired, ms (excluding time while a process was stopped)"] = slowest
+    verdict.figures["longest delay in the controller, ms"] = final.slack_ms
+    verdict.figures["time until all jobs had finished, ms"] = final.drain_ms
 
 
 def _granted(calls: Iterable[Call]) -> dict[Attempt, int]:

@@ -23,7 +23,7 @@ def check_limits(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> 
     most = most_at_once([span for spans in lanes.values() for span in spans])
     if most > plan.LIMITS.max_running:
         verdict.violation("V16", f"{most} jobs of {plan.LIMITED} ran at once")
-    verdict.figures["limited jobs at once, at most"] = most
+    verdict.figures["maximum concurrent jobs of the limited type"] = most
 
 
 def most_at_once(spans: Iterable[Span]) -> int:
@@ -37,7 +37,7 @@ def most_at_once(spans: Iterable[Span]) -> int:
 
 def _held(calls: Sequence[Call], final: FinalState) -> Iterable[tuple[int, Span]]:
     told = {(leased[0], leased[1]): call.answered_t for call in calls for leased in call.leased}
-    # An attempt whose lease was restored did not hold it all the time, and its expiry is no longer in the history.
+    # An attempt whose lease was restored did not hold it all the time, but the history no longer shows the expiry.
     reclaimed = {(key, attempt) for call in calls if call.name == "reclaim" for key, attempt, _ in call.items}
     for key, job in final.jobs.items():
         for event in final.events.get(key, ()) if job.type == plan.LIMITED else ():

@@ -113,7 +113,7 @@ def watched(engine: Engine, history: HistoryWriter) -> Engine:
     )  # fmt: skip
 
     async def watched_activate(demands: Sequence[Demand]) -> Activation:
-        if _is_settling.get():  # The same step, written down by its other name.
+        if _is_settling.get():  # The same step, logged under its other name.
             return await activate(demands)
         return await written(history, "activate", [], lambda: activate(demands), _activated)
 

@@ -55,7 +55,7 @@ class Processes:
             resume_at = time.monotonic() + self._rng.uniform(*_STOP_SECONDS)
             self._stopped.append(Stopped(pid, host_clock_ms(), resume_at))
             _send(pid, signal.SIGSTOP)
-            self._done["stops of managed processes"] += 1
+            self._done["SIGSTOPs of managed processes"] += 1
         else:
             self.deaths[crew.file_of(life, pid).stem] = host_clock_ms()
             _send(pid, signal.SIGKILL)

@@ -133,7 +133,7 @@ def _late_without_fence() -> None:
 
 
 def _outcome_ack_before_commit() -> None:
-    """A server answers that an outcome is stored, and stores it a moment later."""
+    """A server confirms an outcome a moment before it stores it."""
     sound = JobService.settle
 
     async def settle(self: JobService, outcomes: Sequence[Outcome]) -> list[Judged]:
@@ -149,7 +149,7 @@ async def _settle_late(sound: Any, service: JobService, outcomes: Sequence[Outco
 
 
 def _rest_attempt_ignored() -> None:
-    """An outcome from REST counts for the running attempt, whatever attempt it names."""
+    """An outcome over REST counts for the running attempt, whichever attempt it names."""
     told, loose = "call.jobs.settle([outcome])", "call.jobs.settle([outcome._replace(attempt=0)])"
     replace_source(outcomes_api, "_settle", told, loose)
 

@@ -33,7 +33,7 @@ _KILLS: Final = (
 )
 _BLOWS_TO_MANAGERS: Final = ("process", "soft stop", "process", "kill", "process", "process", "stop", "process")
 """In this order at first, so that a short run has some of each; then by chance."""
-_EACH_AT_LEAST_ONCE: Final = ("kills of managers", "kills of managed processes", "soft stops of managers")
+_EACH_AT_LEAST_ONCE: Final = ("kills of managers", "kills of managed processes", "graceful shutdowns of managers")
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PAUSE_SECONDS: Final = (0.05, 0.3)
 # How much of its history a life has written before it is struck: some die at once, some in the middle of their work.
@@ -225,9 +225,9 @@ class Nemesis:
             self.done[f"kills of {child.role}s at fault points"] += 1
             self.done[f"of these {child.fault.partition(':')[0]}"] += 1
         elif status == 0 and child.leaves_by is not None:
-            self.done["soft stops of managers"] += 1
+            self.done["graceful shutdowns of managers"] += 1
         else:
-            self.done["unexpected ends"] += 1
+            self.done["unexpected exits"] += 1
 
     async def end(self) -> None:
         """Stop every child in an orderly way, and by force who does not go."""
@@ -235,7 +235,7 @@ class Nemesis:
             self._resume(child)
         self.processes.resume()
         await self._terminate(self._children)
-        self.done["unexpected ends"] += await self.processes.leave(self._settings.folder)
+        self.done["unexpected exits"] += await self.processes.leave(self._settings.folder)
         if self._proxy is not None:
             await self._proxy.close()
 
@@ -271,7 +271,7 @@ class Nemesis:
         self._blows += child.role == "worker"
         if child.role == "worker" and self._blows % _STOP_EVERY == 0:
             self._stop(child, self._settings.lease_ms)
-            self.done["stops past the lease"] += 1
+            self.done["SIGSTOPs longer than the lease"] += 1
             return
         child.process.kill()
         child.process.wait()
@@ -289,7 +289,7 @@ class Nemesis:
         match chosen:
             case "stop":
                 self._stop(child, LEASE_MS)
-                self.done["stops of managers past the lease"] += 1
+                self.done["SIGSTOPs of managers longer than the lease"] += 1
             case "soft stop":
                 child.process.terminate()
                 child.leaves_by = time.monotonic() + _STOP_SECONDS_MAX
@@ -337,6 +337,6 @@ class Nemesis:
             if child.process.poll() is None:
                 child.process.kill()
                 child.process.wait()
-                self.done["unexpected ends"] += 1
+                self.done["unexpected exits"] += 1
             if child in self._children:
                 self._children = [one for one in self._children if one is not child]

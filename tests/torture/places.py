@@ -21,7 +21,7 @@ from tests.stores import word_of
 _FAIL_OVER_SECONDS: Final = 6.0
 _DISK_BYTES: Final = 4_000_000_000
 _CLUSTERED: Final = ("--appendfsync", "always", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
-"""A replica takes over about three seconds after its master was killed."""
+"""With these options, a replica takes over about three seconds after its master was killed."""
 Disturbance = Callable[[str, random.Random], str]
 
 
@@ -45,7 +45,7 @@ class Killable(Protocol):
 class ClusterNode:
     """The node of a Redis cluster that holds the store: all keys of a namespace are in one slot.
 
-    It has a replica. What was acknowledged is on both, so either may be lost.
+    It has a replica. Acknowledged writes are on both, so either may be lost.
     """
 
     def __init__(self, cluster: RedisCluster) -> None:
@@ -56,7 +56,7 @@ class ClusterNode:
 
     @property
     def url(self) -> str:
-        """The nodes: a client that starts while one of them is down finds the others."""
+        """The URL with all nodes, so that a client that starts while one of them is down finds the others."""
         return f"redis+cluster://{','.join(f'{LOOPBACK}:{node.port}' for node in self.cluster.nodes)}/"
 
     def kill(self) -> None:
@@ -77,7 +77,7 @@ class ClusterNode:
         self._asked_at = time.monotonic()
 
     def has_failed_over(self) -> bool:
-        """Whether the replica has taken over; Redis gives up after 5 s, for instance for want of votes: ask again."""
+        """Whether the replica has taken over; if Redis has given up, as after 5 s without enough votes, ask again."""
         if self._heir is None or _is_master(self._heir):
             return self._heir is not None
         if time.monotonic() - self._asked_at > _FAIL_OVER_SECONDS:
@@ -85,17 +85,17 @@ class ClusterNode:
         return False
 
     def start(self) -> None:
-        """Start it again, and wait until the cluster is whole."""
+        """Restart the node, and wait until the cluster is complete."""
         if self._killed is not None:
             self._killed.start()
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the cluster is whole, with its replicas."""
+        """Wait until the cluster is complete, with its replicas."""
         self.cluster.wait()
 
     def _holder(self) -> RedisServer:
-        """The master that has most of the keys."""
+        """The master that holds most of the keys."""
         return max(filter(_is_master, self.cluster.nodes), key=lambda node: int(node.ask("DBSIZE")))
 
     def _replica(self) -> RedisServer:
@@ -109,7 +109,7 @@ def _is_master(node: RedisServer) -> bool:
 
 
 class Disk:
-    """A small file system in memory, which can be filled; only root can mount one."""
+    """A small file system in memory that can be filled; only root can mount one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -147,7 +147,7 @@ class Place:
 
     @property
     def port(self) -> int | None:
-        """The port of the server, for a proxy; None for SQLite, and for clusters, whose clients find the nodes."""
+        """The port of the server, for a proxy; None for SQLite, and for clusters, whose clients discover the nodes."""
         return self.server.port if isinstance(self.server, Server) else None
 
     def url(self, folder: Path, port: int | None = None) -> str:
@@ -197,7 +197,7 @@ def _terminate_backends(url: str, rng: random.Random) -> str:
             " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s",
             [rng.randint(1, 4)],
         )
-    return "connections cut by the server"
+    return "connections closed by the server"
 
 
 def _kill_clients(url: str, rng: random.Random) -> str:
@@ -208,14 +208,14 @@ def _kill_clients(url: str, rng: random.Random) -> str:
         for number in rng.sample(others, min(rng.randint(1, 4), len(others))):
             with suppress(redis.ResponseError):  # Gone by itself meanwhile.
                 client.client_kill_filter(_id=number)
-    return "connections cut by the server"
+    return "connections closed by the server"
 
 
 def _flush_scripts(url: str, rng: random.Random) -> str:
     """Have the server forget every script."""
     with redis.Redis.from_url(url, protocol=3) as client:
         client.script_flush()
-    return "scripts forgotten by the server"
+    return "script caches flushed"
 
 
 _DISTURBANCES: Final[dict[str, tuple[Disturbance, ...]]] = {

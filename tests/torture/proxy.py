@@ -132,9 +132,9 @@ class Proxy:
     def _disturbances(self, rng: random.Random) -> list[tuple[str, Callable[[Link], None]]]:
         seconds = rng.uniform(*_STALL_SECONDS)
         return [
-            ("connections cut in a message", lambda link: link.cut_after(rng.randint(0, _CUT_BYTES_MAX))),
+            ("connections cut in the middle of a message", lambda link: link.cut_after(rng.randint(0, _CUT_BYTES_MAX))),
             ("connections delayed", lambda link: self._stall(link, seconds, ends_well=True)),
-            ("connections that swallowed everything", lambda link: self._stall(link, seconds, ends_well=False)),
+            ("connections without a response", lambda link: self._stall(link, seconds, ends_well=False)),
         ]
 
     def _stall(self, link: Link, seconds: float, *, ends_well: bool) -> None:

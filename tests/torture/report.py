@@ -77,7 +77,7 @@ def summary(judged: Sequence[Judgement]) -> str:
 
 
 def write(path: Path, judged: Sequence[Judgement]) -> None:
-    """Merge the counters of these engines' lanes into the file; they replace older ones."""
+    """Merge the counters of these engines' lanes into the file, where they replace older ones."""
     known: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for one in judged:
         entry = known.setdefault(one.engine, {})
@@ -90,7 +90,7 @@ def write(path: Path, judged: Sequence[Judgement]) -> None:
 
 
 def counters(run: Run) -> dict[str, Any]:
-    """A run in figures."""
+    """The figures of a run."""
     figures = run.verdict.figures
     return {
         "at": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -105,7 +105,7 @@ def counters(run: Run) -> dict[str, Any]:
         "store_kills": run.nemeses["kills: store"] + run.nemeses["kills of the server"],
         "failovers": {name.removeprefix(FAILOVER): n for name, n in run.nemeses.items() if name.startswith(FAILOVER)},
         "acknowledged": figures.get("acknowledged", 0),
-        "attempts": figures.get("attempts begun", 0),
+        "attempts": figures.get("attempts started", 0),
         "nemeses": dict(run.nemeses),
         "figures": figures,
     }

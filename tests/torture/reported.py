@@ -44,7 +44,7 @@ def flat(reports: Mapping[ReportKey, list[Report]]) -> Iterable[Report]:
 
 def check_attempts(histories: Histories, verdict: Verdict) -> None:
     """V5: an attempt is leased once, begun once, and never over the limit."""
-    # A server and its client both log a lease: each must see an attempt once.
+    # A server and its client both log a lease; each of them must see an attempt only once.
     leases: dict[bool, Counter[tuple[int, int]]] = {True: Counter(), False: Counter()}
     for call in histories.calls:
         for key, attempt, attempts, max_attempts, _ in call.leased:
@@ -55,8 +55,8 @@ def check_attempts(histories: Histories, verdict: Verdict) -> None:
     for (key, attempt), times in (leases[True] | leases[False] | begun).items():
         if times > 1:
             verdict.violation("V5", f"job {key}: attempt {attempt} was leased or begun {times} times")
-    verdict.figures["attempts begun"] = len(begun)
-    verdict.figures["attempts ended by their handler"] = len(histories.through)
+    verdict.figures["attempts started"] = len(begun)
+    verdict.figures["attempts whose handler finished"] = len(histories.through)
 
 
 class Newest:
@@ -94,7 +94,7 @@ def check_finished(calls: Sequence[Call], verdict: Verdict) -> None:
     finished: dict[int, list[int]] = defaultdict(list)
     for call, item, answer in _items(calls, "settle"):
         is_final = item["o"] == "complete" or (answer == "accepted" and item["o"] in ("reject", "throw"))
-        if answer in ("accepted", "taken") and is_final:
+        if answer in ("accepted", "stored") and is_final:
             insort(finished[item["k"]], call.answered_m or 0)
     for call in calls:
         for key, attempt, *_ in call.leased:
@@ -173,18 +173,18 @@ def check_changes(calls: Sequence[Call], final: FinalState, verdict: Verdict) ->
     for call in calls:
         if call.name in ("cancel", "requeue"):
             for key, answer in answered(call):
-                # REST answers a repeated change as the first one.
+                # REST responds to a repeated change as to the first one.
                 is_unclear = answer == "accepted" and call.process.startswith("rest-")
-                answers[call.name, key]["taken" if is_unclear else answer] += 1
+                answers[call.name, key]["stored" if is_unclear else answer] += 1
     for (name, key), told in answers.items():
         happened = sum(event.kind == name for event in final.events.get(key, ()))
         accepted = told["accepted"]
         # A job that has expired is cancelled, too.
         is_cancelled = name == "cancel" and key in final.jobs and final.jobs[key].state is State.CANCELLED
-        is_told = told["repeated"] or told["taken"]
+        is_told = told["repeated"] or told["stored"]
         if happened < accepted or (is_told and not happened and not is_cancelled):
             verdict.violation("V8", f"job {key}: {accepted} times {name} accepted, {happened} in its history")
-        if happened > accepted + told["taken"] + told["unknown"]:
+        if happened > accepted + told["stored"] + told["unknown"]:
             verdict.violation("V9", f"job {key}: {happened} times {name} in its history, {accepted} accepted")
     verdict.figures["cancels accepted"] = sum(
         told["accepted"] for (name, _), told in answers.items() if name == "cancel"

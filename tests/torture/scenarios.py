@@ -36,7 +36,7 @@ from tests.torture.verdict import TIMING, Overseen, Verdict
 
 LEASE_MS: Final = 1_000
 _SECONDS_MAX: Final = 60
-"""For a story, which takes a second; on a busy machine 23."""
+"""The timeout of a scenario, which takes a second, or up to 23 on a busy machine."""
 _DRAIN_ROUNDS_MAX: Final = 20
 _KINDS: Final = (*plan.TYPES, plan.MANAGED, crew.Ticker._get_settings().default_source)
 

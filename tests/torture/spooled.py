@@ -17,7 +17,7 @@ def check_spools(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> 
     _check_order(calls, final, verdict)
     kept = [call for call in calls if call.name == "keep" and call.status == "ok"]
     if kept:
-        verdict.figures["outcomes kept in spools"] = sum(len(call.items) for call in kept)
+        verdict.figures["outcomes stored in spools"] = sum(len(call.items) for call in kept)
 
 
 def _check_left(final: FinalState, verdict: Verdict) -> None:
@@ -31,7 +31,7 @@ def _check_left(final: FinalState, verdict: Verdict) -> None:
         what = f"the outcome of attempt {one.attempt} of job {one.key}" if one.attempt else f"job {one.key}"
         verdict.violation("V13", f"{one.spool}: {what} {one.reason or 'was never delivered'}")
     if final.spooled:
-        verdict.figures["outcomes that came after another attempt had begun"] = late
+        verdict.figures["outcomes that arrived after another attempt had started"] = late
 
 
 def _check_repeats(calls: Sequence[Call], final: FinalState, verdict: Verdict) -> None:
@@ -94,7 +94,7 @@ def _check_order(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> 
                 continue
             spooled += answer[0] < 0
             if answer[0] < 0 and item["dedupe"] is not None:
-                continue  # An earlier create may have made this job: a spool does not know yet.
+                continue  # An earlier create may have created this job, which a spool cannot know yet.
             key = answer[0] if answer[0] >= 0 else keys.get(item["r"], 0)
             before, name = last.get(call.process, (0, ""))
             if 0 < key < before:
@@ -102,7 +102,7 @@ def _check_order(calls: Iterable[Call], final: FinalState, verdict: Verdict) -> 
             if key:
                 last[call.process] = (key, item["r"])
     if spooled:
-        verdict.figures["acknowledged into spools"] = spooled
+        verdict.figures["jobs acknowledged by a spool"] = spooled
 
 
 def _keys_by_name(final: FinalState) -> dict[str, int]:

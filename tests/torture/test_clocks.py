@@ -1,4 +1,4 @@
-"""The clocks of a torture run: a jump reaches the store, or the run would test nothing."""
+"""The clocks of a torture run: jumps must reach the store, otherwise the run would test nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process follows both clocks until the test ends."""
+    """This process uses both clocks until the test ends."""
     monkeypatch.setitem(vars(product), "time", vars(product)["time"])
     for name in (clocks.HOST, clocks.OWN):
         monkeypatch.setenv(name, str(tmp_path / name))

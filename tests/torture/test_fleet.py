@@ -24,8 +24,8 @@ async def test_kills_of_servers_and_of_their_clients_break_no_promise(engine: st
             )
         )  # fmt: skip
     assert run.verdict.passed, dict(run.verdict.shown)
-    assert run.nemeses["unexpected ends"] == 0
+    assert run.nemeses["unexpected exits"] == 0
     assert run.nemeses["kills: store"] == store_kills
-    failovers = [run.nemeses[f"{FAILOVER}{reason}"] for reason in ("planned", "master killed")]
+    failovers = [run.nemeses[f"{FAILOVER}{reason}"] for reason in ("planned", "primary killed")]
     assert failovers == ([store_kills] * 2 if engine == "redis-cluster" else [0, 0])
-    assert run.verdict.figures["attempts begun"] > 100
+    assert run.verdict.figures["attempts started"] > 100

@@ -1,4 +1,4 @@
-"""The checker over a fleet: two views of one attempt, workers without attempt numbers, tenants, runs in vain."""
+"""The checker for fleets: two views of one attempt, workers without attempt numbers, tenants, ineffective attempts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKER = "rest-a.0000"
 
 
 def a_run_seen_by_a_server_too() -> SmallRun:
-    """The small run, in which a server has logged the calls of its client."""
+    """A small run in which a server has also logged the calls of its client."""
     run = SmallRun()
     run.histories.calls += [
         replace(call, process="server-0.0000") for call in run.histories.calls if call.name != "create"
@@ -45,7 +45,7 @@ def test_an_attempt_leased_to_two_clients_is_v5() -> None:
 
 
 def after_zeebe(*reports: tuple[str, str]) -> set[str]:
-    """The violations for completions without attempt numbers, each with its result and verdict."""
+    """The violations found for completions without attempt numbers, each with its result and verdict."""
     run = SmallRun()
     run.histories.calls = [call for call in run.histories.calls if call.name != "settle" or not call.items]
     for result, answer in reports:
@@ -59,12 +59,12 @@ def after_zeebe(*reports: tuple[str, str]) -> set[str]:
 
 
 def test_a_completion_without_an_attempt_is_judged_by_the_state() -> None:
-    assert after_zeebe(('"1@2"', "taken")) == set()
+    assert after_zeebe(('"1@2"', "stored")) == set()
     assert after_zeebe(('"1@2"', "accepted"), ('"other"', "not found")) == set()
 
 
 def test_an_accepted_completion_without_an_attempt_that_is_missing_is_v8() -> None:
-    assert after_zeebe(('"other"', "taken")) == {"V8"}
+    assert after_zeebe(('"other"', "stored")) == {"V8"}
 
 
 def test_a_job_of_another_tenant_that_was_shown_is_v14(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_job_of_another_tenant_that_was_shown_is_v14(tmp_path: Path) -> None:
 def after_vain(
     end: HistoryEntry, *struck: tuple[str, int, int], how: str = "complete", call: Call | None = None
 ) -> set[str]:
-    """The violations for a handler that finished in an attempt that ended otherwise."""
+    """The violations found for a handler that finished in an attempt that ended otherwise."""
     histories = Histories(calls=[call] if call else [], through=[(WORKER, 1, 1, how, 10_100)])
     final = FinalState({}, {1: [end]}, struck=[("grpc-b.0", 0, 1), *struck])
     verdict = Verdict()
@@ -146,7 +146,7 @@ def test_a_worker_killed_before_its_late_report_explains_a_run_in_vain() -> None
 
 
 def after_cancels(*answered: tuple[str, str], events: int) -> set[str]:
-    """The violations after cancels of one job, by process and answer, of which so many are in its history."""
+    """The violations found for cancels of one job, by process and response, of which this many are in its history."""
     calls = [Call(process, "cancel", [1], 0, 10, "ok", 1, [answer]) for process, answer in answered]
     verdict, end = Verdict(), HistoryEntry(1, "cancel", 20)
     check_changes(calls, FinalState({}, {1: [end] * events}), verdict)
@@ -160,7 +160,7 @@ def test_a_cancel_over_rest_may_be_a_repeated_one() -> None:
 
 
 def after_deduplicated(process: str, dedupe_key: str | None) -> set[str]:
-    """The violations if a create is answered as deduplicated by the job that it has created."""
+    """The violations found if a create is reported as deduplicated by the job that it has created itself."""
     run = SmallRun()
     run.create("b", answer=[7, True], dedupe=dedupe_key)
     run.histories.calls[-1] = replace(run.histories.calls[-1], process=process)

@@ -26,6 +26,6 @@ async def test_an_outage_and_kills_lose_and_double_nothing(engine_name: str, tmp
         outages = at_length(3, 1)
         run = await endure(Ordeal(place, tmp_path, outages, kills=4 * outages, **SHORT))
     assert run.verdict.passed, dict(run.verdict.shown)
-    assert run.nemeses["unexpected ends"] == 0
+    assert run.nemeses["unexpected exits"] == 0
     assert sum(times for name, times in run.nemeses.items() if name.startswith("outages")) == outages
-    assert run.verdict.figures["acknowledged into spools"] > 0
+    assert run.verdict.figures["jobs acknowledged by a spool"] > 0

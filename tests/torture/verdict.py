@@ -14,31 +14,31 @@ from everwork.engines.values import TriggerMark
 from tests.torture.history import Call
 
 VIOLATIONS: Final[Mapping[str, str]] = {
-    "V0": "errors that nobody expected, in any process",
+    "V0": "unexpected errors, in any process or log",
     "V1": "acknowledged jobs missing or not terminal after the drain",
-    "V2": "jobs nobody asked for, refused ones that exist, half batches",
+    "V2": "jobs that no producer created, refused jobs that exist, partial batches",
     "V3": "more than one job per dedupe key and group",
     "V4": "second terminal transitions without a requeue",
-    "V5": "attempts over max_attempts, miscounted, or begun twice",
+    "V5": "attempts over max_attempts, miscounted, or started twice",
     "V6": "overlapping leases; accepted outcomes of an old attempt",
     "V7": "activations after a terminal state",
-    "V8": "ok answers whose effect is not in the state",
-    "V9": "refusals whose effect is in the state",
+    "V8": "ok responses without an effect",
+    "V9": "refusals with an effect",
     "V10": "counters that do not add up to the jobs",
     "V11": "recoveries slower than promised; drains over 60 s",
-    "V12": "trigger time points fired twice or missed",
-    "V13": "spooled jobs or outcomes left, or set aside without a reason",
+    "V12": "scheduled times of a trigger fired twice or missed",
+    "V13": "jobs or outcomes left in a spool, or set aside without a reason",
     "V14": "bytes of one tenant shown to another",
-    "V15": "jobs that ran again after their completion was kept, or for no reason",
-    "V16": "more jobs at once than their type's limits allow",
-    "V17": "jobs of one producer in another order than they were acknowledged",
+    "V15": "jobs that ran again after their completion was spooled, or without a reason",
+    "V16": "more concurrent jobs than the limits of their type allow",
+    "V17": "jobs of one producer created in a different order than acknowledged",
 }
 TIMING: Final = frozenset({"V11"})
 """Depends on the machine's speed: judged by `make torture`, shown only in the short lane among the tests."""
 
 _SHOWN_MAX: Final = 20
-OK: Final = ("accepted", "repeated", "taken")
-"""`taken`: the caller learned that the outcome is stored, not whether it was reported before."""
+OK: Final = ("accepted", "repeated", "stored")
+"""`stored`: the caller learned that the outcome is stored, not whether it was reported before."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class FinalState:
     triggers: list[Ticking] = field(default_factory=list)
     spooled: list[Spooled] = field(default_factory=list)
     struck: list[tuple[str, int, int]] = field(default_factory=list)
-    """Faults: what they hit (a process and its life, the store, the network), and when they began and ended."""
+    """Faults: what they affected (a process and its life, the store, the network), and when they began and ended."""
     ended: dict[str, int] = field(default_factory=dict)
     """When worker processes ended, by the names that they sent to servers."""
     jumps: list[tuple[int, int]] = field(default_factory=list)

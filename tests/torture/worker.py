@@ -39,7 +39,7 @@ class Desk:
     held: dict[tuple[int, int], Held] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     repeated: set[tuple[int, int, type]] = field(default_factory=set)
-    """Outcomes reported a second time, for protocols that do not show this."""
+    """Outcomes that were reported a second time, for protocols whose responses do not show this."""
 
     def put_off(self, outcome: Outcome, until_ms: int) -> None:
         """Report this outcome later."""

@@ -1,4 +1,4 @@
-"""The ceilings of a server, from the declaration in the code."""
+"""The limits of a server, from their declaration in the code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from everwork.server.limits_reference import CEILINGS, Ceiling
 
 
 def tables() -> str:
-    """One table for each group of ceilings."""
+    """One table for each group of limits."""
     return "\n".join(f"## {name}\n\n{_table(ceilings)}" for name, ceilings in CEILINGS.items())
 
 

@@ -18,14 +18,17 @@ _TITLES: Final = {
 }
 
 _FAILOVER: Final = "failovers: "
-
-_FAULTS: Final = {
-    "soft stops": "graceful shutdowns",
-    "stops past the lease": "SIGSTOPs longer than the lease",
-    "stops of managed processes": "SIGSTOPs longer than the lease",
-    "connections that swallowed everything": "connections without a response",
+_ROLES: Final = {
+    "producer": "producers",
+    "server": "servers",
+    "grpc": "gRPC workers",
+    "rest": "REST workers",
+    "stream": "stream workers",
+    "zeebe": "pyzeebe workers",
+    "functions": "`everwork worker`",
+    "manager": "managers",
+    "managed processes": "processes of managers and `everwork worker`",
 }
-"""How the page names what a run counts, whoever was struck."""
 
 Lane = Mapping[str, Any]
 
@@ -64,7 +67,7 @@ def _table(lane: str, runs: Mapping[str, Lane]) -> str:
 
 
 def _kills(run: Lane) -> str:
-    parts = ", ".join(f"{name} {times:,}" for name, times in sorted(run["kills"].items()))
+    parts = ", ".join(f"{_ROLES.get(name, name)} {times:,}" for name, times in sorted(run["kills"].items()))
     return f"{sum(run['kills'].values()):,} ({parts})" if parts else "-"
 
 
@@ -76,13 +79,12 @@ def _failovers(run: Lane) -> str:
 
 
 def _faults(run: Lane) -> str:
-    """What else was done: stops, graceful shutdowns, the network, clocks, disks."""
+    """All other faults: SIGSTOPs, graceful shutdowns, and those of networks, clocks and disks."""
     known = ("kills", _FAILOVER, "of these", "at fault points", "unexpected")
     others: Counter[str] = Counter()
     for name, times in run["nemeses"].items():
         if times and not name.startswith(known):
-            kind = name.partition(":")[0]
-            others[_FAULTS.get(kind, kind)] += times
+            others[name.partition(":")[0]] += times
     return ", ".join(f"{name} {times:,}" for name, times in sorted(others.items())) or "-"
 
 
@@ -93,12 +95,12 @@ def _violations(run: Lane) -> str:
 
 
 def _mutants(counters: Mapping[str, Mapping[str, Any]]) -> str:
-    told = []
+    lines = []
     for name, engine in counters.items():
         caught = [how for how in engine.get("mutants", {}).values() if how != "NOT CAUGHT"]
         if caught:
-            told.append(f"{_STORES.get(name, name)} {len(caught)} of {len(engine['mutants'])}")
-    return f"Mutants detected: {', '.join(told)}.\n" if told else ""
+            lines.append(f"{_STORES.get(name, name)} {len(caught)} of {len(engine['mutants'])}")
+    return f"Mutants detected: {', '.join(lines)}.\n" if lines else ""
 
 
 def _line(*cells: str) -> str:

@@ -1,4 +1,4 @@
-"""This host's clocks: the one that people and time services set, and the one that only goes forward."""
+"""This host's clocks: the wall clock, which can be set, and the boot clock, which only goes forward."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 
 def host_clock_ms() -> int:
-    """The time by the clock that can be set."""
+    """The wall clock's time."""
     return time.time_ns() // 1_000_000
 
 
 def boot_clock_ms() -> int:
-    """The time since the host was started, including suspensions; setting the clock does not change it."""
-    # Only Linux has it. On macOS, the monotonic clock goes on while the host is suspended.
+    """The time since the host booted, including time in suspend; setting the wall clock does not change it."""
+    # CLOCK_BOOTTIME exists only on Linux. On macOS, CLOCK_MONOTONIC keeps running while the host is suspended.
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
 @cache
 def boot_id() -> str:
-    """Identifies the start of the host: `boot_clock_ms` means nothing after the next one. Empty if unknown."""
+    """The id of this boot; values of `boot_clock_ms` can be compared only within one boot. Empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

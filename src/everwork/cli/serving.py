@@ -73,9 +73,9 @@ async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: 
 
 
 def keep_loaded_objects() -> None:
-    """Spare what is loaded from garbage collection: it stays anyway, and each full collection would stop all callers.
+    """Exclude everything loaded so far from garbage collection: each full collection pauses all callers.
 
-    With about 70,000 objects of modules, such a pause takes tens of milliseconds; bulk calls cause many.
+    The modules have about 70,000 objects, so such a pause takes tens of milliseconds, and bulk calls cause many.
     """
     gc.collect()
     gc.freeze()

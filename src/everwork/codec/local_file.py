@@ -100,7 +100,7 @@ def create_private(path: str) -> None:
 
     SQLite gives the other files of a database the same mode.
     """
-    if os.path.lexists(path):  # A dangling link is left to SQLite.
+    if os.path.lexists(path):  # SQLite handles a dangling link.
         return
     new = Path(path).with_name(f".everwork-{secrets.token_hex(8)}")
     try:
@@ -113,13 +113,13 @@ def create_private(path: str) -> None:
 def _name_new_file(new: Path, file: Path) -> None:
     """Give a new file its final name, unless another file has it.
 
-    It is not created under that name, because closing a file drops the locks that SQLite has on it in this process.
+    It is not created under that name, because closing a file drops the locks that SQLite holds on it in this process.
     """
     try:
         file.hardlink_to(new)
     except FileExistsError:
         pass
-    except OSError:  # A file system without hard links. To rename the file could replace another one.
+    except OSError:  # A file system without hard links. Renaming the file could replace another one.
         with suppress(FileExistsError):
             _create_empty(file)
     finally:
@@ -133,7 +133,7 @@ def _create_empty(file: Path) -> None:
 
 
 def give_to_owner_of(path: str, descriptor: int) -> None:
-    """Give a file beside a database to the owner of the database, as SQLite does, if root creates that file."""
+    """If root has created a file next to a database, make the database's owner its owner, as SQLite does."""
     if os.geteuid() == 0:
         with suppress(OSError):
             owner = os.stat(path)  # noqa: PTH116

@@ -43,7 +43,7 @@ from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2 as pb
 
 TENANT_NAMES_MAX: Final = 10 * API_KEYS_TENANTS_MAX
-"""How many tenant names are read of one list, duplicates included."""
+"""How many tenant names are read from one list, duplicates included."""
 LIMIT_DEFAULT: Final = 10
 """How many jobs are leased by default."""
 ERROR_CLASSES_MAX: Final = 100
@@ -192,7 +192,7 @@ def leased_job_message(job: LeasedJob) -> pb.Job:
 
 
 def tenant_names(field: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Checked tenant names, without duplicates; an empty name is refused. Of too many, no more are read than needed."""
+    """Checked tenant names, without duplicates; an empty name is refused. Reading stops if there are too many."""
     given = list(islice(names, TENANT_NAMES_MAX + 1))
     found = tuple(dict.fromkeys(checks.name(field, name) for name in given))
     if len(found) > API_KEYS_TENANTS_MAX or len(given) > TENANT_NAMES_MAX:

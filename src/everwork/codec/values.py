@@ -276,7 +276,7 @@ def not_stored(key: int, error: Exception) -> str:
 
 
 def stored_result(key: int, text: str | None) -> Any:
-    """The result of a completed job; raises if it is such a note, or was damaged in the store."""
+    """The result of a completed job; raises if the result could not be stored, or was damaged in the store."""
     try:
         value = None if text is None else decode(text)
     except ValueError as error:

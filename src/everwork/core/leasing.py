@@ -47,7 +47,7 @@ class Stamp(NamedTuple):
 class Demand(NamedTuple):
     """What a worker requests: up to `limit` jobs of one type (and group), each leased for `lease_ms`.
 
-    `tenants` empty means all of them. `is_bound`: the worker's API key is restricted to these tenants, so nothing
+    Empty `tenants` means all tenants. `is_bound`: the worker's API key is restricted to these tenants, so nothing
     that belongs to no tenant is read for it.
     """
 

@@ -41,14 +41,14 @@ INSTANT_MS_MAX: Final = 253_402_300_799_999  # The last millisecond of the year 
 
 CREATE_BATCH_MAX: Final = 10_000
 CREATE_SHARED_MAX: Final = 1_000
-"""How many jobs the creates of several callers may put into one commit: a larger one would only make others wait."""
+"""How many jobs may share a commit if several callers create them: a larger commit would only make others wait."""
 SETTLE_BATCH_MAX: Final = 10_000
 ACTIVATE_MAX: Final = 1_000
 ACTIVATE_BYTES_MAX: Final = 32 * 1_048_576
-"""An activation by a remote caller ends with the job whose variables make it exceed this size, whatever its limit."""
+"""A remote caller's activation ends with the job whose variables make it exceed this size, whatever its limit."""
 LEASE_STEP_MAX: Final = 256
-"""How many jobs the calls of several remote callers lease in one step, even if those so far were small: the next ones
-may be as large as allowed."""
+"""How many jobs one step leases for remote callers, even if the jobs so far were small: the next ones may be as large
+as allowed."""
 POLLERS_MAX: Final = 1_000
 """How many polls of one API key may wait for one type, unless a setting changes it."""
 POLLERS_TOTAL_MAX: Final = 100_000
@@ -58,10 +58,10 @@ POLLERS_PER_KEY: Final = 5_000
 REQUESTS_PER_KEY: Final = 1_000
 """How many requests of one API key may be in progress, unless a setting changes it; waiting polls are not counted."""
 SEARCHES_PER_KEY: Final = 16
-"""How many of them may search variables or errors for a text, unless a setting changes it."""
+"""How many of these requests may search variables or errors for a text, unless a setting changes it."""
 STREAMS_PER_KEY: Final = 250
-"""How many worker streams of one API key may be open, unless a setting changes it; each can hold an unfinished message,
-as large as allowed."""
+"""How many worker streams of one API key may be open, unless a setting changes it; each can hold an unfinished message
+of the maximum size."""
 STREAMS_MAX: Final = 1_000
 """How many worker streams of all keys may be open, unless a setting changes it."""
 TENANT_FACTOR: Final = 4
@@ -73,7 +73,7 @@ NEW_TYPES_MAX: Final = 1_000
 TYPE_KEEP_MS: Final = 24 * 3_600_000
 """How long an unused type is kept after its last poll, unless a setting changes it."""
 WORKERS_SHOWN_MAX: Final = 100
-"""How many workers statistics list by name: those that finished the most jobs."""
+"""How many workers are listed by name in statistics: those that finished the most jobs."""
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
@@ -95,16 +95,16 @@ COMPLETED_KEEP_MS: Final = 7 * 86_400_000
 FAILED_KEEP_MS: Final = 90 * 86_400_000
 STATISTICS_KEEP_HOURS: Final = 30 * 24
 WORKER_ROWS_MAX: Final = 2_000
-"""For how many workers, each by type, statistics are kept in one hour; the others are counted together."""
+"""How many pairs of worker and type are counted separately in one hour; further workers are counted together."""
 
 HOUR_MS: Final = 3_600_000
 
 PRODUCER_KEEP_MS: Final = 30 * 86_400_000
 """How long a store remembers the last create of a producer: longer than any spool keeps jobs for it."""
 PRODUCERS_MAX: Final = 100_000
-"""The last creates of how many producers a store remembers: the latest ones."""
+"""For how many producers a store remembers the last create: those that were seen most recently."""
 NEW_PRODUCERS_MAX: Final = 10_000
-"""How many producers the API keys of the same tenants may add in an hour; every process in offline mode is one."""
+"""How many producers the API keys of one tenant may add in an hour; each process in offline mode is a producer."""
 
 BREAKER_FAILURES_MAX: Final = 1_000
 BREAKER_SECONDS_MAX: Final = 86_400.0
@@ -131,21 +131,21 @@ CATCHUP_POINTS_MAX: Final = 10_000
 FIRES_STEP_MAX: Final = 100
 
 CALLS_PER_CONNECTION: Final = 2_000
-"""How many gRPC calls one connection may have open; clients queue further ones, so it is above any number of polls."""
+"""How many gRPC calls one connection may have open; clients queue further ones, so it is above `POLLERS_MAX`."""
 CALLS_TOTAL_FACTOR: Final = 10
-"""A gRPC port has at most this many open calls for each connection that it accepts, on average."""
+"""How many open calls a gRPC port accepts, as a multiple of the maximum number of connections."""
 MESSAGE_BYTES_MAX: Final = 4 * 1_048_576
 """The largest gRPC message that the server accepts."""
 RECEIVING_MAX: Final = 64
-"""How many gRPC requests are received at the same time; each may be unfinished, and as large as allowed."""
+"""How many gRPC requests are received at the same time; each may be unfinished, and of the maximum size."""
 RECEIVING_EACH_MAX: Final = 16
-"""How many of those one API key may have; only one while half of the places are taken."""
+"""How many of these may belong to one API key; only one while half of the places are taken."""
 RECEIVE_SECONDS_MAX: Final = 20.0
 """How long a gRPC request may take to arrive."""
 WATCHES_MAX: Final = 1_000
-"""How many health watches and reflection streams, which need no key, one server holds."""
+"""How many health watches and reflection streams, which need no key, may be open on one server."""
 WATCHES_EACH_MAX: Final = 500
-"""How many of those one address may have."""
+"""How many of these one address may open."""
 
 API_KEY_CHARS_MAX: Final = 512
 API_KEY_CHARS_MIN: Final = 12
@@ -161,19 +161,19 @@ SESSION_MS: Final = 12 * 3_600_000
 LOGIN_LINK_MS: Final = 3_600_000
 AUTH_FAILURES_BURST: Final = 100
 AUTH_FAILURES_PER_SECOND: Final = 10
-"""How often one address can fail to authenticate, in a burst and in the long run, before it is answered with 429."""
+"""How often one address can fail to authenticate, in a burst and in the long run, before it gets status 429."""
 AUTH_FAILURE_ADDRESSES_MAX: Final = 10_000
-"""How many addresses are remembered."""
+"""For how many addresses failures are counted."""
 AUTH_FAILURE_LINES_PER_MINUTE: Final = 60
-"""How many log lines per minute report failures, for all addresses together."""
+"""How many log lines per minute report failures of all addresses together."""
 SESSIONS_PER_KEY_MAX: Final = 100
-"""How many dashboard sessions one API key can have, and all login links together; then a new one ends the oldest."""
+"""How many dashboard sessions one API key, or all login links together, can have; a new login then ends the oldest."""
 LIVE_PAGES_MAX: Final = 200
 """How many dashboard pages one server keeps up to date concurrently."""
 LIVE_PAGES_EACH_MAX: Final = 20
-"""How many of those one session may have open."""
+"""How many of these pages one session may have open."""
 LIVE_PAGES_KEY_MAX: Final = 100
-"""How many of those all sessions of one API key may have open."""
+"""How many of these pages all sessions of one API key together may have open."""
 
 CONNECTIONS_DEFAULT: Final = 1_000
 """How many connections each port of a server may have open."""
@@ -182,6 +182,6 @@ CONNECTIONS_MAX: Final = 100_000
 IN_FLIGHT_BYTES_DEFAULT: Final = 256 * 1_048_576
 """How many bytes of request bodies and responses a server receives, processes and sends concurrently."""
 IN_FLIGHT_BYTES_EACH_DEFAULT: Final = 64 * 1_048_576
-"""How many of those belong to one API key."""
+"""How many of these bytes may belong to one API key."""
 IN_FLIGHT_BYTES_MIN: Final = 1_048_576
 IN_FLIGHT_BYTES_MAX: Final = 2**40

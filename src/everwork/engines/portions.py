@@ -256,7 +256,7 @@ def hour_ranges(hours: int, now_ms: int) -> Iterator[Hours]:
 
 
 def merged_hours(measures: Iterable[Sequence[Any]], work: Iterable[Sequence[Any]]) -> list[Measure]:
-    """The totals of some hours: rows of hour, name and sum, and rows of hour and the sums of `WorkerHour`."""
+    """The totals of some hours, from rows of hour, name and sum, and rows of hour and the sums of `WorkerHour`."""
     found = [Measure(hour, "", name, jobs) for hour, name, jobs in measures if jobs]
     for hour, *sums in work:
         found += [Measure(hour, "", *one) for one in zip(WorkerHour._fields[3:], sums, strict=True) if one[1]]

@@ -143,7 +143,7 @@ def _stopped_by_breaker(facts: Facts, now_ms: int) -> Explanation | None:
 
 
 def half_open_text(type: str) -> str:
-    """Why a job of a type waits for the outcome of another."""
+    """Why a job of a type waits for the outcome of another job."""
     return f"the circuit breaker of type '{type}' is half-open: waiting for its probe"
 
 
@@ -253,7 +253,7 @@ DAMAGE: Final = (ValueError, TypeError, KeyError, IndexError, OverflowError)
 
 
 def readable(read: Callable[[Any], T], rows: Iterable[Any]) -> list[T]:
-    """The values of rows; a row that was damaged in the store is left out and logged, so that it hides no others."""
+    """The values of rows; a row that was damaged in the store is logged and skipped, so that the others are found."""
     rows = list(rows)
     try:
         return [read(row) for row in rows]
@@ -277,7 +277,7 @@ def log_damage(record: object, error: Exception) -> None:
 
 
 def damaged_text(stored: bytes | None) -> str:
-    """A text that is not UTF-8, for people to read; it is never valid JSON."""
+    """A text that is not UTF-8, in readable form; it is never valid JSON."""
     return (stored or b"").decode("utf-8", "backslashreplace")
 
 
@@ -305,7 +305,7 @@ def job_from(row: Sequence[Any], tenant: str, limit_key: str | None) -> StoredJo
 
 
 TRIGGER_MARK: Final = "trigger-mark"
-"""The kind of registry entries that hold how far a trigger has fired."""
+"""The kind of registry entries that record the last scheduled time for which a trigger has fired."""
 _MARK: Final = re.compile("([0-9]{1,16}) ([0-9]{1,16})")  # began_ms, last_ms
 
 

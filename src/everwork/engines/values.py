@@ -49,7 +49,7 @@ class Swept:
 
 
 class StoreProblem(NamedTuple):
-    """A problem with the store itself, and what to do about it. A note needs no action."""
+    """A problem with the store itself, and what to do about it; a note needs no action."""
 
     text: str
     advice: str

@@ -30,7 +30,7 @@ def refuses_clear_keys(settings: Settings) -> bool:
 
 
 def require_private(address: str | None, *, is_tls: bool) -> None:
-    """Refuse a key that others may have read in transit; without an address, the caller is on this host."""
+    """Refuse a key that may have been read in transit; without an address, the caller is on this host."""
     if not is_tls and address is not None and not is_loopback(address):
         raise PermissionDenied(CLEAR_KEY)
 
@@ -69,7 +69,7 @@ def is_address(text: str) -> bool:
 
 
 def is_https(forwarded: Sequence[str]) -> bool:
-    """Whether the last proxy says, in X-Forwarded-Proto, that its client uses TLS."""
+    """Whether the last proxy reports in X-Forwarded-Proto that its client uses TLS."""
     return bool(forwarded) and forwarded[-1].rpartition(",")[2].strip().lower() == "https"
 
 

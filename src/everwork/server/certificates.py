@@ -1,4 +1,4 @@
-"""The TLS files: renewed ones are found without a restart, and only a pair that works is used."""
+"""The TLS files: renewed ones are loaded without a restart, and only if they can be used together."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def certificate_files(settings: Settings) -> CertificateFiles | None:
 
 
 class CertificateFiles:
-    """Reads the files again when they have changed, at most once a second, from any thread.
+    """Reloads the files when they have changed; checks at most once a second. Thread-safe.
 
-    Files that do not belong together change nothing: they may be in the middle of being replaced.
+    Files that do not match are ignored: they may be in the middle of being replaced.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CertificateFiles:
         return self._context
 
     def changed(self, **facts: Any) -> Certificates | None:
-        """The contents of the files if they differ from the last ones and can be used; the facts are logged."""
+        """The contents of the files if they differ from the last ones and can be used; `facts` go to the log."""
         now = self._clock()
         if now < self._check_at:
             return None
@@ -92,7 +92,7 @@ class CertificateFiles:
         return found
 
     def _load(self) -> tuple[ssl.SSLContext, Certificates]:
-        """Load the files; only files that belong together can be loaded."""
+        """Load the files; raises if the key does not match the certificate."""
         import ssl  # noqa: PLC0415 - commands without TLS start without it
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

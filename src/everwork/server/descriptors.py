@@ -1,4 +1,4 @@
-"""Open files: how many connections the process's limit allows, with a reserve for the store, accepting and the log."""
+"""How many connections the limit of open files allows, with a reserve for the store, new connections and the log."""
 
 from __future__ import annotations
 

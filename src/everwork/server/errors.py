@@ -1,4 +1,4 @@
-"""Maps errors to gRPC and HTTP statuses in one table, and says what callers may read of them.
+"""Maps errors to gRPC and HTTP statuses in one table, and decides which error texts callers may see.
 
 A test proves that the table is complete.
 """
@@ -59,7 +59,7 @@ def wire(error: e.EverworkError) -> Wire:
 STOPPING: Final = "the server is stopping"
 SEE_LOG: Final = "see the server log"
 PUBLIC: Final = frozenset({UNCHECKED, STOPPING})
-"""Errors of the engine that callers read as they are: they name no path, host or user."""
+"""Texts of engine errors that callers may see unchanged: they contain no path, host or user."""
 TEXTS: Final[Mapping[type[e.EngineError], str]] = {
     e.SpoolFull: f"the engine is unavailable and the spool is full; {SEE_LOG}",
     e.EngineUnavailable: f"the engine is unavailable; {SEE_LOG}",
@@ -74,7 +74,7 @@ _logged_until: Final[dict[str, float]] = {}
 
 
 def public_text(error: e.EverworkError) -> str:
-    """What a caller may read of an error. The errors of an engine are for the operator and go to the log."""
+    """The text that a caller may see. The texts of engine errors are for the operator, and are logged."""
     text = str(error)
     if not isinstance(error, e.EngineError) or text in PUBLIC:
         return text
@@ -83,7 +83,7 @@ def public_text(error: e.EverworkError) -> str:
 
 
 def _log_sparingly(error: e.EngineError, text: str) -> None:
-    """Log an error, at most every few seconds if it is the same: in an outage, every call fails with it."""
+    """Log an error, but the same one at most every few seconds: in an outage, every call fails with it."""
     now = time.monotonic()
     if _logged_until.get(text, 0.0) > now:
         return

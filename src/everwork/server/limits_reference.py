@@ -1,4 +1,4 @@
-"""Every ceiling that a caller can reach, in one declaration; docs/reference/limits.md is generated from it."""
+"""Every limit that a caller can reach, in one declaration; docs/reference/limits.md is generated from it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from everwork.service.access.failures import ANSWERS_PER_SECOND
 BUSY: Final = "429, `RESOURCE_EXHAUSTED`, with the time to wait"
 INVALID: Final = "422, `INVALID_ARGUMENT`, naming the field"
 TOO_LARGE: Final = "413"
-_NO_CONNECTION: Final = "HTTP: the one idle the longest is closed, or 503; gRPC: `UNAVAILABLE`"
+_NO_CONNECTION: Final = "HTTP: the connection idle for longest is closed, otherwise 503; gRPC: `UNAVAILABLE`"
 _MIB: Final = 1_048_576
 
 
 class Ceiling(NamedTuple):
-    """One limit: its default, from the setting or fixed, and what a caller gets above it."""
+    """One limit: its default, which is that of its setting or fixed, and what happens above it."""
 
     what: str
     value: str
@@ -46,26 +46,26 @@ def _bytes(value: int) -> str:
 CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
     "Budgets": (
         _set("requests of one API key in progress; waiting polls are not counted", "requests_per_key"),
-        _set("of these, searches for a text in variables or errors", "searches_per_key"),
+        _set("of these, text searches in variables or errors", "searches_per_key"),
         _set("waiting polls of one API key", "pollers_per_key"),
         _set("of these, for one type", "pollers_per_type"),
-        _set("how many times the budget of one key the keys of one tenant may use together", "tenant_factor"),
-        _fixed("waiting polls of all keys", limits.POLLERS_TOTAL_MAX, f"each tenant has an equal share, then {BUSY}"),
+        _set("budget shared by the keys of one tenant, as a multiple of one key's", "tenant_factor"),
+        _fixed("waiting polls of all keys", limits.POLLERS_TOTAL_MAX, f"each tenant keeps an equal share; then {BUSY}"),
         _set("requests per second of one API key; 0 means no limit", "rate_limit"),
         _fixed("refusals per second of one API key, after the first 100", ANSWERS_PER_SECOND, "later by up to 2 s"),
     ),
     "Connections": (
         _set("open connections to each port", "max_connections", _NO_CONNECTION),
         _fixed("open calls on one gRPC connection", limits.CALLS_PER_CONNECTION, "further calls wait in the client"),
-        _fixed("open gRPC calls in all, times `max_connections`", limits.CALLS_TOTAL_FACTOR, BUSY),
-        _fixed("gRPC requests being received", limits.RECEIVING_MAX, "further ones wait their turn"),
-        _fixed("of these, of one API key", limits.RECEIVING_EACH_MAX, "further ones wait their turn"),
+        _fixed("open gRPC calls, as a multiple of `max_connections`", limits.CALLS_TOTAL_FACTOR, BUSY),
+        _fixed("gRPC requests being received", limits.RECEIVING_MAX, "further ones wait"),
+        _fixed("of these, of one API key", limits.RECEIVING_EACH_MAX, "further ones wait"),
         _fixed("seconds in which a gRPC request must arrive", int(limits.RECEIVE_SECONDS_MAX), "`DEADLINE_EXCEEDED`"),
         _fixed("health watches and reflection streams", limits.WATCHES_MAX, "`RESOURCE_EXHAUSTED`"),
         _fixed("of these, from one address", limits.WATCHES_EACH_MAX, "`RESOURCE_EXHAUSTED`"),
         _set("bytes of large bodies and responses in flight", "max_bytes_in_flight", "503", is_bytes=True),
         _set("of these, of one API key", "max_bytes_in_flight_per_key", "429", is_bytes=True),
-        _fixed("failed authentications per second, by address", limits.AUTH_FAILURES_PER_SECOND, "429 for failures"),
+        _fixed("failed authentications per second and address", limits.AUTH_FAILURES_PER_SECOND, "429 instead of 401"),
     ),
     "Requests": (
         _fixed("head of an HTTP request", HEAD_BYTES_MAX, "431, and the connection ends", is_bytes=True),
@@ -73,49 +73,59 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("body of a REST request", BODY_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("body of a bulk create", BULK_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("values in one body", VALUES_MAX, INVALID),
-        _fixed("form of the login page", LOGIN_BYTES_MAX, TOO_LARGE, is_bytes=True),
-        _fixed("form of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
+        _fixed("login form", LOGIN_BYTES_MAX, TOO_LARGE, is_bytes=True),
+        _fixed("other forms of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("gRPC message", limits.MESSAGE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
         _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
         _fixed("outcomes in one settle", limits.SETTLE_BATCH_MAX, INVALID),
         _fixed("jobs in one activation over gRPC", limits.ACTIVATE_MAX, "fewer jobs"),
         _fixed("variables in one activation", limits.ACTIVATE_BYTES_MAX, "fewer jobs, at least one", is_bytes=True),
-        _fixed("jobs leased in one step, for all callers", limits.LEASE_STEP_MAX, "further ones in the next step"),
+        _fixed("jobs leased in one step, for all callers", limits.LEASE_STEP_MAX, "the others in the next step"),
         _fixed("jobs on one page", limits.LIST_LIMIT_MAX, INVALID),
-        _fixed("size of one page", limits.PAGE_BYTES_MAX, "a shorter page, and a cursor to the next", is_bytes=True),
-        _fixed("bytes of variables read by one step of a search", limits.SEARCH_BYTES_MAX, "a cursor", is_bytes=True),
+        _fixed("size of one page", limits.PAGE_BYTES_MAX, "a shorter page, with a cursor", is_bytes=True),
+        _fixed("variables read in one step of a search", limits.SEARCH_BYTES_MAX, "a further step", is_bytes=True),
     ),
     "Worker streams": (
         _set("open streams of one API key", "streams_per_key"),
-        _set("open streams of all keys", "max_streams", f"an equal share for each key, then {BUSY}"),
+        _set("open streams of all keys", "max_streams", f"each key keeps an equal share; then {BUSY}"),
         _fixed("types in one stream", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("grants in one message", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("attempts named in one message", LEASES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
-        _fixed("variables of unread jobs in one stream", UNWRITTEN_BYTES_MAX, "no more are leased", is_bytes=True),
+        _fixed("variables of a stream's unread jobs", UNWRITTEN_BYTES_MAX, "no more are leased for it", is_bytes=True),
         _fixed("credits for one type", CREDITS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("outcomes in one message", OUTCOMES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
     ),
     "Names": (
         _set("job types in the store", "max_types"),
         _set("job types that one API key may add within an hour", "max_new_types"),
-        _set("hours until an unused type is deleted", "types_keep_hours", "it is deleted"),
+        _set("hours that an unused type is kept", "types_keep_hours", "it is deleted"),
         _fixed(
             "processes in offline mode that the API keys of one tenant may add within an hour",
             limits.NEW_PRODUCERS_MAX,
             "429",
         ),
-        _fixed("processes in offline mode whose last create is remembered", limits.PRODUCERS_MAX, "oldest forgotten"),
-        _fixed("workers in statistics, each by type and hour", limits.WORKER_ROWS_MAX, "counted together as `(other)`"),
-        _fixed("addresses remembered for failed authentication", limits.AUTH_FAILURE_ADDRESSES_MAX, "oldest dropped"),
+        _fixed(
+            "processes in offline mode whose last create is remembered", limits.PRODUCERS_MAX, "the oldest is forgotten"
+        ),
+        _fixed(
+            "pairs of worker and type in the statistics of one hour",
+            limits.WORKER_ROWS_MAX,
+            "further workers are counted together as `(other)`",
+        ),
+        _fixed(
+            "addresses whose failed authentications are counted",
+            limits.AUTH_FAILURE_ADDRESSES_MAX,
+            "the oldest is forgotten",
+        ),
     ),
     "Jobs": (
         _fixed("characters in a type, tenant or other name", limits.NAME_CHARS_MAX, INVALID),
         _fixed("variables or result of one job", limits.PAYLOAD_BYTES_MAX, INVALID, is_bytes=True),
         _fixed("headers of one job", limits.HEADERS_BYTES_MAX, INVALID, is_bytes=True),
-        _fixed("depth of JSON", limits.JSON_DEPTH_MAX, INVALID),
+        _fixed("nesting depth of JSON", limits.JSON_DEPTH_MAX, INVALID),
         _fixed("attempts of one job", limits.ATTEMPTS_MAX, INVALID),
-        _fixed("history entries kept of one job", limits.HISTORY_ENTRIES_MAX, "the oldest are dropped"),
-        _fixed("characters kept of an error", limits.ERROR_CHARS_MAX, "the rest is dropped"),
+        _fixed("history entries stored for one job", limits.HISTORY_ENTRIES_MAX, "the oldest are dropped"),
+        _fixed("characters stored of an error", limits.ERROR_CHARS_MAX, "the rest is dropped"),
     ),
     "Dashboard and keys": (
         _fixed("live pages of one server", limits.LIVE_PAGES_MAX, "the page says so and is not updated"),
@@ -124,10 +134,10 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("sessions of one API key", limits.SESSIONS_PER_KEY_MAX, "the oldest one ends"),
         _fixed("tenants of one API key", limits.API_KEYS_TENANTS_MAX, INVALID),
         _fixed(
-            "days until an expired or revoked API key is deleted",
+            "days that an expired or revoked API key is kept",
             limits.API_KEY_KEEP_MS // (24 * limits.HOUR_MS),
             "it is deleted",
         ),
     ),
 }
-"""The ceilings by heading."""
+"""The limits, by heading."""

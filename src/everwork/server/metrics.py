@@ -39,7 +39,7 @@ class Metrics:
             "everwork_upkeep_age_seconds", "Time since this process last ran maintenance", registry=registry
         )
         self._clock_jumps = Counter(
-            "everwork_clock_jumps", "Jumps of the engine's clock that this process has seen", registry=registry
+            "everwork_clock_jumps", "Jumps of the engine's clock that this process has detected", registry=registry
         )
         self._clock_jumps_seen = 0
         calls = Counter("everwork_calls", "Answered API calls", ["door", "method", "status"], registry=registry)

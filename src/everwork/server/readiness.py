@@ -25,7 +25,7 @@ class Unready(NamedTuple):
 
 
 class Readiness:
-    """Checks that the engine answers, accepts writes and is maintained, in the event loop of the service."""
+    """Checks in the event loop of the service that the engine answers and accepts writes, and that maintenance runs."""
 
     def __init__(self, service: JobService) -> None:
         self._service = service

@@ -72,7 +72,7 @@ class Server:
         self._opened.push_async_callback(self.sampler.close)
 
     async def _open_keys(self) -> None:
-        """Load the keys; in offline mode, the store can go away after it was opened."""
+        """Load the keys; in offline mode, the store may become unavailable after it was opened."""
         try:
             await self.keys.open(is_store_open=self.service.is_connected)
         except EngineUnavailable:

@@ -83,8 +83,8 @@ MASKED: Final = (
     "cookie",
 )
 RATE_LIMIT: Final = 10_000
-"""More than one server process can handle, so that it stops no worker, only a caller that floods a server with cheap
-requests; low enough that several keys can share a server.
+"""More than one server process can handle, so that it stops a caller that floods a server with cheap requests, but no
+worker.
 """
 SIMILARITY_MIN: Final = 0.8
 """The minimum similarity at which an unknown name is considered a typo."""
@@ -143,7 +143,7 @@ class Settings:
 
     @property
     def type_rules(self) -> TypeRules:
-        """The limits on types, and what these settings declare about them."""
+        """The limits on job types, and the policies that these settings declare for them."""
         return TypeRules(
             types_max=self.max_types,
             new_types_max=self.max_new_types,

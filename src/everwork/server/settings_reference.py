@@ -56,20 +56,20 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "1 to 100000",
     ),
     "pollers_per_key": SettingText(
-        "Maximum concurrent polls of one API key for all types together: [budgets](limits.md#budgets).", "1 to 100000"
+        "Maximum concurrent polls of one API key, for all types together: [budgets](limits.md#budgets).", "1 to 100000"
     ),
     "requests_per_key": SettingText(
-        "Maximum number of requests of one API key in progress; waiting polls are not counted.", "1 to 100000"
+        "Maximum number of concurrent requests of one API key; waiting polls are not counted.", "1 to 100000"
     ),
     "searches_per_key": SettingText(
-        "Maximum number of these requests that search variables or errors for a text.", "1 to 1000"
+        "Maximum number of concurrent requests of one API key that search variables or errors for a text.", "1 to 1000"
     ),
     "streams_per_key": SettingText(
-        "Maximum number of open worker streams of one API key. Each can hold an unfinished message of 4 MiB.",
+        "Maximum number of open worker streams of one API key. Each can hold an unfinished message of up to 4 MiB.",
         "1 to 100000",
     ),
     "tenant_factor": SettingText(
-        "How many times the budget of one key the keys of one tenant may use together.", "1 to 1000"
+        "The budget that the API keys of one tenant share, as a multiple of the budget of one key.", "1 to 1000"
     ),
     "max_types": SettingText(
         "Maximum number of job types in the store. Callers cannot add more; programs that use the store directly can.",
@@ -79,8 +79,8 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "Maximum number of job types that one API key may add within an hour.", "1 to 1000000"
     ),
     "types_keep_hours": SettingText(
-        "Hours after its last poll at which an unused type is deleted. A type is unused if it has no jobs, statistics, "
-        "policy, pause, groups, worker class or schedule.",
+        "Number of hours after the last poll until an unused type is deleted. A type is unused if it has no jobs, "
+        "statistics, policy, pause, groups, worker class or schedule.",
         "1 to 87840",
     ),
     "rate_limit": SettingText(
@@ -88,26 +88,26 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
         "0 to 1000000; 0 means no limit",
     ),
     "max_connections": SettingText(
-        "Maximum open connections to each port. Above it, new ones are refused; the HTTP port first closes the "
-        "connection that has been idle for longest.",
+        "Maximum number of open connections to each port. Above it, new ones are refused, but the HTTP port first "
+        "closes the connection that has been idle for longest.",
         "10 to 100000",
     ),
     "max_streams": SettingText(
         "Maximum number of open worker streams. Once it is reached, each API key keeps an equal share.", "1 to 100000"
     ),
     "max_bytes_in_flight": SettingText(
-        "Maximum bytes of request bodies and responses over 64 KiB that REST and the dashboard receive, work on and "
-        "send concurrently. Further large requests are refused with status 503. The gRPC port has as many bytes for "
-        "leased jobs that workers have not read yet.",
+        "Maximum total size in bytes of the request bodies and responses over 64 KiB that REST and the dashboard "
+        "receive, process and send concurrently. Further large requests are refused with status 503. On the gRPC port, "
+        "a limit of the same size applies to leased jobs that workers have not read yet.",
         "1048576 to 1099511627776",
     ),
     "max_bytes_in_flight_per_key": SettingText(
-        "The same for each API key. Further large requests of this key are refused with status 429.",
+        "The same limits for each API key. Further large requests of the key are refused with status 429.",
         "1048576 to 1099511627776",
     ),
     "trusted_proxies": SettingText(
-        "Proxies whose headers are trusted: `X-Forwarded-For` for the caller's address, and `X-Forwarded-Proto` for "
-        "whether it uses TLS.",
+        "Proxies whose headers are trusted: `X-Forwarded-For` names the caller's address, and `X-Forwarded-Proto` "
+        "shows whether the caller uses TLS.",
         "a list of addresses and networks",
     ),
     "masked_variables": SettingText(

@@ -26,7 +26,7 @@ def real(low: float, high: float) -> Callable[[object], float]:
 
 
 def one_of(allowed: tuple[str, ...]) -> Callable[[object], str]:
-    """One of some words."""
+    """One of the allowed words."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in allowed:
@@ -76,7 +76,7 @@ def networks(value: object) -> tuple[str, ...]:
 
 
 def names(value: object) -> tuple[str, ...]:
-    """Names of variables."""
+    """Variable names."""
     if not isinstance(value, list | tuple) or len(value) > NAMES_MAX:
         allowed = f"a list of at most {NAMES_MAX:,} names, such as password or api key"
         raise InvalidInput("", f"must be {allowed}, not {checks.shown(value)}")

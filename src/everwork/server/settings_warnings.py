@@ -19,7 +19,7 @@ from everwork.server.settings_file import read_file
 RESEMBLANCE_MIN: Final = 0.58
 """The minimum similarity at which an unknown variable is considered a misspelled setting."""
 _FOREIGN: Final = re.compile(r"(.+_)?(service_(host|port)(_.+)?|port_\d+_.+)|(django|test)_.+")
-"""Variables that Kubernetes sets for services (`..._PORT` has the value `tcp://...`), and variables of other parts."""
+"""Variables that Kubernetes sets for services, and those of other parts of Everwork."""
 
 
 def clear_text_warning(settings: Settings) -> str | None:

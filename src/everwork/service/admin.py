@@ -215,7 +215,7 @@ class Admin(FleetAdmin):
 
     @verb(ADMIN, tenants=UNBOUND, audit="sessions.end-all", audited=ITSELF)
     async def end_sessions(self) -> EndedSessions:
-        """End all sessions of the dashboard that have no more permissions than the caller, and unused login links."""
+        """End all dashboard sessions, except those with more permissions than the caller; see `Sessions.end_all`."""
 
         async def end() -> EndedSessions:
             ended = await self._sessions.end_all(await self._keys.list(), self.principal)

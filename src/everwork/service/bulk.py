@@ -137,7 +137,7 @@ Change = Callable[[Sequence[StoredJob]], Awaitable[list[Judged]]]
 
 
 def by_key(change: Callable[[Sequence[int]], Awaitable[list[Judged]]]) -> Change:
-    """A change that needs only the keys, because the engine judges the state of each job."""
+    """A change that needs only the keys, because the engine checks the state of each job."""
     return lambda jobs: change([job.key for job in jobs])
 
 

@@ -1,4 +1,4 @@
-"""Jobs whose JSON was damaged in the store: a leased one becomes a dead letter, so that it blocks no others."""
+"""Jobs whose JSON was damaged in the store: when leased, they become dead letters, so that they block no others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_damaged(job: StoredJob) -> bool:
 
 
 def damage_of(job: LeasedJob | StoredJob) -> str | None:
-    """What is wrong with the JSON that a handler gets; None if nothing is."""
+    """What is wrong with the JSON that a handler gets; None if it can be read."""
     if job.variables == EMPTY and job.headers is None and job.extra is None:
         return None
     try:
@@ -55,7 +55,9 @@ async def without_damaged(jobs: list[LeasedJob], settle: Settle) -> list[LeasedJ
     except EngineError as error:
         # Their leases expire, which counts as an attempt, and they are leased again.
         log.error(
-            "damaged jobs could not be failed, retrying when their leases expire", jobs=len(damaged), error=str(error)
+            "could not move damaged jobs to the dead letters, retrying when their leases expire",
+            jobs=len(damaged),
+            error=str(error),
         )
     keys = {job.key for job, _ in damaged}
     return [job for job in jobs if job.key not in keys]

@@ -25,7 +25,7 @@ GATHER_SECONDS: Final = 0.002
 """How long the next step waits; this saves half of the commits and a fifth of the CPU time."""
 IDLE_SECONDS: Final = 10.0
 JOBS_MIN: Final = ACTIVATE_BYTES_MAX // PAYLOAD_BYTES_MAX
-"""How many jobs one step may lease, however large the last ones were."""
+"""How many jobs one step may always lease, even if the last ones were of the maximum size."""
 
 
 class Reporter(Protocol):
@@ -77,8 +77,8 @@ class StepBatcher:
         self._requests: list[_Request] = []
         self._last_callers = 0
         self.jobs_max = JOBS_MIN
-        """How many jobs the next step may lease, judged by the largest one of the last step, unless one caller asks for
-        more."""
+        """How many jobs the next step may lease, estimated from the largest job of the last step; one caller alone may
+        lease more."""
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
@@ -307,7 +307,7 @@ class Dispatcher:
     async def activate(self, demand: Demand, wait_ms: int, caller: str = "", party: Party = "") -> list[LeasedJob]:
         """Lease jobs; if none is due, wait. Jobs leased for a caller that has disconnected are released.
 
-        `caller` is the id of the API key, and `party` is who shares its budget: each has its own limit.
+        `caller` is the id of the API key, and `party` identifies the keys that share its budget: each has a limit.
         """
         began = time.perf_counter()
         if wait_ms <= 0 or self._is_ending:

@@ -81,7 +81,7 @@ async def examine(
 ) -> Diagnosis:
     """Examine an open store and its spool; writes only a short-lived registry entry.
 
-    `integrity`: also check every page and every job, which takes longer the larger the store is.
+    `integrity`: also check every page and every job; the larger the store, the longer this takes.
     """
     health = await engine.health()
     trips = await _round_trips(engine, host_clock)
@@ -148,7 +148,7 @@ def _of_trips(trips: RoundTrips) -> list[Finding]:
 
 
 async def _of_integrity(engine: Engine) -> list[Finding]:
-    """What the store's own check finds, and jobs whose JSON is damaged."""
+    """Problems that the engine finds in the store, and jobs whose JSON is damaged."""
     findings = [Finding(not one.is_note, one.text, one.advice) for one in await engine.verify()]
     damaged: list[int] = []
     after = 0

@@ -28,7 +28,7 @@ TAKERS_SHOWN: Final = 3
 
 
 async def explain(engine: Engine, fleet: Fleet, key: int, *, sees_all: bool) -> Explanation:
-    """Why a job is not running: the engine's answer, completed from the fleet and the policy.
+    """Why a job is not running: the engine's answer, with details from the fleet and the policy.
 
     `sees_all`: the caller may see other tenants' jobs, and which workers are running and how busy they are.
     """

@@ -83,7 +83,7 @@ class JobQuestions(ForCaller):
     async def spooled(self, spool_id: str) -> Spooled:
         """The state of a job that was spooled here because the engine was unavailable."""
         found = await self._service.spooled(checks.name("spool_id", spool_id), self.principal.tenants)
-        # After its delivery, only the store knows the job's tenant.
+        # Once the job has been delivered, only the store knows its tenant.
         is_foreign = found is not None and found.created is not None and await self._refused([found.created.key])
         if found is None or is_foreign:
             raise NotFound("spooled job", spool_id)
@@ -142,7 +142,7 @@ class JobQuestions(ForCaller):
     # Internals -------------------------------------------------------------------------------------
 
     async def _own_job(self, key: int) -> StoredJob:
-        """A job, after checking its owner, so that a foreign job takes no longer to refuse than a missing one."""
+        """A job, after checking its owner first, so that refusing a foreign job takes no longer than a missing one."""
         if self.principal.tenants:
             await self._require_own([checks.job_key(key)])
         return await self._service.get(key)
@@ -174,5 +174,5 @@ class JobQuestions(ForCaller):
 
 
 def _is_search(filter_: JobFilter) -> bool:
-    """Whether jobs are searched for a text, which reads far more than it returns."""
+    """Whether a filter searches jobs for a text, which reads far more than it returns."""
     return filter_.error_text is not None or filter_.variables_text is not None

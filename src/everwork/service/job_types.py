@@ -1,4 +1,4 @@
-"""Job types that callers create: how many there may be, and when those that are not used any more are forgotten."""
+"""Job types that callers create: how many there may be, and when unused ones are deleted."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ log = get_logger("everwork")
 
 FULL_RETRY_MS: Final = 60_000
 READ_SECONDS: Final = 60.0
-"""How old the list of known types may be when a new one is requested."""
+"""How old the list of known types may be when a new type is requested."""
 SILENCE_SECONDS: Final = 2.0
 """How long to wait for the store."""
 READ_AGAIN_SECONDS: Final = 5.0
-"""How old it may be when a type is refused: some may have been deleted."""
+"""How old the list may be when a type is refused: other types may have been deleted."""
 TURN: Final = "types"
 FORGOTTEN_PER_STEP: Final = 200
 """How many types one call to the engine deletes."""
@@ -35,7 +35,7 @@ FORGOTTEN_PER_STEP: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeRules:
-    """What settings say about types: their number, how long unused ones are kept, and which policies they declare."""
+    """The settings for types: how many there may be, how long unused ones are kept, and declared policies."""
 
     types_max: int = TYPES_MAX
     new_types_max: int = NEW_TYPES_MAX
@@ -47,10 +47,10 @@ DEFAULT_RULES: Final = TypeRules()
 
 
 class TypeLimits:
-    """Admits new types: a store has a maximum, and an API key may add some in an hour. Bound to one event loop.
+    """Admits new types, up to a limit for the store and a limit per hour for each API key. Bound to one event loop.
 
-    Types that are known cost a look-up in a set. The limits apply to each server, by what it has read from the store,
-    so several servers may exceed the limit of the store for a moment.
+    A known type costs only a lookup in a set. Each server applies the limits to its own copy of the list of types, so
+    several servers together can briefly exceed the limit of the store.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TypeLimits:
         """The types that need no admission."""
 
     async def admit(self, caller: str, types: Set[str]) -> None:
-        """Admit types that are not known, all or none. `caller` is the id of the API key."""
+        """Admit types that may be new, all or none. `caller` is the id of the API key."""
         await self._read(READ_SECONDS)
         if len(self.known) + len(types - self.known) > self._types_max:
             await self._read(READ_AGAIN_SECONDS)
@@ -97,7 +97,7 @@ class TypeLimits:
             )
 
     def _add(self, caller: str, new: Set[str]) -> None:
-        """Count new types of a key."""
+        """Count new types of an API key, or refuse them."""
         refusal = self._new.add(caller, len(new))
         if refusal is not None:
             raise TooManyRequests(
@@ -108,9 +108,9 @@ class TypeLimits:
 
 
 class TypeRetention:
-    """Forgets unused types, once an hour, in one process of the fleet: a name polled once must not stay forever.
+    """Deletes unused types, once an hour, in one process of the fleet: a name polled once must not stay forever.
 
-    A policy with only the defaults that settings apply to every type is no reason to keep a type.
+    A type is not kept for a policy that has only the defaults that settings apply to every type.
     """
 
     def __init__(self, engine: Engine, holder: str, rules: TypeRules = DEFAULT_RULES) -> None:
@@ -120,12 +120,12 @@ class TypeRetention:
         self._defaults = {name: value for name, value in rules.declared.defaults.items() if value is not None}
 
     async def tick(self) -> None:
-        """Forget unused types, if it is this process's turn."""
+        """Delete unused types, if it is this process's turn."""
         if await self._engine.take_turn(TURN, self._holder, HOUR_MS):
             await self.forget()
 
     async def forget(self) -> int:
-        """Forget unused types; returns how many."""
+        """Delete unused types; returns how many."""
         now_ms = await self._engine.now()
         candidates = {
             info.type: info.policy
@@ -146,7 +146,7 @@ class TypeRetention:
         return forgotten
 
     async def _used_types(self) -> Collection[str]:
-        """The types that have jobs, and those that a registered worker or trigger names."""
+        """The types that have jobs, or are named by a registered worker or trigger."""
         workers: Sequence[WorkerEntry] = read_entries(WorkerEntry, await self._engine.registered(WORKER))
         triggers: Sequence[TriggerEntry] = read_entries(TriggerEntry, await self._engine.registered(TRIGGER))
         counted = {count.type for count in await self._engine.count()}

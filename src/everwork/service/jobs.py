@@ -73,7 +73,7 @@ class Jobs(JobQuestions):
         if new := self._new_types(jobs):
             await self._service.type_limits.admit(self.principal.id, new)
         own_stamp = stamp and self._admitted(stamp)
-        if self.caller is IN_PROCESS or not _is_large(jobs):  # Without a turn: the way of most calls.
+        if self.caller is IN_PROCESS or not _is_large(jobs):  # Most calls need no turn.
             return await self._service.create(jobs, own_stamp)
         async with self._turn(self._service.budgets.bulk):
             return await self._service.create(jobs, own_stamp)
@@ -272,7 +272,7 @@ class Jobs(JobQuestions):
     # Internals -------------------------------------------------------------------------------------
 
     def _new_types(self, named: Sequence[NewJob | Demand]) -> set[str]:
-        """The types that limits apply to; none for a program that uses the store directly."""
+        """The types that may be new, and so must be admitted; none for a program that uses the store directly."""
         if self.caller is IN_PROCESS:
             return set()
         known = self._service.type_limits.known

@@ -1,4 +1,4 @@
-"""Limits on names that callers add: how many new ones in an hour. The limits apply to each server."""
+"""Limits on the number of names that callers may add within an hour. Each server counts separately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seconds = Callable[[], float]
 
 
 class _Window(NamedTuple):
-    """How many names a caller has added since an instant, on the monotonic clock."""
+    """How many names a caller has added since `since`, on the monotonic clock."""
 
     since: float
     added: int
@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 
 
 class NewNames:
-    """Counts the names that each caller adds; its hour begins with the first of them."""
+    """Counts the names that each caller adds; a caller's hour begins with its first new name."""
 
     def __init__(self, most: int, clock: Seconds) -> None:
         self._most = most
@@ -36,7 +36,7 @@ class NewNames:
         self._windows: dict[str, _Window] = {}
 
     def add(self, caller: str, names: int) -> Refusal | None:
-        """Count new names of a caller, all or none; None if they are allowed."""
+        """Count new names of a caller; None if they are allowed, otherwise none of them is counted."""
         now = self._clock()
         window = self._windows.pop(caller, None)
         if window is None or now - window.since >= HOUR_MS / 1000:
@@ -51,13 +51,13 @@ class NewNames:
 
 
 class ProducerLimits:
-    """Admits producers, whose last create the store remembers: a bounded number of new ones of each party."""
+    """Admits producers, whose last creates the store remembers: a limited number of new ones per party."""
 
     def __init__(self, most: int = NEW_PRODUCERS_MAX, clock: Seconds = time.monotonic) -> None:
         self._most = most
         self._new = NewNames(most, clock)
         self._known: dict[str, None] = {}
-        """The producers of this server's calls, those of the latest calls last."""
+        """The producers that have called this server, in the order of their last calls."""
 
     def admit(self, party: str, producer: str) -> None:
         """Admit a call of a producer; `producer` includes the party."""

@@ -76,7 +76,7 @@ class TypeDefaults:
     async def fill(self) -> bool:
         """Apply the defaults to types that have appeared since the last call."""
         found = await self._engine.types()
-        # A type that was deleted may come back, without its policy.
+        # A deleted type may be created again, without its policy.
         self._known &= {*self._declared, *(info.type for info in found)}
         for info in found:
             if info.type not in self._known:

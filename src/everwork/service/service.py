@@ -44,7 +44,7 @@ from everwork.spool.settings import Offline
 
 SWEEP_SECONDS = 0.8
 FORGET_FIRST_SECONDS: Final = 600.0
-"""How long a process runs before it first looks for unused types and keys: few stores have any, and a start is busy."""
+"""How long a process runs before it first looks for unused types and keys: few stores have any."""
 FORGET_SECONDS: Final = 3_600.0
 SEARCH_STEPS_MAX: Final = 10
 """The maximum number of engine steps for one search in variables, because few jobs may match."""
@@ -133,7 +133,7 @@ class JobService(StoreAccess):
         return await self.create(jobs)
 
     async def activate(self, demand: Demand, wait_ms: int = 0, caller: str = "", party: Party = "") -> list[LeasedJob]:
-        """Lease jobs; if none is due, wait up to `wait_ms`. `caller` is its API key, `party` who shares its budget.
+        """Lease jobs; if none is due, wait up to `wait_ms`. `caller`: the API key's id; `party`: see `Principal.party`.
 
         If the caller disconnects, its leases are released.
         """
@@ -148,7 +148,7 @@ class JobService(StoreAccess):
         return await self._settle_lapsed(outcomes, judged) if self.is_late else judged
 
     async def deliverable(self, jobs: list[LeasedJob]) -> list[LeasedJob]:
-        """The leased jobs without those whose JSON was damaged in the store, which become dead letters."""
+        """The leased jobs, except those whose JSON was damaged in the store, which become dead letters."""
         try:
             return await without_damaged(jobs, self.settle)
         except BaseException:
@@ -158,7 +158,7 @@ class JobService(StoreAccess):
     def release_undelivered(self, jobs: Sequence[LeasedJob]) -> None:
         """Release jobs that never reached their worker, in the background; `close` waits for it."""
         if jobs:
-            # Only their numbers are kept until then: the jobs may be large.
+            # Until then, only their keys and attempts are kept: the jobs may be large.
             releases = [Release(job.key, job.attempt) for job in jobs]
             task = asyncio.get_running_loop().create_task(self._release(releases))
             self._releases.add(task)

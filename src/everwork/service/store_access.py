@@ -252,11 +252,11 @@ class StoreAccess:
 
     @property
     def clock_jumps(self) -> int:
-        """How often the engine's clock has jumped while this process was running."""
+        """How many jumps of the engine's clock this process has detected."""
         return self._clock_watch.jumps
 
     async def require_writable(self) -> None:
-        """Raise `EngineError` if the store accepts no writes; it is checked at most every few seconds."""
+        """Raise `EngineError` if the store accepts no writes; the store is checked at most every few seconds."""
         await self._write_check.require()
 
     @property
@@ -315,7 +315,7 @@ class StoreAccess:
         return KeyRing(self._engine, environment_key=environment_key)
 
     async def forget_keys(self) -> int:
-        """Delete API keys that ended long ago; returns how many."""
+        """Delete API keys that expired or were revoked long ago; returns how many."""
         from everwork.service.access.keys import forget_keys  # noqa: PLC0415
 
         return await forget_keys(self._engine)

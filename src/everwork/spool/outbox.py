@@ -211,7 +211,7 @@ class Outbox:
         if self.is_connected:
             try:
                 await act()
-            except AWAY:  # The store went away just after it was opened.
+            except AWAY:  # The store became unavailable just after it was opened.
                 self._when_connected.append(act)
         else:
             self._when_connected.append(act)

@@ -1,4 +1,4 @@
-"""A key bound to tenants cannot tell a job of another tenant from one that does not exist: every call about a job."""
+"""For a key bound to tenants, every call treats a job of another tenant like one that does not exist."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NAMES: Final = ("key", "jobKey", "job_key", "outcomes")
 
 
 def names_a_job(method: MethodDescriptor) -> bool:
-    """Whether a request has the key of a job, or outcomes of jobs."""
+    """Whether a request contains the key of a job, or outcomes of jobs."""
     return not method.client_streaming and any(name in method.input_type.fields_by_name for name in NAMES)
 
 
 async def told(server: RunningServer, path: str, key: int, metadata: Any) -> tuple[str, ...]:
-    """What a caller can see of an answer, whichever job it asked about."""
+    """What a caller can see of a response, without what depends on the job."""
     request = GetMessageClass(methods()[path].input_type)
     raw = request(**CALLS[path].fields, **naming(path, key)).SerializeToString()
     call: Any = server.channel.unary_unary(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
@@ -54,7 +54,7 @@ async def test_every_call_answers_for_a_foreign_job_as_for_a_missing_one(sqlite_
 
 async def test_a_stream_answers_for_a_foreign_job_as_for_a_missing_one(sqlite_server: RunningServer) -> None:
     server = sqlite_server
-    for _ in range(6):  # A key that is no other number in the answers.
+    for _ in range(6):  # A key that differs from all other numbers in the responses.
         await server.create(job_type="waits")
     running = int((await server.an_activated_job(tenant_id=TENANT)).job_key)
     bound = await server.keys.create("other", ["jobs"], tenants=[OTHER_TENANT])
@@ -64,7 +64,7 @@ async def test_a_stream_answers_for_a_foreign_job_as_for_a_missing_one(sqlite_se
 
 
 async def streamed(server: RunningServer, key: int, metadata: Any) -> str:
-    """What a worker is told that resumes, ends and extends the lease of a job."""
+    """The responses to a worker that resumes, ends and extends the lease of a job."""
     path, lease = f"/{WORK}/Work", work_pb2.Lease(key=key, attempt=1)
     ended = work_pb2.Outcome(key=key, attempt=1, complete=work_pb2.Complete())
     sent = [

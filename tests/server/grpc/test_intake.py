@@ -1,4 +1,4 @@
-"""What callers may occupy: requests that are being received, open calls, worker streams, calls without a key."""
+"""Limits on what callers may occupy: requests being received, open calls, worker streams, calls without a key."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_port_that_refuses_connections_is_noticed(open_server: OpenServe
     check = PortCheck("127.0.0.1", server.port, server.grpc_server.gateway.notices, has_tls=False)
     assert await check.problem() is None
     with ExitStack() as stack:
-        # More than there is room for: the check's own connection may not be closed yet.
+        # More than the limit, because the check's own connection may not be closed yet.
         await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 20))
         assert await check.problem() == "the limit max_connections is reached"
 
@@ -175,7 +175,7 @@ async def a_key(server: RunningServer) -> str:
 
 
 async def created(server: RunningServer, key: str) -> bytes:
-    """The answer to an honest call."""
+    """The response to a legitimate call."""
     call: Any = server.channel.unary_unary(attacks.CREATE, None, None)
     request = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob(type="honest")])
     answer: bytes = await call(request.SerializeToString(), metadata=(("x-api-key", key),), timeout=SECONDS)
@@ -189,7 +189,7 @@ def work_stream(server: RunningServer, key: str) -> Any:
 
 
 async def refused_until(act: Any) -> tuple[grpc.StatusCode, str]:
-    """The status of the first of several calls that is refused."""
+    """The status of the first refused call of several."""
     found: list[tuple[grpc.StatusCode, str]] = []
 
     async def is_refused() -> bool:

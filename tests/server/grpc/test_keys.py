@@ -84,7 +84,7 @@ CALLS: Final[Mapping[str, Call]] = {
     f"/{DESK}/Spooled": Call(Row(READ, Scope.OWN), {"spool_id": "0123-1"}, grpc.StatusCode.NOT_FOUND),
 }
 MISSING: Final = dict.fromkeys([f"/{DESK}/Settle", f"/{DESK}/SettleLate", f"/{DESK}/History"], grpc.StatusCode.OK)
-"""The calls that answer for each job, or with an empty list."""
+"""The calls that respond with one result per job, or with an empty list."""
 
 
 def methods() -> dict[str, MethodDescriptor]:
@@ -121,7 +121,7 @@ async def how_it_ends(server: RunningServer, path: str, key: str | None, foreign
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return Expected.DENIED
     if key == foreign and CALLS[path].row.scope is Scope.JOB:
-        # Whether the answer is the one of a job that does not exist, test_equal_answers.py tells.
+        # test_equal_answers.py checks that the response is that for a missing job.
         assert code is MISSING.get(path, grpc.StatusCode.NOT_FOUND)
         return Expected.MISSING
     assert code is CALLS[path].answer, f"{path} ended with {code}"

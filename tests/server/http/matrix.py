@@ -92,7 +92,7 @@ async def spare_key(rest: Rest) -> str:
 
 
 async def session(rest: Rest) -> str:
-    """The id of a session that nobody needs."""
+    """The id of a session that is not in use."""
     holder = rest.keys.authenticate((await rest.keys.create("spare", ["jobs"])).text)
     return (await rest.service.sessions.begin(holder, rest.keys, "127.0.0.1")).id
 

@@ -57,7 +57,7 @@ async def test_a_caller_who_goes_away_while_waiting_takes_no_job_along(rest: Res
     await connection.cut()
     await until(lambda: rest.service.waiting("email-send") == 0)
     job = await rest.job()
-    # A step of the engine that was under way may still lease it: then it is released, uncounted.
+    # An engine step in progress may still lease the job; it is then released, and the attempt is not counted.
     await until(lambda: is_given_back(rest, job))
 
 

@@ -118,7 +118,7 @@ async def test_a_new_key_is_shown_once_works_at_once_and_ends_at_once(rest: Rest
 
 
 def a_key(**limits: Any) -> dict[str, Any]:
-    """A wish for a key."""
+    """A request for a key."""
     return {"name": "new", "permissions": ["admin"], **limits}
 
 

@@ -23,7 +23,7 @@ HTTPS, HTTP = {"X-Forwarded-Proto": "https", "X-Forwarded-For": FAR}, {"X-Forwar
 
 @asynccontextmanager
 async def calling(folder: Path, peer: str, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Somebody at an address who calls a server that believes it listens on all addresses.
+    """A caller at an address, and a server that is configured as if it listened on all addresses.
 
     The test's own server listens on a loopback address, where no call comes from another host.
     """

@@ -1,4 +1,4 @@
-"""What a connection may do: how long it may take, how much it may send ahead, and how many there may be."""
+"""Limits on connections: how long they may take, how much they may send ahead, and how many there may be."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def running(rest: Rest) -> uvicorn.Server:
 
 
 def pass_time(rest: Rest, seconds: float) -> None:
-    """What the server does that many seconds later."""
+    """Let this many seconds pass for the server."""
     connections(rest).sweep(asyncio.get_running_loop().time() + seconds)
 
 
 async def opened(rest: Rest, sent: bytes = b"") -> Connection:
-    """A connection that the server has accepted, with what it sends first."""
+    """A connection that the server has accepted, and that has sent this data."""
     before = len(connections(rest))
     connection = await Connection.open(rest)
     connection.writer.write(sent)
@@ -48,7 +48,7 @@ async def opened(rest: Rest, sent: bytes = b"") -> Connection:
 
 
 async def rest_of(connection: Connection) -> bytes:
-    """What the server says until it hangs up."""
+    """What the server sends until it closes the connection."""
     try:
         return await asyncio.wait_for(connection.reader.read(), 20)
     except ConnectionResetError:
@@ -192,7 +192,7 @@ async def test_a_request_sent_ahead_does_not_hide_that_the_caller_has_gone(local
     connection.writer.write(HEALTH * count)
     await until(lambda: sent_ahead(local) == count)
     await connection.cut()
-    if count == PIPELINE_PAUSE:  # Nothing more is read, so only time tells.
+    if count == PIPELINE_PAUSE:  # Nothing more is read, so there is no event to wait for.
         pass_time(local, TIMEOUTS.blocked + 1)
     await until(lambda: local.service.waiting("email-send") == 0)
     assert (await local.job())["attempt"] == 0
@@ -244,7 +244,7 @@ async def test_a_large_body_is_not_counted_to_the_head_that_is_sent_ahead_behind
     [protocol] = running(local).server_state.connections
     size = HEAD_BYTES_MAX + 1
     posted = f"POST {JOBS} HTTP/1.1\r\nHost: x\r\n{KEY}Content-Length: {size}\r\n\r\n".encode()
-    protocol.data_received(posted + b"x" * size + b"GET /heal")  # All at once.
+    protocol.data_received(posted + b"x" * size + b"GET /heal")  # In one packet.
     connection.writer.write(b"thz HTTP/1.1\r\nConnection: close\r\n\r\n")
     await local.job()
     assert (await rest_of(connection)).count(b"HTTP/1.1 200") == 2
@@ -318,7 +318,7 @@ async def test_an_upgrade_is_not_made_and_the_connection_is_not_lost_count_of(lo
 
 
 class Silent:
-    """A connection that only remembers whether it was ended."""
+    """A connection that only records whether it was ended."""
 
     def __init__(self) -> None:
         self.has_ended = False

@@ -1,4 +1,4 @@
-"""A key bound to tenants cannot tell a job of another tenant from one that does not exist: every operation on a job."""
+"""For a key bound to tenants, every operation treats a job of another tenant like one that does not exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODIES: Final[tuple[dict[str, Any] | None, ...]] = (None, {}, {"attempt": 1}, {"
 
 
 def told(answer: httpx.Response, key: str) -> tuple[int, str, dict[str, str]]:
-    """What a caller can see of an answer, whichever job it asked about."""
+    """What a caller can see of a response, without what depends on the job."""
     headers = {name: value for name, value in answer.headers.items() if name not in ("date", "content-length")}
     return answer.status_code, re.sub(rf"\b{key}\b", "KEY", answer.text), headers
 
@@ -55,7 +55,7 @@ async def test_a_bound_key_is_told_nothing_of_another_tenants_probe(local: Rest)
 
 
 async def half_open(rest: Rest, probe: str) -> None:
-    """Let the breaker of the type be probed by a job."""
+    """Make a job the probe of its type's breaker."""
     await rest.engine.open_breaker("email-send", 1)
     asked = {"type": "email-send", "worker": "w1", "max_jobs": 1, "tenants": [TENANT], "wait": 5}
     [leased] = (await rest.ok("POST", f"{JOBS}/activate", asked))["jobs"]

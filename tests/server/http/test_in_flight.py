@@ -1,4 +1,4 @@
-"""Bytes in flight: how much one API key, and all callers together, may have the server hold."""
+"""Bytes in flight: how much the server holds for one API key, and for all callers together."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ async def test_a_turn_that_does_not_come_is_a_refusal(monkeypatch: pytest.Monkey
 
 
 async def fill(rest: Rest, mebibytes: int = 17) -> None:
-    """Jobs that make a page as large as it gets."""
+    """Jobs that fill a page of the maximum size."""
     jobs = [{"type": "email-send", "variables": {"text": "x" * 1_000_000}} for _ in range(mebibytes)]
     await rest.ok("POST", JOBS, jobs, headers={"Prefer": "return=minimal"})
 
 
 async def a_slow_reader(rest: Rest, path: str = f"{JOBS}?limit=1000", body: Any = None) -> Connection:
-    """Somebody who asks for a large response and does not read it."""
+    """A caller that requests a large response and does not read it."""
     peer = socket.socket()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     peer.setblocking(False)
@@ -141,7 +141,7 @@ async def test_pages_that_are_not_read_are_refused_to_their_key_and_dropped(tmp_
         assert (problem(answer, 429)["code"], answer.headers["retry-after"]) == ("too_many_bytes", "1")
         other = await rest.key("jobs:read")
         assert len((await rest.ok("GET", JOBS, params={"limit": 1000}, headers=other))["jobs"]) == 17
-        await rest.job()  # What is small is never refused.
+        await rest.job()  # Small requests are never refused.
         pass_time(rest, TIMEOUTS.stalled + 1)
         await until(lambda: held(rest) == 0)
         assert len((await rest.ok("GET", JOBS, params={"limit": 1000}))["jobs"]) == 18
@@ -170,7 +170,7 @@ async def test_a_page_that_is_read_too_slowly_is_not_sent_to_its_end(
     await until(lambda: held(local) > PAGE)
     await until(lambda: held(local) == 0)
     pass_time(local, TIMEOUTS.stalled + 1)
-    await until(lambda: len(connections(local)) == 1)  # That of the test itself.
+    await until(lambda: len(connections(local)) == 1)  # The test's own.
     await reader.cut()
 
 

@@ -119,7 +119,7 @@ async def test_callers_need_a_certificate_of_their_own_if_the_settings_say_so(tm
 
 
 def renew(tls: Tls) -> Tls:
-    """Replace the files by a certificate of another authority."""
+    """Replace the files with a certificate of another authority."""
     renewed = replace(tls, authority=trustme.CA())
     issued = renewed.authority.issue_cert("127.0.0.1")
     renewed.certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))

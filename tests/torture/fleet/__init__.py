@@ -1,1 +1,1 @@
-"""The fleet: servers on one store, clients of every kind, managers; all processes are killed, and so is the store."""
+"""The fleet: servers on one store, clients of every kind, and managers; all of them are killed, and so is the store."""

@@ -57,13 +57,13 @@ class Settings:
     kills_per_minute: float = 60.0
     mutant: str = ""
     backlog: int = 600
-    """With more pending jobs, producers wait."""
+    """If more jobs than this are pending, producers wait."""
     is_small: bool = False
     """One client of each kind, and no process that uses the store except the servers."""
 
     @property
     def store(self) -> Path:
-        """The folder of the store; a separate one, because its disk is filled."""
+        """The folder of the store, which is separate because its disk is filled."""
         return self.folder / "store"
 
 
@@ -96,7 +96,7 @@ async def storm(settings: Settings, progress: Progress = lambda _: None) -> Run:
 
 
 def judge(folder: Path) -> Verdict:
-    """Check a run again whose folder was kept."""
+    """Check an earlier run again, from its folder."""
     final: FinalState = pickle.loads((folder / FINAL).read_bytes())
     return check(read_histories(folder), final)
 
@@ -189,7 +189,7 @@ class Campaign:
             self._tell(time.monotonic() - begun)
 
     def storm_shares(self) -> bool:
-        """Whether the next kill of the store is due: they are spread evenly over the run."""
+        """Whether the next kill of the store is due; these kills are spread evenly over the run."""
         settings = self.settings
         done = min(self.storm.kills / max(settings.kills, 1), self.acknowledged.count() / max(settings.jobs, 1), 1.0)
         return self.storm.store_kills < settings.server_kills * done
@@ -237,7 +237,7 @@ class Campaign:
     # The end --------------------------------------------------------------------------------------
 
     async def drain(self) -> int:
-        """End all faults, stop the producers, and wait until no job is live and every spool is empty."""
+        """End all faults, stop the producers, and wait until every job has finished and every spool is empty."""
         begun = time.monotonic()
         self.healed_at_ms = host_clock_ms()
         await self.storm.heal()
@@ -251,15 +251,15 @@ class Campaign:
             await asyncio.sleep(_TICK_SECONDS)
         drain_ms = int((time.monotonic() - begun) * 1000)
         await self._leave([one for one in self.members.all if one.role != "server"])
-        self.members.done["unexpected ends"] += await self._processes.leave(self.settings.folder)
+        self.members.done["unexpected exits"] += await self._processes.leave(self.settings.folder)
         await self._leave(self.members.of("server"))
         return drain_ms
 
     async def _until_served(self) -> None:
-        """Wait until every server is up: one that received SIGTERM may still be stopping."""
+        """Wait until every server is running; one that received SIGTERM may still be stopping."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while not all(one.is_up and one.listens for one in self.members.of("server")):
-            assert time.monotonic() < until, "a server does not come back"
+            assert time.monotonic() < until, "a server has not restarted"
             self.members.watch(faulty=False)
             await asyncio.sleep(_TICK_SECONDS)
 
@@ -273,7 +273,7 @@ class Campaign:
         return all(one.mark.last_ms + one.every_ms > one.due_ms for one in ticking)
 
     async def _triggers(self) -> list[Ticking]:
-        """The state of the manager's triggers, if there is a manager."""
+        """The state of the managers' triggers, if there are managers."""
         return await read_triggers(self._engine, due_ms=self.healed_at_ms) if self._managers else []
 
     async def _leave(self, leaving: list[Member]) -> None:
@@ -288,7 +288,7 @@ class Campaign:
             waiting = [one for one in waiting if not self.members.has_left(one)]
             self.members.watch(faulty=False, besides=leaving)
             if time.monotonic() > until:
-                self.members.done["unexpected ends"] += len(waiting)
+                self.members.done["unexpected exits"] += len(waiting)
                 self.members.done.update(f"did not stop in the end: {one.name}" for one in waiting)
                 break
         self.members.dismiss(leaving)

@@ -19,7 +19,7 @@ from tests.torture.logged import watched
 from tests.torture.process import Life, read_life
 
 LIFE: Final = "EVERWORK_TORTURE_FUNCTIONS"
-"""Passes the name and life of the program to its processes."""
+"""Passes the program's name and number of restarts to its processes."""
 _CONCURRENCY: Final = 10
 
 

@@ -1,4 +1,4 @@
-"""Our client with the engine's methods, for `LoggedEngine`."""
+"""Gives our client the engine's methods, for `LoggedEngine`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class GrpcJobs:
         return Judged(Verdict.REPEATED if state is State.CANCELLED else Verdict.ACCEPTED, state)
 
     async def look(self, key: int) -> None:
-        """Read a job that may be another tenant's."""
+        """Read a job that may belong to another tenant."""
         try:
             job = await self._client.get(key)
         except JobNotFound:

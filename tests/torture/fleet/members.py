@@ -42,9 +42,9 @@ class Member:
     life: Life
     environment: dict[str, str] = field(default_factory=dict)
     ports: tuple[int, int] = (0, 0)
-    """Where it listens, if it is a server."""
+    """Its ports, if it is a server."""
     is_near: bool = True
-    """Whether its network has no faults."""
+    """Whether its network is free of faults."""
     process: Launched | None = None
     fault: str = ""
     resume_at: float | None = None
@@ -86,9 +86,9 @@ class Members:
         self.done: Counter[str] = Counter()
         self.stops: list[tuple[int, int]] = []
         self.struck: list[tuple[str, int, int]] = []
-        """Faults: the process, or store or network, and when they began and ended. They explain lost attempts."""
+        """Faults: what they affected (a process, the store, the network), and when. They explain lost attempts."""
         self.ended: dict[str, int] = {}
-        """When processes ended, by name and life."""
+        """When processes ended, by name and number of restarts."""
         self._folder = folder
         self._rng = random.Random(f"members:{seed}")
         self._nursery = Nursery(*PRELOADED)
@@ -118,7 +118,7 @@ class Members:
         member.stopped_at_ms = host_clock_ms()
         member.process.send_signal(signal.SIGSTOP)
         member.resume_at = time.monotonic() + seconds
-        self.done[f"stops past the lease: {member.role}"] += 1
+        self.done[f"SIGSTOPs longer than the lease: {member.role}"] += 1
 
     def ask_to_leave(self, member: Member, seconds: float) -> None:
         """Send SIGTERM; a process that does not stop in time is killed and counted."""
@@ -128,7 +128,7 @@ class Members:
         member.stopped_at_ms = host_clock_ms()
 
     def watch(self, *, faulty: bool = True, besides: Sequence[Member] = ()) -> None:
-        """Restart processes that have ended, and resume those that were stopped long enough."""
+        """Restart processes that have ended, and resume those that have been stopped for long enough."""
         now = time.monotonic()
         for one in [one for one in self.all if one not in besides]:
             if one.resume_at is not None and now >= one.resume_at:
@@ -173,13 +173,13 @@ class Members:
 
     def _note_end(self, member: Member, status: int) -> None:
         if member.leaves_by is not None and status == 0:
-            self.done[f"soft stops: {member.role}"] += 1
+            self.done[f"graceful shutdowns: {member.role}"] += 1
         elif status == -signal.SIGKILL and member.fault:
             self.done[f"kills: {member.role}"] += 1
             self.done[f"at fault points: {member.role}"] += 1
         else:
-            self.done["unexpected ends"] += 1
-            self.done[f"unexpected ends of {member.role} with {status}"] += 1
+            self.done["unexpected exits"] += 1
+            self.done[f"unexpected exits of {member.role} with {status}"] += 1
         self._note(member, member.stopped_at_ms if member.leaves_by is not None else host_clock_ms() - 500)
 
     def _note(self, member: Member, begin_ms: int) -> None:

@@ -123,14 +123,14 @@ def of_tenant(job: NewJob, tenant: str) -> NewJob:
 
 
 def outcome_of_tenant(outcome: Outcome, tenant: str) -> Outcome:
-    """The same outcome; the jobs that it creates are its tenant's."""
+    """The same outcome, but its new jobs belong to the tenant."""
     if isinstance(outcome, Complete) and outcome.events:
         return outcome._replace(events=tuple(of_tenant(event, tenant) for event in outcome.events))
     return outcome
 
 
 class Eyes:
-    """Checks everything that a server shows to a tenant, and logs what belongs to another one."""
+    """Checks everything that a server shows to a tenant, and logs what belongs to another tenant."""
 
     def __init__(self, history: HistoryWriter, tenant: str) -> None:
         self._history = history
@@ -173,7 +173,7 @@ def client_of(caller: Caller) -> Client:
 class RemoteEngine(LoggedEngine):
     """The calls of a client to a server, with the engine's methods; each is logged.
 
-    `engine` has those methods of an engine that are called. After a network error, the outcome of a call is unknown.
+    `engine` has the engine methods that are called. After a network error, the outcome of a call is unknown.
     """
 
     engine: Any
@@ -183,7 +183,7 @@ class RemoteEngine(LoggedEngine):
         self.tenant = tenant
 
     async def report(self, outcomes: Sequence[Outcome]) -> list[Judged | None]:
-        """End attempts; the jobs that they create are the tenant's. None: the result is unknown."""
+        """End attempts; the jobs that they create belong to the tenant. None: the result is unknown."""
         done = await self.settle([outcome_of_tenant(one, self.tenant) for one in outcomes])
         return [None] * len(outcomes) if done is None else [*done.judged]
 
@@ -203,7 +203,7 @@ class RemoteEngine(LoggedEngine):
         return await super().create([one._replace(job=of_tenant(one.job, self.tenant)) for one in requests])
 
     async def look(self, key: int) -> None:
-        """Read a job that may be another tenant's; `Eyes` checks that it is not shown."""
+        """Read a job that may belong to another tenant; `Eyes` checks that it is not shown."""
         with suppress(EverworkError):
             await self.engine.look(max(key, 1))
 

@@ -23,7 +23,7 @@ _CANCEL_SHARE: Final = 0.1
 
 
 async def produce(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
-    """Create jobs until SIGTERM, pausing while the workers are behind; then deliver what is spooled."""
+    """Create jobs until SIGTERM, pausing while the workers are behind; then deliver the spooled jobs."""
     async with engine_of(life.name.partition("-")[0], life, history) as engine:
         await _ask(life, engine, stop)
         spool = read_caller().spool
@@ -38,7 +38,7 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
     while not stop.is_set():
         wanted = [*again, *_batch(life, rng, names), *trigger_points(life, names)]
         created = await engine.create(wanted)
-        # A create with a dedupe key is repeated until it is answered.
+        # A create with a dedupe key is repeated until it gets a response.
         again = [] if created else [one for one in wanted if one.job.dedupe_key is not None]
         keys = [one.key for one in created or () if one.key > 0]
         if keys and rng.random() < _CANCEL_SHARE:
@@ -50,7 +50,7 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
 
 
 def _batch(life: Life, rng: random.Random, names: Iterator[str]) -> list[plan.Request]:
-    """As for workers on the store, but most jobs have no group, and some are for workers without attempt numbers."""
+    """Like the plan for workers on the store, with fewer groups, and some jobs for workers without attempt numbers."""
     unserved = read_caller().unserved
     moved = [_moved(one, rng.random()) for one in batch(life, rng, names)]
     return [one._replace(job=one.job._replace(type=BULK)) if one.job.type in unserved else one for one in moved]

@@ -1,4 +1,4 @@
-"""REST with the engine's methods, for `LoggedEngine`."""
+"""Gives the REST API the engine's methods, for `LoggedEngine`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.torture.plan import PolledJob
 
 _AT_ONCE: Final = 8
 _REFUSED: Final = {404: Verdict.NOT_FOUND, 409: Verdict.LEASE_LOST}
-TAKEN: Final = "taken"
+STORED: Final = "stored"
 """The verdict for an outcome that is stored: REST does not show whether it was reported before."""
 
 
 class RestEngine(RemoteEngine):
-    """A REST client whose calls are logged; outcomes that REST does not have are replaced by others."""
+    """A REST client whose calls are logged; outcomes that REST does not support are replaced by others."""
 
     async def report(self, outcomes: Sequence[Outcome]) -> list[Judged | None]:
         """End attempts, a few at a time, each with its own call."""
@@ -43,11 +43,11 @@ class RestEngine(RemoteEngine):
 
 
 def _shown(done: Settlement) -> tuple[list[Any], list[Any]]:
-    return [TAKEN if one.verdict is Verdict.ACCEPTED else one.verdict.value for one in done.judged], []
+    return [STORED if one.verdict is Verdict.ACCEPTED else one.verdict.value for one in done.judged], []
 
 
 def in_rest(outcome: Outcome) -> Outcome:
-    """An outcome that REST has: its results are objects, and it emits no events."""
+    """An outcome that REST supports: results are objects, and no events are emitted."""
     key, attempt = outcome.key, outcome.attempt
     match outcome:
         case Complete(result=result):
@@ -108,7 +108,7 @@ class RestJobs:
         return [await self._judged("PUT", f"/api/v1/jobs/{key}/requeue", {}) for key in keys]
 
     async def look(self, key: int) -> None:
-        """Read a job that may be another tenant's, and a list."""
+        """Read a job that may belong to another tenant, and a list."""
         await self._judged("GET", f"/api/v1/jobs/{key}", None)
         await self._judged("GET", "/api/v1/jobs?limit=20", None)
 
@@ -134,7 +134,7 @@ class RestJobs:
 
 
 class UnexpectedAnswer(Exception):
-    """A server has returned a status that it never should."""
+    """A server has returned a status that it should never return."""
 
 
 def _require_ok(response: httpx.Response) -> None:

@@ -17,7 +17,7 @@ from tests.torture.logged import watched
 from tests.torture.process import Life
 
 PORTS: Final = "EVERWORK_TORTURE_PORTS"
-"""The variable with the ports of a server: for gRPC and for REST."""
+"""The environment variable with the ports of a server, for gRPC and REST."""
 
 
 def serve(life: Life, history: HistoryWriter) -> int:

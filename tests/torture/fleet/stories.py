@@ -1,4 +1,4 @@
-"""Scenarios with servers: what they answer to which caller, and what happens to the lease of a disconnected caller."""
+"""Scenarios with servers: which caller gets which response, and what happens to the lease of a disconnected caller."""
 
 from __future__ import annotations
 

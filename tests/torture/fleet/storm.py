@@ -1,4 +1,4 @@
-"""The faults of a fleet: SIGKILL, SIGSTOP and SIGTERM of all processes; faults of the store and of the network."""
+"""The faults of a fleet: SIGKILL, SIGSTOP and SIGTERM of all processes; faults of the store and the network."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.torture.places import ClusterNode, Disk, Place
 from tests.torture.proxy import Proxy
 
 _RECONNECT_MS: Final = 1_500
-"""Processes that lost the store reconnect with growing pauses; after this time they have."""
+"""The time after which processes that lost the store have reconnected; they wait longer after each failure."""
 _DOWN_SECONDS_MAX: Final = 1.0
 _LEAVE_SECONDS: Final = 25.0
 _AGE_SECONDS: Final = (0.3, 6.0)
-"""How long a process runs at least before a fault: some die right after the start, some in the middle of their work."""
+"""How long a process runs at least before a fault: some die right after starting, some in the middle of their work."""
 _KILL: Final = "kill"
 _BLOWS: Final = (_KILL, _KILL, _KILL, _KILL, _KILL, _KILL, "stop", "leave")
 _DISTURBANCE_SHARE: Final = 0.3
@@ -29,9 +29,9 @@ _PROCESS_SHARE: Final = 0.7
 _CLOCK_SHARE: Final = 0.05
 _DISK_SHARE: Final = 0.04
 FAILOVER: Final = "failovers: "
-"""The counters of failovers begin with it, followed by their reason."""
+"""The prefix of the failover counters; the reason follows."""
 _RESTARTED_SOON: Final = 3
-"""Every third node that is killed is back before its replica takes over."""
+"""Every third killed node is restarted before its replica takes over."""
 _FAILOVER_SECONDS_MAX: Final = 60.0
 _FAILOVER_TICK_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = (0.3, 2.5)
@@ -132,7 +132,7 @@ class Storm:
             self._members.ask_to_leave(victim, _LEAVE_SECONDS)
 
     def _strikes_a_process_of(self, victim: Member) -> bool:
-        """If a process has child processes, mostly strike one of these."""
+        """If a process has child processes, usually inject the fault into one of these."""
         if victim.role not in ("manager", "functions") or self._rng.random() > _PROCESS_SHARE:
             return False
         return victim.process is not None and self._processes.strike(victim.life, victim.process.pid)
@@ -147,14 +147,14 @@ class Storm:
         server.kill()
         if isinstance(server, ClusterNode) and (self.store_kills + 1) % _RESTARTED_SOON:
             await _until_failed_over(server, pass_time)
-            self._members.done[f"{FAILOVER}master killed"] += 1
+            self._members.done[f"{FAILOVER}primary killed"] += 1
         await pass_time(self._rng.uniform(0, _DOWN_SECONDS_MAX))
         server.start()
         self._note_outage("kills: store", begun_ms)
         self.store_kills += 1
 
     async def _fail_over(self, server: ClusterNode, pass_time: PassTime) -> None:
-        """A planned failover: the replica takes over from a node that is well."""
+        """A planned failover: the replica takes over from a healthy node."""
         begun_ms = host_clock_ms()
         server.fail_over()
         await _until_failed_over(server, pass_time)
@@ -178,7 +178,7 @@ class Storm:
             by_ms = self._rng.randint(*_JUMP_MS)
             clocks.clock_at(os.environ[clocks.HOST]).jump(by_ms)
             self.jumps.append((begun_ms, by_ms))
-            # A store in a file moves its leases by as much: what was left of them ends after the jump.
+            # A store in a file moves its leases by as much, so what was left of them remains after the jump.
             self._note_outage("jumps of the host's clock", begun_ms, self._lease_ms)
             return
         server = self._rng.choice(self._members.of("server"))

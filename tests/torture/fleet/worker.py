@@ -54,7 +54,7 @@ async def _poll(life: Life, engine: RemoteEngine, desk: Desk, arrived: asyncio.E
     """Poll for one type and group, and run the jobs."""
     rng, (kind, group) = life.rng, queue
     while True:
-        while len(desk.outcomes) > _UNREPORTED_MAX:  # noqa: ASYNC110 - no more than can be reported in time
+        while len(desk.outcomes) > _UNREPORTED_MAX:  # noqa: ASYNC110 - lease no more than can be reported in time
             await asyncio.sleep(_TICK_SECONDS)
         jobs = await engine.poll(
             kind, rng.randint(1, _LIMITS[life.name.partition("-")[0]]), life.lease_ms, _WAIT_SECONDS, group
@@ -82,7 +82,7 @@ async def _report(engine: RemoteEngine, desk: Desk) -> None:
     reported = [(outcome, one) for outcome, one in zip(outcomes, judged, strict=True) if one is not None]
     for outcome in _lost(outcomes, judged):
         desk.put_off(outcome, now_ms + _AGAIN_MS)
-    # REST does not show that an outcome was reported before: once is enough.
+    # REST does not show that an outcome was reported before, so remember it: each is repeated only once.
     again = [one for one in repeats(desk, reported) if (one.key, one.attempt, type(one)) not in desk.repeated]
     desk.repeated.update((one.key, one.attempt, type(one)) for one in again)
     desk.outcomes += again
@@ -91,7 +91,7 @@ async def _report(engine: RemoteEngine, desk: Desk) -> None:
 
 
 def _lost(outcomes: Sequence[Outcome], judged: Sequence[Judged | None]) -> list[Outcome]:
-    """The outcomes that got no answer."""
+    """The outcomes without a response."""
     return [outcome for outcome, one in zip(outcomes, judged, strict=True) if one is None]
 
 

@@ -24,7 +24,7 @@ _POLL_MS: Final = 1_500
 _STREAM_SECONDS: Final = 20
 _PAUSE_SECONDS: Final = 0.1
 _FULL_SECONDS: Final = 1
-"""How long pyzeebe waits when it has as many jobs as it may; its own 5 s would make the drain take minutes."""
+"""How long pyzeebe waits while it has the maximum number of jobs; with its default of 5 s, the drain takes minutes."""
 
 
 class Witness(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
@@ -44,7 +44,7 @@ class Witness(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
         call = await continuation(with_key(details, self._key), request)
         code = await call.code()
         if code is grpc.StatusCode.OK:
-            self._history.answered(call_id, ["taken"])
+            self._history.answered(call_id, ["stored"])
         elif code in _REFUSED:
             self._history.answered(call_id, [_REFUSED[code]])
         else:
@@ -69,7 +69,7 @@ def with_key(details: Any, key: str) -> Any:
 
 
 def shown(kind: str, request: Any) -> dict[str, Any]:
-    """An outcome for the history; its attempt is the running one."""
+    """An outcome for the history; it applies to the running attempt."""
     result = None
     if kind == "complete":
         result = json.dumps(json.loads(request.variables), separators=(",", ":"))
@@ -119,7 +119,7 @@ async def work(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
 
 
 async def work_until(stop: asyncio.Event, worker: ZeebeWorker) -> None:
-    """Work until SIGTERM, or until pyzeebe gives up, as it does after some errors: then restart it."""
+    """Work until SIGTERM; restart pyzeebe when it gives up, as it does after some errors."""
     working = asyncio.create_task(worker.work())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +133,7 @@ async def work_until(stop: asyncio.Event, worker: ZeebeWorker) -> None:
 
 
 def is_pyzeebes(error: BaseException) -> bool:
-    """Whether an error is one that pyzeebe raises about the gateway."""
+    """Whether pyzeebe raises this error about the gateway."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_pyzeebes, error.exceptions))
     return isinstance(error, PyZeebeError | grpc.aio.AioRpcError)

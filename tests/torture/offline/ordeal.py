@@ -258,7 +258,7 @@ class Crowd:
 
     def _note_death(self, one: Member, status: int) -> None:
         is_fault = status == -signal.SIGKILL
-        self.done[f"kills of {one.role}s at fault points" if is_fault else "unexpected ends"] += 1
+        self.done[f"kills of {one.role}s at fault points" if is_fault else "unexpected exits"] += 1
 
     def kill_all(self) -> None:
         """Leave nobody behind."""

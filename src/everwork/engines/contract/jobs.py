@@ -25,7 +25,7 @@ class JobFlow(ABC):
 
         With a stamp, the call can be repeated: a producer's most recent number creates nothing and returns the same
         result as the first time, whatever has become of those jobs. A lower number is an `InvalidInput` on `stamp`.
-        Producers not seen for `PRODUCER_KEEP_MS` are forgotten, and the oldest of more than `PRODUCERS_MAX`.
+        Producers not seen for `PRODUCER_KEEP_MS` are forgotten, and so are the oldest beyond `PRODUCERS_MAX`.
         """
 
     @abstractmethod

@@ -45,7 +45,7 @@ class Lifecycle(ABC):
     @property
     @abstractmethod
     def has_real_clock(self) -> bool:
-        """Whether time is that of the host or server; False with a clock that was passed to the engine, as in tests."""
+        """Whether the clock is that of the host or server; False if the engine was given another one, as in tests."""
 
     @property
     @abstractmethod

@@ -50,8 +50,8 @@ class Questions(ABC):
         """What `stats` and `measures` count in the last `hours` hours, summed over workers, and over types if none is
         given.
 
-        By hour and name, with an empty type and without zeros. In addition to the names of `measures` there are those
-        of `WorkerHour`: completed, failed, retried, execution_ms, wait_ms. Read in portions, like `measures`.
+        By hour and name, with an empty type and without zeros. The names are those of `measures` and of `WorkerHour`:
+        completed, failed, retried, execution_ms, wait_ms. Read in portions, like `measures`.
         """
 
     @abstractmethod

@@ -122,7 +122,7 @@ def _note(variables: str | None) -> str | None:
 
 
 async def delete_rows(store: OpenStore, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Changed]:
-    """Delete finished jobs, unless they have had another attempt; return those that were deleted."""
+    """Delete finished jobs, unless they have had another attempt since; return the deleted ones."""
     seen: dict[int, int | None] = dict.fromkeys(keys)
     if attempts is not None:
         seen = dict(zip(keys, attempts, strict=True))

@@ -154,7 +154,7 @@ class PostgresRegistry(PostgresBase, Registry, Triggers):
         return answers
 
     async def _change_type(self, type: str, statement: str, *values: object) -> None:
-        """Change a type, which is created if it does not exist; it is not deleted in between."""
+        """Change a type, which is created if it does not exist, and cannot be deleted in between."""
         sql = self._store.sql("registry")
 
         async def act(connection: asyncpg.Connection) -> None:

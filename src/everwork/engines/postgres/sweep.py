@@ -207,7 +207,7 @@ async def _vacuum(store: OpenStore) -> None:
 
 
 async def _purge_types(store: OpenStore) -> None:
-    """Delete the rows of deleted types; those that some transaction may still use are deleted an hour later."""
+    """Delete the rows of deleted types; rows that a transaction may still use are left for the next hourly run."""
     for _ in range(PURGES_MAX):
         [(purged,)] = await store.connections.fetch(store.sql("sweep")["purge_types"], store.now_ms(), SWEEP_STEP_MAX)
         if purged < SWEEP_STEP_MAX:

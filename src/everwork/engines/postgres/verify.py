@@ -15,7 +15,7 @@ RESTORE: Final = "check the server's disk and log; keep a copy of the data, then
 
 
 async def verify(store: OpenStore) -> list[StoreProblem]:
-    """The problems of a schema, found on a connection of its own."""
+    """The problems of a schema, found on a separate connection."""
     sql = store.sql("verify")
     async with connected(store.url) as connection:
         try:

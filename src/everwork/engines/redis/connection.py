@@ -45,14 +45,14 @@ class Connection:
         return await self.run(name, args)
 
     async def read(self, name: str, *args: Arg) -> Any:
-        """`call` for a read-only script: repeated once if the connection is lost. It does not wait for replicas."""
+        """`call` for a read-only script: retried once if the connection is lost. It does not wait for replicas."""
         try:
             return await self.run(name, args, replicas=0)
         except EngineUnavailable:
             return await self.run(name, args, replicas=0)
 
     async def run(self, name: str, args: Sequence[Arg], *, replicas: int | None = None) -> Any:
-        """Run a script and return its reply, after the replicas of the URL have it; errors of the server are raised."""
+        """Run a script, wait for the number of replicas in the URL, and return the reply; server errors are raised."""
         if replicas is None:
             replicas = self.url.replicas
         if self._is_closed:
@@ -123,7 +123,7 @@ class Connection:
         raise AssertionError("unreachable")
 
     async def _replicated(self, wire: Wire, replicas: int) -> None:
-        """Wait for replicas to acknowledge a write; without them, its outcome is unknown, as if the reply were lost."""
+        """Wait for replicas to acknowledge a write; if they do not, its outcome is unknown, as with a lost reply."""
         try:
             acknowledged = await wire.replicated(replicas)
         except ConnectionLost as error:

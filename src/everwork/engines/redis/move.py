@@ -42,7 +42,7 @@ class RedisMoving(RedisBase, Moving):
             ids = columns[0]
             if records or not ids:
                 return records
-            after = int(ids[-1])  # All of them are damaged: not the end.
+            after = int(ids[-1])  # All of them are damaged, but there may be more.
 
     async def load(self, records: Sequence[JobRecord]) -> int:
         connection = self._connection

@@ -186,7 +186,7 @@ class RedisQuestions(RedisBase, Questions):
 
 
 def _candidate(found: tuple[bytes, bytes, bytes]) -> tuple[int, int, Record]:
-    """A job that may match: its place in the order, its key, and its state."""
+    """A job that may match: its sort key, its job key, and its state."""
     instant, id, state = found
     return int(instant), int(id), record_of(state)
 

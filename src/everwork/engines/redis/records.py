@@ -205,7 +205,7 @@ def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob
 
 
 def _parse_head(head: bytes) -> tuple[int, int]:
-    """When the job may run and when it was created; zeros if that was damaged: the job is leased already."""
+    """When the job may run and when it was created; zeros if these are damaged, because the job is already leased."""
     try:
         return int(head[:INSTANT_CHARS]), int(head[INSTANT_CHARS:])
     except ValueError:
@@ -282,7 +282,7 @@ def _values(stored: bytes) -> list[str]:
 
 
 def found_job(stored: tuple[int, Any, Any, Any, Any, Any]) -> StoredJob | None:
-    """A job from its key and what is stored of it; None if there is nothing, or its state is damaged."""
+    """A job from its key and its stored values; None if there are none, or its state is damaged."""
     try:
         return job_of(stored[0], stored[1:])
     except DAMAGE as error:

@@ -69,7 +69,7 @@ class RedisRegistry(RedisBase, Registry, Triggers):
 
     async def delete_type(self, type: str) -> Verdict:
         # Differs from postgres: statistics are deleted in steps, because the server serves no other client while a
-        # script runs. If a job is created meanwhile, the type stays, without them.
+        # script runs. If a job is created in between, the type remains, without its statistics.
         connection = self._connection
         verdict = _verdict(await connection.read("registry", "deletable", type))
         if verdict is not Verdict.ACCEPTED:

@@ -1,4 +1,4 @@
-"""verify: whether every job has a state and a payload that can be read, and is where its state says."""
+"""verify: whether every job has a readable state and payload, and is indexed under its state."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PING_SECONDS = 15.0
 """How often an idle connection is pinged: a network may drop it without notice."""
 _CHECK_SECONDS = 5.0
 REPLICATION_MS = 2_000
-"""How long replicas may take to acknowledge a write; meanwhile the connection serves nothing else."""
+"""How long replicas may take to acknowledge a write; until then, the connection serves nothing else."""
 
 ReplyError = hiredis.ReplyError
 Arg = str | bytes | int
@@ -75,7 +75,7 @@ class Wire(asyncio.Protocol):
     async def replicated(self, replicas: int) -> Any:
         """Wait for replicas to acknowledge every write that this connection has a reply to; returns how many did.
 
-        Callers share a wait. Replies come in order, so one that is still pending was sent after the caller's write.
+        Callers share a wait: replies come in order, so a pending WAIT was sent after the write of every caller.
         """
         if self._replicated is None or self._replicated.done():
             self._replicated = self.request("WAIT", replicas, REPLICATION_MS)

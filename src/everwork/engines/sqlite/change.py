@@ -97,7 +97,7 @@ def set_priority(tx: Transaction, keys: Sequence[int], priority: int) -> list[Ju
 
 
 def delete(tx: Transaction, keys: Sequence[int], attempts: Sequence[int] | None = None) -> list[Judged]:
-    """Delete finished jobs, unless they have had another attempt."""
+    """Delete finished jobs, unless they have had another attempt since."""
     seen = {} if attempts is None else dict(zip(keys, attempts, strict=True))
     found = {key: find_job(tx, key) for key in keys}
     finished = {

@@ -19,7 +19,7 @@ from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
 SQL = statements("create")
 ROWS = 100
-"""How many rows one statement inserts."""
+"""The number of rows per INSERT statement."""
 
 
 class SqliteCreate(SqliteBase, JobFlow):
@@ -146,6 +146,6 @@ def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:
 
 @cache
 def _wide(statement: str) -> str:
-    """An insert of many rows in one statement: after each statement, this thread may have to wait for the GIL."""
+    """An INSERT statement for many rows: after each statement, this thread may have to wait for the GIL."""
     insert, _, row = statement.rpartition("VALUES ")
     return f"{insert}VALUES {', '.join([row] * ROWS)}"

@@ -14,7 +14,7 @@ from everwork.codec.local_file import PRIVATE_MODE, give_to_owner_of
 from everwork.exceptions import EngineBusy, EngineUnavailable
 
 WAIT_SECONDS: Final = 15.0
-"""How long to wait for another process; longer than a writer waits for other programs' transactions."""
+"""How long to wait for another process; longer than a writer waits for other programs' transactions, `BUSY_SECONDS`."""
 _READ_WRITE: Final = 0o666
 
 
@@ -22,7 +22,7 @@ class FileLock:
     """A blocking flock. It belongs to the open file, so only one thread at a time may use it."""
 
     def __init__(self, path: str | None) -> None:
-        """The lock of a database file; None: a store in memory needs none."""
+        """The lock of a database file; None for a store in memory, which needs no lock."""
         self._descriptor: int | None = None
         self._path = path or ""
         if path is not None:
@@ -78,7 +78,7 @@ class FileLock:
             self._descriptor = None
 
     def _holder(self) -> str:
-        """The process that holds the lock, as the kernel lists it; one in another container has no pid here."""
+        """The process that holds the lock, according to the kernel; a process in another container has no pid here."""
         if self._descriptor is None:
             return "another process"
         inode = os.fstat(self._descriptor).st_ino
@@ -87,7 +87,7 @@ class FileLock:
 
 
 class LockWait:
-    """A writer's wait for the lock file. It ends when the lock is taken, or its callers give up; never both."""
+    """A writer's wait for the lock file: either it takes the lock, or its callers give up, but never both."""
 
     def __init__(self) -> None:
         self.is_given_up = False
@@ -101,14 +101,14 @@ class LockWait:
         return self.is_given_up or (time.monotonic() - self._since >= WAIT_SECONDS and self.give_up_for(None))
 
     def give_up_for(self, fork: threading.Event | None) -> bool:
-        """Give up, and keep the writer from its connection until a fork has ended; False if it has taken the lock."""
+        """Give up, and keep the writer off its connection until a fork has ended; False if it has taken the lock."""
         with self._deciding:
             if not self._has_ended:
                 self.is_given_up, self._fork = True, fork or self._fork
             return not self._has_ended
 
     def end(self) -> bool:
-        """End the wait, when the lock is taken; whether anyone still needs it."""
+        """End the wait after taking the lock; returns whether the lock is still needed."""
         with self._deciding:
             self._has_ended = True
             return not self.is_given_up
@@ -122,7 +122,7 @@ class LockWait:
 def _opened(path: str) -> int:
     """Open the lock file of a database, with no wider access than the database has.
 
-    A user who can only read the lock file could hold the lock, and block every writer.
+    Read access to the lock file is enough to hold the lock, and so to block every writer.
     """
     mode = _mode_beside(path)
     lock = f"{path}.lock"
@@ -134,13 +134,13 @@ def _opened(path: str) -> int:
         if found.st_uid == os.geteuid() and found.st_mode & _READ_WRITE & ~mode:
             os.fchmod(descriptor, mode)
         return descriptor
-    os.fchmod(descriptor, mode)  # Whatever the umask is.
+    os.fchmod(descriptor, mode)  # Regardless of the umask.
     give_to_owner_of(path, descriptor)
     return descriptor
 
 
 def _mode_beside(path: str) -> int:
-    """The mode for files beside a database: a store that is shared with a group stays shared."""
+    """The mode for files next to a database: a store that is shared with a group stays shared."""
     try:
         return Path(path).stat().st_mode & _READ_WRITE
     except FileNotFoundError:
@@ -148,13 +148,13 @@ def _mode_beside(path: str) -> int:
 
 
 def folder_mode_beside(path: str) -> int:
-    """The mode for a folder beside a database: users who may read may also enter."""
+    """The mode for a folder next to a database: users who may read it may also enter it."""
     mode = _mode_beside(path)
     return mode | (mode & 0o444) >> 2
 
 
 def _flock_holders(inode: int) -> list[int]:
-    """The processes that hold a flock on a file; lines with an arrow are processes that wait."""
+    """The processes that hold a flock on a file; lines with an arrow are waiting processes."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Other processes on the same file: wake-ups, forks."""
+"""Coordination with other processes on the same file: wake-ups and forks."""
 
 from __future__ import annotations
 

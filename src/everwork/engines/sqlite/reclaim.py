@@ -81,7 +81,7 @@ def _uncount(tx: Transaction, queue: int, lapsed: Lapsed, due_at_ms: int) -> Non
     is_retried = lapsed.retry_at_ms is not None
     work = failed_work(lapsed.at_ms, lapsed.activated_at_ms, due_at_ms, is_retried=is_retried, is_lapsed=True)
     less = (work.failed, work.retried, work.execution_ms, work.wait_ms)
-    for worker in (lapsed.worker, OTHER_WORKERS):  # An hour with very many workers counts some of them together.
+    for worker in (lapsed.worker, OTHER_WORKERS):  # If an hour has very many workers, some are counted together.
         if tx.cursor.execute(SQL["less_hourly"], (hour, queue, worker, *less)).rowcount:
             tx.cursor.execute(SQL["forget_hourly"], (hour, queue, worker))
             break

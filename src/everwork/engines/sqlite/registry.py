@@ -116,7 +116,7 @@ def drop_group(tx: Transaction, type: str, group: str) -> int:
 
 
 def types(cursor: sqlite3.Cursor, now_ms: int) -> list[TypeInfo]:
-    """Every known type. Both tables are read once, in order: a query for each type would take several times as long."""
+    """Every known type. Both tables are read once, in order: one query per type would take several times as long."""
     queues: defaultdict[str, list[QueueRow]] = defaultdict(list)
     for row in cursor.execute(SQL["queues"]).fetchall():
         queues[row[0]].append(QueueRow._make(row))

@@ -1,4 +1,4 @@
-"""Deleting types: one by request, or those that are unused."""
+"""Deletes types: one on request, or those that are unused."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def poll_time(context: Context, seconds_max: float) -> PollTime:
 
 
 async def lease(gateway: Gateway, api: str, jobs: Jobs, demand: Demand, wait_ms: int) -> list[LeasedJob]:
-    """Wait for jobs, at most as many as one activation may return; those that are damaged are left out."""
+    """Wait for jobs, at most as many as one activation may return; damaged jobs are left out."""
     with gateway.metrics.polling(api):
         leased = await activate_bounded(gateway.service, jobs, demand, wait_ms)
         return await gateway.service.deliverable(leased)

@@ -10,11 +10,11 @@ from everwork.core.job import LeasedJob
 from everwork.core.limits import LEASE_STEP_MAX
 
 FEED_FIRST: Final = 16
-"""How many jobs are leased in the first step, when their size is not known yet."""
+"""How many jobs are leased in the first step, while their size is still unknown."""
 GROWTH: Final = 8
 """The factor by which the next step may grow if the last jobs were small."""
 FEED_BYTES: Final = 4 * 1_048_576
-"""How many bytes of variables the jobs of one step should have, judged by those of the step before."""
+"""How many bytes of variables the jobs of one step should have, estimated from the largest job of the previous step."""
 
 
 class CreditKey(NamedTuple):

@@ -87,7 +87,7 @@ class Gateway:
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
-        """A call with one request and one response, made in its caller's turn, unless it waits for a job."""
+        """A call with one request and one response; it runs in its caller's turn, unless it waits for a job."""
         turns = None if rpc.waits else self.service.budgets.requests
 
         async def call(_requests: object, context: Context) -> bytes:
@@ -216,7 +216,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
 
 
 def parsed(request_type: type[Request], raw: bytes) -> Request:
-    """Parse a message; a call without one has no bytes."""
+    """Parse a message; a call without a message has no bytes."""
     try:
         return request_type.FromString(raw)
     except (DecodeError, TypeError):

@@ -1,4 +1,4 @@
-"""Callers without an API key: how many calls they may keep open, and what they may send."""
+"""Limits for callers without an API key: how many calls they may keep open, and how many requests they may send."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from everwork.server.grpc.intake import EOF, Receiving
 from everwork.service.access.budgets import decrement
 
 GUEST: Final = ""
-"""The caller of all requests without a key; the ids of keys are never empty."""
+"""The caller id of all requests without a key; the ids of keys are never empty."""
 
 
 class Guests:
-    """Counts the calls that stay open, in total and per address, and receives their requests as if they had one key."""
+    """Counts the calls that stay open, in total and per address; receives their requests as if they shared one key."""
 
     def __init__(self, receiving: Receiving, notices: Occasional) -> None:
         self._receiving = receiving
@@ -44,7 +44,7 @@ class Guests:
 
     @asynccontextmanager
     async def staying(self, context: Context) -> AsyncIterator[None]:
-        """Count a call that stays open; above the limits it is refused."""
+        """Count a call that stays open, or refuse it if a limit has been reached."""
         address = origin_of(context.peer())
         if self.count >= WATCHES_MAX or self._of[address] >= WATCHES_EACH_MAX:
             self._notices.warning("gRPC call refused: too many calls without an API key are open", peer=address)

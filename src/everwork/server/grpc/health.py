@@ -67,7 +67,7 @@ class Health:
         }
 
     async def _check(self, _requests: object, context: Context) -> bytes:
-        """Answer a check; while too many others are unfinished, answer for the server as a whole."""
+        """Answer a check; while too many other requests are unfinished, answer for the server as a whole."""
         service = ""
         if self._guests.can_send():
             service = await self._service(context)

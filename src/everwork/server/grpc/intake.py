@@ -1,4 +1,4 @@
-"""Limits on open calls and on requests being received, so that unfinished requests cannot fill the memory."""
+"""Limits on open calls and on requests being received, so that unfinished requests cannot exhaust the memory."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class OpenCalls:
 
 
 class Undelivered:
-    """The bytes of leased jobs that workers have not read yet, limited for each API key and in all.
+    """The bytes of leased jobs that workers have not read yet, limited per API key and in total.
 
-    A key without any may always hold those of one activation, so that others cannot lock it out.
+    A key that has none may always hold those of one activation, so that other keys cannot lock it out.
     """
 
     def __init__(self, bytes_max: int, bytes_per_key_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes_per_key_max = bytes_per_key_max
         self.bytes = 0
-        """How many bytes are not read yet."""
+        """How many bytes have not been read yet."""
         self._of: dict[str, int] = {}
 
     def hold(self, caller: str, size: int) -> int:
@@ -90,11 +90,11 @@ class Undelivered:
 
 
 class Receiving:
-    """Receives requests, a bounded number at a time; the others are not read yet.
+    """Receives a bounded number of requests at a time; the others wait unread.
 
-    A request that gRPC receives can be as large as the largest message, finished or not. Others of the same caller
-    wait. Once half of the places are taken, each caller gets a single place, so that one whose requests arrive does not
-    wait for those whose requests never do.
+    While gRPC receives a request, it can take as much memory as the largest message. Each caller may have a few such
+    requests; once half of the places are taken, only one, so that callers whose requests never arrive cannot block the
+    others.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Receiving:
         """The calls whose requests are being received, oldest first."""
         self._late: set[asyncio.Task[Any]] = set()
         self._queues: dict[str, dict[asyncio.Future[None], float]] = {}
-        """The requests that wait for a place, by caller, and since when."""
+        """The requests that wait for a place, by caller, and when they started to wait."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, caller: str, context: Context) -> bytes:
@@ -146,7 +146,7 @@ class Receiving:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait until they are received."""
+        """How many requests are waiting to be received."""
         return sum(len(queue) for queue in self._queues.values())
 
     def is_free(self, caller: str) -> bool:
@@ -187,7 +187,7 @@ class Receiving:
                 self._queues.pop(caller, None)
 
     def _admit(self) -> None:
-        """Give free places to those who wait: each caller in turn gets what it is allowed."""
+        """Give free places to waiting requests: each caller in turn gets as many as it may have."""
         for caller, queue in list(self._queues.items()):
             while queue and self._has_room(caller):
                 granted = next(iter(queue))
@@ -200,7 +200,7 @@ class Receiving:
                 del self._queues[caller]
 
     def _check(self) -> None:
-        """End what takes too long: requests that do not arrive, and those that got no place."""
+        """End requests that take too long to arrive, and refuse those that have waited too long for a place."""
         oldest = monotonic() - self.seconds
         for task, started in self._started.items():
             if started > oldest:

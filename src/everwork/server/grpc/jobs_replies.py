@@ -102,7 +102,7 @@ def texts(text: str | None) -> dict[str, str]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """A stored JSON object; empty if the store has damaged it."""
+    """A stored JSON object; empty if it was damaged in the store."""
     value = decode_shown(text)
     return value if isinstance(value, dict) else {}
 

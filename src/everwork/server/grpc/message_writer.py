@@ -26,7 +26,7 @@ WRITE_SECONDS_MAX: Final = 1.0
 UNWRITTEN_JOBS_MAX: Final = 1_000
 """If this many jobs are unwritten, no more are leased: the connection is slow, and leases would expire."""
 UNWRITTEN_BYTES_MAX: Final = 8 * 1_048_576
-"""The same for the size of their variables: a worker that does not read must not fill the memory."""
+"""The same for the size of their variables: a worker that does not read must not exhaust the memory."""
 
 
 Send = Callable[[bytes], Coroutine[Any, Any, None]]

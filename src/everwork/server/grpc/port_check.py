@@ -1,4 +1,4 @@
-"""Notices when the gRPC port accepts no new connections: gRPC refuses them without logging it."""
+"""Detects that the gRPC port accepts no new connections: gRPC refuses them without logging it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PortCheck:
         self._is_first = True
 
     async def tick(self) -> bool:
-        """Check the port once; the first time it has only just been opened."""
+        """Check the port, except the first time, when it has only just been opened."""
         if self._is_first:
             self._is_first = False
         elif (problem := await self.problem()) is not None:
@@ -59,7 +59,7 @@ class PortCheck:
 
 
 def _client_hello() -> bytes:
-    """The first bytes of a TLS handshake, which the server answers; nothing is verified, because it ends there."""
+    """The first bytes of a TLS handshake, which the server answers. It goes no further, so nothing is verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     outgoing = ssl.MemoryBIO()

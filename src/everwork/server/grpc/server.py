@@ -31,7 +31,7 @@ IDLE_SECONDS_MAX: Final = 300
 WINDOW_BYTES: Final = 65_535
 OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # What a caller may send on a call before the server reads it. gRPC's own estimate grows to 4 MiB and far beyond.
+    # How much a caller may send before the server reads the call. gRPC's own estimate grows far beyond 4 MiB.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
     ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION),

@@ -33,7 +33,7 @@ CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 20_000
 """How many attempts one message may name."""
 LEASES_STEP: Final = 1_000
-"""How many of them are read, and extended, before other callers are served."""
+"""How many of these attempts are read, and extended, before other callers are served."""
 GRANTS_STEP: Final = 10
 """How many grants are read before other callers are served: each may name many tenants."""
 OUTCOMES_MAX: Final = 10_000
@@ -305,9 +305,9 @@ class WorkStream:
                 await asyncio.sleep(next(delays))
 
     async def _lease(self, feed: Feed, demand: Demand) -> bool:
-        """Lease jobs, and more immediately while their size is being learned: small batches return as small grants.
+        """Lease jobs; lease more immediately if the step was small because the size of the jobs was still unknown.
 
-        Keeps no reference to them while the feed waits. False: try again later.
+        Keeps no reference to the jobs while the feed waits. False: try again later.
         """
         wait_ms, is_cut = POLL_MS, True
         try:
@@ -323,7 +323,7 @@ class WorkStream:
         return True
 
     def _add(self, jobs: Sequence[LeasedJob]) -> None:
-        """Pass jobs on; if the worker has too many unread bytes already, they are released."""
+        """Pass jobs on to the worker; release them if it already has too many unread bytes."""
         try:
             self._writer.jobs(jobs)
         except TooManyRequests:
@@ -393,7 +393,7 @@ def _parsed(raw: bytes) -> work_pb2.FromWorker:
 
 
 async def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:
-    """The attempts that a message names, each once."""
+    """The attempts that a message names, without duplicates."""
     if len(messages) > LEASES_MAX:
         raise InvalidInput(field, f"must name at most {LEASES_MAX:,} attempts in one message, not {len(messages):,}")
     leases: dict[Lease, None] = {}

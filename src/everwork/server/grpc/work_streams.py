@@ -89,7 +89,7 @@ class WorkStreams:
             self._leave(stream)
 
     def _require_room(self, gateway: Gateway, jobs: Jobs) -> None:
-        """Refuse a stream above a limit; once the server is full, each key keeps an equal share."""
+        """Refuse a stream if a limit has been reached; once the server is full, each key keeps an equal share."""
         settings, principal = self._settings, jobs.principal
         keys = Counter(stream.jobs.principal.id for stream in self._streams)
         own = keys[principal.id]
@@ -226,7 +226,7 @@ class WorkStreams:
 
 
 async def _messages(gateway: Gateway, jobs: Jobs, context: Context) -> AsyncIterator[bytes]:
-    """The messages of a worker; its first one must arrive like any other request."""
+    """The messages of a worker; the first one is received under the same limits as any other request."""
     if (first := await gateway.receiving.message(jobs.principal.id, context)) is not EOF:
         yield first
     while (raw := await context.read()) is not EOF:

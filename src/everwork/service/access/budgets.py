@@ -1,6 +1,6 @@
 """Budgets: what one API key, and the keys of one tenant together, may have in progress at the same time.
 
-On a server without authentication all callers are one caller, so the budgets apply to the server as a whole.
+A server without authentication treats all callers as one, so the budgets apply to the server as a whole.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SLICE_ALONE: Final = 500
 SLICE_FAIR: Final = 10
 """How many jobs of one call are processed before others are served: about 0.2 ms while several tenants are active."""
 SLICE_CHARS: Final = 65_536
-"""How many characters of one call are processed before others are served, however few jobs have them."""
+"""How many characters of one call are processed before others are served, regardless of the number of jobs."""
 SLICE_GROWTH: Final = 8
-"""By which factor the next step of a slice grows while its jobs are small."""
+"""The factor by which the next step of a slice grows while its jobs are small."""
 
 
 class Slices:
-    """The work of one large call, in slices. Others go first after each."""
+    """The work of one large call, in slices, after each of which other callers are served."""
 
     __slots__ = ("_principal", "_turns", "size")
 
@@ -50,7 +50,7 @@ class Slices:
         self._principal = principal
 
     async def run(self, values: Sequence[T], work: Callable[[Sequence[T]], int]) -> None:
-        """Work on some values at a time; `work` returns their characters. Steps grow while the values are small."""
+        """Process a few values at a time; `work` returns their characters. Steps grow while the values are small."""
         start, step, jobs, chars = 0, 1, 0, 0
         while start < len(values):
             some = values[start : start + step]
@@ -62,7 +62,7 @@ class Slices:
                 await self.give_way()
 
     async def give_way(self) -> None:
-        """Begin the next slice, after others."""
+        """Let other callers go first, then begin the next slice."""
         await self._turns.give_way(self._principal)
 
 
@@ -97,9 +97,9 @@ class Budgets:
 
 
 class PollLimits:
-    """Counts waiting polls: no key affects another.
+    """Counts waiting polls, so that no key affects another.
 
-    `caller` is the id of the API key; `party` is who shares its budget (`Principal.party`).
+    `caller` is the id of the API key, and `party` identifies the keys that share its budget (`Principal.party`).
     """
 
     def __init__(
@@ -163,7 +163,7 @@ def _whose(party: Party) -> str:
 
 
 def decrement(counter: Counter[T], name: T) -> None:
-    """Count one less; names without any are not kept."""
+    """Decrement a count; counts of zero are removed."""
     counter[name] -= 1
     if not counter[name]:
         del counter[name]

@@ -1,10 +1,10 @@
 """Failed authentication: logged without flooding the log, and throttled by address.
 
-A valid key is always accepted: callers share addresses behind a NAT or a proxy, and one with a bad key must not lock
-out the others. Only the answers to bad keys are throttled, and the log lines about them.
+A valid key is always accepted: callers share addresses behind a NAT or a proxy, and one with an invalid key must not
+lock out the others. Only the responses to invalid keys are throttled, and the log lines about them.
 
-Callers above their limits, too, are answered slowly if they retry immediately: a refusal costs the server nearly as
-much time as a request, which it would take from others.
+Responses to keys above their limits are held back, too, if they retry immediately: a refusal costs the server nearly as
+much time as a request.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from everwork.logs import get_logger
 LINE_SECONDS: Final = 60.0
 """How often failures of one address are logged."""
 NETWORK_BITS: Final = 64
-"""One IPv6 host can have all addresses of such a network."""
+"""The prefix length of an IPv6 network; one host can have all addresses in it."""
 
 ANSWERS_PER_SECOND: Final = 50
-"""How often a throttled address, or a key above its limits, is answered; the other answers are held back."""
+"""How many responses per second a throttled address, or a key above its limits, gets; the others are held back."""
 ANSWERS_BURST: Final = 100
-"""How many refusals of one key are answered immediately, if there were none before."""
+"""How many refusals of one key are sent immediately, if there were none before."""
 HELD_SECONDS_MAX: Final = 2.0
 HELD_MAX: Final = 1_000
-"""How many answers are held back at a time; further ones are given immediately."""
+"""How many responses are held back at a time; further ones are sent immediately."""
 
 log = get_logger("everwork")
 
@@ -45,7 +45,7 @@ Seconds = Callable[[], float]
 
 
 class Throttled(TooManyRequests):
-    """A caller is refused too often. The answer is held back for `held_seconds`, so that retries cost others little."""
+    """A caller is refused too often. The response is held back for `held_seconds`: retries then cost others little."""
 
     def __init__(self, message: str, retry_after_ms: int, held_seconds: float) -> None:
         super().__init__(message, retry_after_ms)
@@ -63,7 +63,7 @@ class _Address:
 
 
 class AuthenticationFailures:
-    """The recent failures of all addresses; the oldest are forgotten when there are too many."""
+    """The recent failures of all addresses; if there are too many addresses, the oldest are forgotten."""
 
     def __init__(self, burst: int = AUTH_FAILURES_BURST, clock: Seconds = time.monotonic) -> None:
         self._burst = burst
@@ -74,7 +74,7 @@ class AuthenticationFailures:
         self._unlogged = 0
         self._held = 0
         self._answer_at: dict[str, float] = {}
-        """When the last answer to a caller is given; the oldest are forgotten, as with addresses."""
+        """When the last response to a caller is sent; the oldest callers are forgotten, as with addresses."""
 
     def refusal(
         self, error: Unauthenticated, origin: str, api: str, event: str = "authentication failed"
@@ -94,11 +94,11 @@ class AuthenticationFailures:
         return error
 
     def throttled(self, error: TooManyRequests, caller: str) -> Throttled:
-        """The same refusal of a caller, whose answer is held back if there are too many."""
+        """The same refusal of a caller; its response is held back if there are too many."""
         return Throttled(str(error), error.retry_after_ms, self._held_seconds(caller, ANSWERS_BURST))
 
     async def hold_back(self, error: Exception, caller: str) -> None:
-        """Wait before a caller that is refused too often gets its answer; other errors are answered immediately."""
+        """Hold back the response to a caller that is refused too often; does nothing for other errors."""
         if not isinstance(error, TooManyRequests):
             return
         refusal = error if isinstance(error, Throttled) else self.throttled(error, caller)
@@ -110,7 +110,7 @@ class AuthenticationFailures:
                 self._held -= 1
 
     def _held_seconds(self, caller: str, burst: int = 0) -> float:
-        """How long the next answer to a caller is held back."""
+        """How long the next response to a caller is held back."""
         now = self._clock()
         last = max(self._answer_at.pop(caller, -math.inf), now - burst / ANSWERS_PER_SECOND)
         if len(self._answer_at) >= AUTH_FAILURE_ADDRESSES_MAX:
@@ -119,7 +119,7 @@ class AuthenticationFailures:
         return at - now
 
     def _address(self, name: str, now: float) -> _Address:
-        """The entry of an address, moved to the end: the entries are in the order of their last failures."""
+        """The entry of an address, moved to the end, so that the entries are ordered by their last failures."""
         found = self._addresses.pop(name, None) or _Address(now)
         found.full_at = max(found.full_at, now)
         if len(self._addresses) >= AUTH_FAILURE_ADDRESSES_MAX:
@@ -130,7 +130,7 @@ class AuthenticationFailures:
     def _log(self, address: _Address, is_over: bool, now: float, event: str, facts: dict[str, str]) -> None:
         """Log the first failure of an address, the first that is throttled, and then one line per minute."""
         is_new = now - address.logged_at >= LINE_SECONDS or (is_over and not address.is_throttled)
-        # An address that goes on failing is answered now and then, and still throttled.
+        # An address that keeps failing gets a normal error now and then, but is still throttled.
         address.is_throttled = is_over or (address.is_throttled and not is_new)
         address.unlogged += 1
         if not is_new:
@@ -149,7 +149,7 @@ class AuthenticationFailures:
 
 
 def _network(origin: str) -> str:
-    """What is throttled together: an IPv4 address, or the network of an IPv6 address."""
+    """The unit of throttling: an IPv4 address, or the network of an IPv6 address."""
     try:
         address = ip_address(origin.partition("%")[0])
     except ValueError:

@@ -12,7 +12,7 @@ from everwork.service.access.principal import Permission, Principal
 
 
 def granted(creator: Principal, wished: ApiKey, rate_max: float | None) -> ApiKey:
-    """The key that a creator may create: without an expiry or rate of its own, it gets those of its creator.
+    """The key that a creator may create; it inherits the creator's expiry and rate unless it has its own.
 
     `rate_max` is the rate that applies to the creator, or None if it is not limited.
     """
@@ -36,8 +36,8 @@ def grantable(principal: Principal) -> frozenset[Permission]:
 def outranks(permissions: Iterable[Permission], tenants: tuple[str, ...], principal: Principal) -> bool:
     """Whether a key can administer the store and has a permission that the caller lacks.
 
-    Keys that cannot administer are below every administrator, who has to be able to revoke a leaked one. Expiry and
-    rate do not matter: a key that expires must be able to revoke one that does not.
+    No other key outranks an administrator, who has to be able to revoke a leaked one. Expiry and rate do not matter: a
+    key that expires must be able to revoke one that does not.
     """
     held = frozenset(permissions)
     is_administrator = not tenants and not held.isdisjoint((Permission.ALL, Permission.ADMIN))

@@ -57,7 +57,7 @@ _REFUSALS: Final = {
 class KeyRing:
     """The keys of a store. `authenticate` does not wait for the store: its copy is at most a second old.
 
-    They expire by the host's clock, not the store's: users set expiry times by their own clocks.
+    Keys expire by the host's clock, not the store's: users set expiry times by their own clocks.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class KeyRing:
         return self._live(principal.id) is not None
 
     def badge(self, principal: Principal, token: str) -> str:
-        """What a session stores about the key that started it; the key in the environment can change.
+        """What a session stores to identify the key that started it; the key in the environment can change.
 
-        That key is often chosen by a person. Its mark is an HMAC with the session's random token, which the store does
-        not have, so that guesses of the key cannot be checked against the store.
+        A person has often chosen that key. It is stored as an HMAC with the session's random token, which is not in the
+        store, so that guesses of the key cannot be checked against the store.
         """
         return self._environment_badge(token) if principal is ENVIRONMENT else principal.id
 
@@ -169,7 +169,7 @@ class KeyRing:
         return self._limiter.per_second or None if has_key else None
 
     def pace(self, principal: Principal) -> float:
-        """Count one message of a stream; returns the seconds after which the key's rate allows it."""
+        """Count one message of a stream; returns in how many seconds the key's rate allows it."""
         return self._limiter.pace(principal.id, principal.rate_per_second)
 
     # Administration -----------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class NoAuthentication(KeyRing):
 
 
 async def forget_keys(engine: Engine, clock: Clock = host_clock_ms) -> int:
-    """Delete keys that ended long ago, by the clock of the store and that of the host: one of them may be wrong."""
+    """Delete keys that expired or were revoked long ago by both the store's and the host's clock: one may be wrong."""
     now_ms = min(await engine.now(), clock())
     found = [stored_key(entry.name, entry.body) for entry in await engine.registered(KEY_KIND)]
     ended = [
@@ -264,12 +264,12 @@ async def forget_keys(engine: Engine, clock: Clock = host_clock_ms) -> int:
     ]
     for id in ended[:SWEEP_STEP_MAX]:
         await engine.unregister(KEY_KIND, id)
-        log.info("an API key that ended long ago was deleted", id=id)
+        log.info("deleted an API key that expired or was revoked long ago", id=id)
     return len(ended[:SWEEP_STEP_MAX])
 
 
 def _ended_ms(key: ApiKey) -> float:
-    """When a key expired or was revoked, whichever was first."""
+    """When a key expired or was revoked, whichever came first."""
     return min((at_ms for at_ms in (key.expires_at_ms, key.revoked_at_ms) if at_ms is not None), default=math.inf)
 
 

@@ -32,7 +32,7 @@ _GRANTED_BY: Final = {
 
 
 Party = frozenset[str] | str
-"""The keys of the same tenants are one party; a key that is not restricted to tenants is its own."""
+"""Keys that are restricted to the same tenants are one party; a key that is not restricted is a party of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Principal:
 
     @property
     def party(self) -> Party:
-        """Who shares a budget: the tenants that the key is restricted to, or the key itself."""
+        """The owner of the shared budget: the tenants that the key is restricted to, or the key itself."""
         return frozenset(self.tenants) or self.id
 
     def allows(self, permission: Permission) -> bool:

@@ -52,7 +52,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A session in a list: who opened it, how, when, from where, and until when it lasts.
+    """A session in a list: who opened it, how, when and from where, and when it expires.
 
     `name` is the hash of its token. `key_id` is the id of the API key, `environment` or `login-link`; for a link, `who`
     is the user who created it.
@@ -69,7 +69,7 @@ class OpenSession:
 
     @property
     def id(self) -> str:
-        """What names the session in lists."""
+        """Identifies the session in lists."""
         return self.name[:ID_CHARS]
 
     @property
@@ -146,7 +146,7 @@ class Sessions:
         raise NotFound("session", id)
 
     async def end_all(self, keys: Iterable[ApiKey], principal: Principal) -> EndedSessions:
-        """End all sessions, except those with more permissions than the caller, and login links not yet used."""
+        """End all sessions, except those with more permissions than the caller; `*` also invalidates unused links."""
         found = await self.opened(keys)
         ends = [one for one in found if not outranks(one.permissions, one.tenants, principal)]
         if principal.allows(Permission.ALL):
@@ -186,7 +186,7 @@ def holder_of(session: Session, keys: KeyRing) -> Principal | None:
 
 
 def _open_session(entry: Registered, live: Mapping[str, ApiKey]) -> OpenSession | None:
-    """A session as listed; None if its key is no longer valid."""
+    """A session for a list; None if its key is no longer valid."""
     key_id, until_ms = _key_id(entry), entry.until_ms or 0
     key = live.get(key_id)
     if key is None and key_id not in (ENVIRONMENT.id, OPERATOR.id):
@@ -199,7 +199,7 @@ def _open_session(entry: Registered, live: Mapping[str, ApiKey]) -> OpenSession 
 
 
 def _text(entry: Registered, field: str) -> str:
-    """A text of an entry; empty if it was damaged in the store, or written by a version that did not store the text."""
+    """A text of an entry; empty if the entry was damaged, or written by a version that did not store this text."""
     stored = decode_shown(entry.body)
     return str(stored.get(field, "")) if isinstance(stored, dict) else ""
 

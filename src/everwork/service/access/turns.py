@@ -1,9 +1,9 @@
 """Turns: how many requests of one API key are in progress, and how many of them run while other keys are active.
 
-The keys of one tenant are one party. A party that is alone runs up to `running_alone` requests concurrently. As soon as
-another party is active, each runs only a few at a time, and the rest wait here, at no cost, in the order of their keys'
-turns: a request of a quiet party never waits behind the queue of a noisy one. How many depends on the event loop: as
-many as it can serve without delaying others.
+The keys of one tenant are one party. If only one party is active, it runs up to `running_alone` requests concurrently.
+Once several are active, each runs only a few at a time: as many as the event loop can serve without delaying others.
+The rest wait here, at no cost, while the party's keys take turns. So a request of a quiet party never waits behind the
+queue of a noisy one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BUSY_RETRY_MS: Final = 1_000
 ACTIVE_SECONDS: Final = 2.5
 """A party without requests counts as active for one to two of these intervals."""
 LAG_SECONDS_MAX: Final = 0.0005
-"""If the event loop takes longer than this to reach new work, each party runs fewer requests at a time."""
+"""If the event loop takes longer than this to get to new work, each party runs fewer requests at a time."""
 PROBE_SECONDS: Final = 0.001
 FEWER: Final = 0.75
 MORE: Final = 0.02
-"""By which factor the number falls, and by how much it rises, per measurement."""
+"""After each measurement, this number is multiplied by `FEWER`, or increased by `MORE`."""
 RUNNING_FIRST: Final = 16
-"""How many requests a party runs at a time when another one becomes active, until the event loop is measured."""
+"""How many requests each party runs at a time once another one is active, until the event loop has been measured."""
 GIVE_WAY_SECONDS: Final = 0.003
 """How long a large call waits for the running requests of others, after each slice of its work."""
 UNLIMITED: Final = 1 << 30
@@ -36,9 +36,9 @@ Seconds = Callable[[], float]
 
 
 class Budget(NamedTuple):
-    """How many requests of one key may be in progress; the keys of one tenant together have `tenant_factor` times it.
+    """How many requests of one key may be in progress, and `tenant_factor` times as many of one tenant's keys together.
 
-    `running_min` to `running_max` of a party run at a time while others are active, and `running_alone` while none is.
+    A party runs `running_min` to `running_max` requests at a time while others are active, otherwise `running_alone`.
     """
 
     what: str
@@ -59,7 +59,7 @@ class _Party:
         self.held = 0
         self.running = 0
         self.large: set[asyncio.Task[Any]] = set()
-        """The tasks of its large calls, which give way to others."""
+        """The tasks of its large calls, which let others go first."""
         self.is_fresh = True
         self.queue: dict[_Account, None] = {}
         """The keys with waiting requests, in the order of their turns."""
@@ -139,7 +139,7 @@ class Turns:
             raise
 
     async def pace(self, principal: Principal) -> None:
-        """Let a request that is not refused, such as a poll that has its jobs, continue in its turn."""
+        """Make a request wait for its turn that must not be refused any more, such as a poll that has leased jobs."""
         account = self._accounts.get(principal.id) or self._open(principal)
         party = account.party
         party.is_fresh = True
@@ -150,9 +150,9 @@ class Turns:
             self.leave(principal)
 
     async def give_way(self, principal: Principal) -> None:
-        """Let others go first between two slices of a large call: for a while, until none of their requests runs.
+        """Let others go first between two slices of a large call: until none of their requests runs, or time is up.
 
-        It is not enough to let the event loop turn once: each step of the engine's threads would wait for a slice.
+        One pass of the event loop is not enough: each step of the engine's threads would wait for a slice.
         """
         account = self._accounts.get(principal.id)
         if account is None or not self._is_contended:
@@ -168,7 +168,7 @@ class Turns:
             await asyncio.sleep(PROBE_SECONDS)
 
     def _are_others_running(self, party: _Party) -> bool:
-        """Whether requests of other parties run that do not give way themselves: large calls share the rest."""
+        """Whether other parties run requests other than large calls; large calls do not wait for each other."""
         return any(one.running > len(one.large) for one in self._parties.values() if one is not party)
 
     def leave(self, principal: Principal) -> None:
@@ -284,7 +284,7 @@ class Turns:
         if int(self._level) != self._running_max:
             self._set_running_max(int(self._level))
         if self._queued:
-            # Nothing may enter for a while, but if the loop is idle, more may run.
+            # If no new request arrives, nothing else measures the loop; if it is idle, more requests may run.
             self._is_probing = True
             asyncio.get_running_loop().call_later(PROBE_SECONDS, self._start_pass)
 

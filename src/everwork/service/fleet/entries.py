@@ -33,7 +33,7 @@ CLIENT_TYPES_MAX: Final = 20
 CLIENTS_BYTES_MAX: Final = 128 * 1024
 """The maximum size of the whole list in the registry."""
 READ_MAX: Final = 4_096
-"""How many parsed entries are cached, each as it was last read: a page reads all of them several times."""
+"""How many parsed entries are cached: a page reads all of them several times."""
 
 # Every field added after the first version needs a default, because entries written by other versions are also read.
 
@@ -261,7 +261,7 @@ def trigger_names(entry: Registered) -> tuple[str, ...]:
 
 
 def _read(kind: str, name: str, body: str) -> Entry | None:
-    """Parse an entry, unless its body is still the one that was parsed last; older ones are not kept."""
+    """Parse an entry, unless its body has not changed since it was last parsed."""
     known = _parsed.get((kind, name))
     if known is not None and known[0] == body:
         return known[1]
@@ -323,7 +323,7 @@ _KINDS: Final[Mapping[str, type[Entry]]] = {
     kind.__name__: kind for kind in (WorkerEntry, TriggerEntry, ManagerEntry, ProcessEntry)
 }
 _parsed: Final[dict[tuple[str, str], tuple[str, Entry | None]]] = {}
-"""By kind and name: the body that was read last, and its entry."""
+"""By kind and name: the body that was parsed last, and its entry."""
 _DEFAULTS: Final = {one.name: one.default for one in fields(ProcessEntry)}
 
 _READERS: Final[Mapping[Any, Callable[[str, object], Any]]] = {

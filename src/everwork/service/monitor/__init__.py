@@ -1,1 +1,1 @@
-"""What a process observes: throughput by minute, whether the store accepts writes, and jumps of its clock."""
+"""What a process observes: throughput per minute, whether the store accepts writes, and jumps of its clock."""

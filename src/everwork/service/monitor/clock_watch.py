@@ -1,7 +1,7 @@
-"""Notices when the engine's clock jumps: leases would end early or late.
+"""Detects jumps of the engine's clock, which would make leases end early or late.
 
-After a jump forward, sweeps pause; after a jump back, the leases of dead workers are ended. A local store has the
-clocks of this host and moves its leases itself, so it needs neither. Every jump is reported.
+After a jump forward, sweeps pause; after a jump back, the leases of dead workers are ended. A local store uses this
+host's clocks and moves its leases itself, so it needs neither. Every jump is reported.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from everwork.service.monitor.overlong_leases import OverlongLeases, SetBack
 log = get_logger("everwork")
 
 JUMP_MS: Final = 2_000
-"""A clock that is adjusted gradually moves by far less between two checks, which are a second apart."""
+"""A larger change is a jump: gradual adjustment changes a clock by far less between two checks, a second apart."""
 ANSWER_MS_MAX: Final = 1_000
-"""If the engine takes longer to tell its time, the comparison says nothing."""
+"""If the engine takes longer to return its time, the clocks cannot be compared."""
 JUMP_KIND: Final = "clock-jump"
 KEEP_MS: Final = 24 * HOUR_MS
 """How long a jump is reported by `everwork doctor`."""
 
 
 class ClockWatch:
-    """Compares the engine's clock with one that only goes forward, before each sweep of this process."""
+    """Compares the engine's clock with the boot clock, before each sweep of this process."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -37,13 +37,13 @@ class ClockWatch:
         self._looked_ms = 0.0
         self._held_until_ms = 0.0
         self.jumps = 0
-        """How often the engine's clock has jumped, as far as this process has seen."""
+        """How many jumps of the engine's clock this process has detected."""
 
     async def may_sweep(self) -> bool:
-        """Whether leases can be judged by the engine's clock now.
+        """Whether the engine's clock shows which leases have expired.
 
-        After a jump forward, every lease in a remote store looks expired. Sweeps pause until live workers have
-        extended theirs.
+        After a jump forward, every lease in a remote store seems to have expired. Sweeps pause until running workers
+        have extended theirs.
         """
         if not self._engine.has_real_clock:
             return True
@@ -55,7 +55,7 @@ class ClockWatch:
         return ended_ms >= self._held_until_ms
 
     async def end_overlong(self) -> bool:
-        """After a jump back, end leases of dead workers when they would have ended; whether there is more to do."""
+        """After a jump back, end the leases of dead workers on time; returns whether there is more to do."""
         return await self._overlong.step(boot_clock_ms())
 
     async def _compare(self, engine_ms: int, now_ms: float) -> None:
@@ -70,7 +70,7 @@ class ClockWatch:
         elif self._engine.is_remote:
             self._overlong.add(SetBack(-by_ms, engine_ms, now_ms, now_ms - looked_ms))
         log.error("the engine's clock jumped; check its time synchronization", seconds=f"{by_ms / 1000:+.1f}")
-        # Every process sees the same jump: they write the same entry.
+        # Every process detects the same jump, so they all write the same entry.
         body = orjson.dumps({"by_ms": by_ms, "at_ms": engine_ms}).decode()
         await self._engine.register(JUMP_KIND, f"{round(by_ms / 1000):+d}", body, KEEP_MS)
 

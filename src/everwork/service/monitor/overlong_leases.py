@@ -1,12 +1,12 @@
-"""Ends the leases that a clock, once it is set back, would keep for too long.
+"""Ends leases that would last too long because the engine's clock was set back.
 
-A lease ends at an instant of the engine's clock. If that clock is set back by an hour, the lease of a dead worker holds
-an hour longer, and servers have no second clock that a statement could read. So the process that has seen the jump
-notes the leases of that moment, and when they end on its own steady clock. One that is still the same by then, so that
-its worker has not extended it, is shortened; the next sweep ends it like every expired lease.
+A lease ends at an instant of the engine's clock. If that clock is set back by an hour, the lease of a dead worker lasts
+an hour longer, and servers have no second clock that a statement could read. So a process that detects the jump records
+the current leases, and when each should end on its own steady clock. If a lease is unchanged by then, its worker has
+not extended it. It is shortened, and the next sweep ends it like any expired lease.
 
-Leases that workers took or extended between the jump and the look are not mistaken for older ones if they are shorter
-than the jump, or belong to attempts that began after it.
+Leases that were taken or extended after the jump, but before they were recorded, are not mistaken for older ones if
+they are shorter than the jump, or belong to attempts that began after it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from everwork.logs import get_logger
 log = get_logger("everwork")
 
 NOTED_MAX: Final = 10_000
-"""How many leases one process notes; it reads further ones when these have ended."""
+"""How many leases one process records; it reads further ones when these have ended."""
 SLACK_MS: Final = 2_000
-"""How long a lease may have been expired before the jump without being swept."""
+"""How long before the jump a lease may have expired without having been swept yet."""
 EXTENDED_MS: Final = LEASE_MS_DEFAULT
-"""How long a worker has to extend a lease, whatever is left of it."""
+"""The longest time that a worker gets to extend a lease, even if less is left of it."""
 RUNNING: Final = JobFilter(states=frozenset([State.PROCESSING]))
 
 
 @dataclass(frozen=True, slots=True)
 class SetBack:
-    """A jump back. `engine_ms` is the engine's time at `steady_ms`; it jumped in the `unseen_ms` before."""
+    """A jump back. `engine_ms` is the engine's time at `steady_ms`; the jump was in the `unseen_ms` before that."""
 
     by_ms: int
     engine_ms: int
@@ -46,7 +46,7 @@ class SetBack:
     """Where the search for leases continues."""
 
     def ends_at_ms(self, job: StoredJob, steady_ms: float) -> float | None:
-        """When a lease ends on the steady clock; None if it was not kept longer by the jump."""
+        """When a lease should end on the steady clock; None if the jump has not prolonged it."""
         passed_ms = steady_ms - self.steady_ms
         engine_ms = self.engine_ms + passed_ms
         began_after = self.engine_ms - self.unseen_ms <= (job.activated_at_ms or 0) <= engine_ms
@@ -54,7 +54,7 @@ class SetBack:
             return None
         left_ms = job.lease_until_ms - engine_ms
         if left_ms < self.by_ms - self.unseen_ms - passed_ms - SLACK_MS:
-            return None  # It was extended after the jump: the older ones are longer.
+            return None  # It was extended after the jump: an older one would last longer.
         return steady_ms + max(left_ms - self.by_ms, min(left_ms, EXTENDED_MS))
 
 
@@ -72,11 +72,11 @@ class OverlongLeases:
         self._noted: dict[Lease, _Noted] = {}
 
     def add(self, jump: SetBack) -> None:
-        """Search for the leases that this jump keeps too long, in the next steps."""
+        """Search for the leases that this jump has prolonged, in the next steps."""
         self._jumps.append(jump)
 
     async def step(self, steady_ms: float) -> bool:
-        """Note a page of leases, and shorten those that have ended; returns whether there is more to do."""
+        """Record a page of leases, and shorten those whose time is up; returns whether there is more to do."""
         if self._jumps and len(self._noted) < NOTED_MAX:
             await self._note(self._jumps[0], steady_ms)
         ended = [lease for lease, noted in self._noted.items() if noted.ends_at_ms <= steady_ms]
@@ -89,7 +89,7 @@ class OverlongLeases:
         for job in page.jobs:
             ends_at_ms, lease = jump.ends_at_ms(job, steady_ms), Lease(job.key, job.attempt)
             noted = self._noted.get(lease)
-            # A lease that an earlier jump has kept too long keeps its end.
+            # If an earlier jump has also prolonged this lease, its recorded end stays.
             if ends_at_ms is not None and (noted is None or noted.lease_until_ms != job.lease_until_ms):
                 self._noted[lease] = _Noted(job.lease_until_ms, ends_at_ms)
         self._jumps.popleft()
@@ -105,9 +105,7 @@ class OverlongLeases:
         ]
         if stale:
             await self._engine.extend(stale, 1)
-            log.warning(
-                "leases ended: they would have been kept because the engine's clock was set back", jobs=len(stale)
-            )
+            log.warning("ended leases that had been prolonged when the engine's clock was set back", jobs=len(stale))
         for lease in leases:
             del self._noted[lease]
 

@@ -1,4 +1,4 @@
-"""Whether the store accepts writes: a few bytes, written at most every few seconds, for all callers."""
+"""Whether the store accepts writes: writes a few bytes, at most every few seconds for all callers together."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from everwork.logs import Outage, get_logger
 log = get_logger("everwork")
 
 REUSE_SECONDS: Final = 3.0
-"""How long a successful write counts; checks must not keep the store busy."""
+"""How long the result of a successful write is reused; checks must not keep the store busy."""
 RETRY_SECONDS: Final = 0.5
-"""How long a failed write counts: a store that recovers is noticed soon."""
+"""How long the result of a failed write is reused; a recovered store is noticed quickly."""
 ANSWER_SECONDS: Final = 3.0
 """How long the store may take to write."""
 TURN_MS: Final = 60_000
@@ -23,7 +23,7 @@ TURN: Final = "write-check"
 
 
 class WriteCheck:
-    """Writes the same registry entry over and over. Reading is not enough: a full disk or a replica can be read."""
+    """Keeps writing the same registry entry. Reading is not enough: a full disk or a replica can still be read."""
 
     def __init__(self, engine: Engine, holder: str) -> None:
         self._engine = engine
@@ -46,7 +46,7 @@ class WriteCheck:
         error: EngineError | None = None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                # Each process has its own entry, so they do not wait for each other.
+                # Each process has its own entry, so that processes do not wait for each other.
                 await self._engine.take_turn(f"{TURN} {self._holder}", self._holder, TURN_MS)
         except TimeoutError:
             error = EngineBusy(f"a write took longer than {ANSWER_SECONDS:g} s")

@@ -34,7 +34,8 @@ CALL_WAIT_SECONDS: Final = 1.0
 BROKEN_MS_MIN: Final = 1_000
 BROKEN_MS_MAX: Final = 60_000
 AHEAD_MS_MAX: Final = HOUR_MS
-"""A mark further in the future comes from a clock that was wrong. After a smaller step back no time is repeated."""
+"""A mark further in the future was made while the clock was wrong. If the clock was set back by less, triggers wait
+until it reaches the mark again, so that no scheduled time is repeated."""
 
 Off = Callable[[], Awaitable[frozenset[str]]]
 """Returns the names of the disabled triggers."""
@@ -131,10 +132,10 @@ class TriggerLoop(BackgroundLoop):
         return answer.now_ms
 
     async def _corrected(self, name: str, mark: TriggerMark) -> TriggerMark:
-        """The mark of a trigger that fired while the clock was ahead; it would not fire until then otherwise."""
+        """Move the mark of a trigger that fired while the clock was ahead; otherwise, it would not fire until then."""
         now_ms = self._now_ms
         log.warning(
-            "a trigger's last scheduled time is in the future; it continues from now",
+            "a trigger's last scheduled time is in the future; the trigger continues from now",
             trigger=name,
             last_ms=mark.last_ms,
         )

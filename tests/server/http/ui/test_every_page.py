@@ -40,7 +40,7 @@ async def test_visitors_who_are_not_logged_in_take_no_live_pages_of_others(
     local: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "LIVE_PAGES_MAX", 3)
-    monkeypatch.setattr(live, "REFRESH_SECONDS", 20)  # Strangers who were counted would be for long.
+    monkeypatch.setattr(live, "REFRESH_SECONDS", 20)  # Once counted, always counted.
     follow = "/ui/live?path=%2Fui"
     async with visiting(local) as visitor, AsyncExitStack() as streams:
         strangers = await streams.enter_async_context(httpx.AsyncClient(base_url=local.url, timeout=DEADLINE_S))

@@ -269,7 +269,7 @@ async def test_a_job_that_does_not_exist_is_a_plain_page(visitor: Visitor) -> No
 
 
 def same(page: str, path: str) -> str:
-    """What a page says, whichever job it was asked for, and whenever."""
+    """The text of a page, without what depends on the requested job and the time."""
     key = path.rpartition("/")[2]
     main = page.partition("<main")[2] or page
     return re.sub(rf"jobs/{key}\b|(?<=&#39;){key}(?=&#39;)|(?<='){key}(?=')", "KEY", main)

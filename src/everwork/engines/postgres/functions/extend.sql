@@ -1,14 +1,16 @@
 -- Purpose: extend leases whose jobs are locked at the moment, by a sweep, an outcome, or a user's transaction.
 -- Inputs: sorted keys, attempts, lease_ms, the instant. Returns: key and attempt of the leases that hold.
 
--- Keeps sweeps and extensions of locked leases apart: shared by sweeps, exclusive for extensions.
+-- The advisory lock that keeps sweeps and extensions of locked leases apart: shared for sweeps, exclusive for
+-- extensions.
 CREATE OR REPLACE FUNCTION {schema}.lapse_gate() RETURNS bigint LANGUAGE sql STABLE {plan} AS $$
   SELECT hashtextextended('everwork lapses ' || current_schema(), 0)
 $$;
 
--- A short lock is waited for; a long one belongs to a user's transaction that completes the job. If it is rolled back,
--- the lease must hold as promised: that is written beside the job, for sweeps to see. A lease that a sweep is ending is
--- not promised: sweeps are waited for first. After the first long lock, the others are hardly waited for.
+-- Waits up to 100 ms for a job's lock. If it is held for longer, a user's transaction is completing the job. In case it
+-- rolls back, the lease must hold until the time that its worker was promised, so this time is written to the registry,
+-- where sweeps look. Before that, running sweeps are waited for, so that no lease is promised that a sweep is ending.
+-- After the first such job, the wait for each further lock is 1 ms.
 CREATE OR REPLACE FUNCTION {schema}.extend_locked(leased_keys bigint[], leased_attempts int[], lease_ms bigint,
   at_ms bigint)
 RETURNS TABLE (key bigint, attempt int) LANGUAGE plpgsql {plan} SET lock_timeout = '100ms' AS $$
@@ -32,7 +34,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- Whether a lease holds although its job says that it has lapsed.
+-- Whether a lease still holds, although it has expired according to its job's row.
 CREATE OR REPLACE FUNCTION {schema}.is_promised(leased_key bigint, leased_attempt int, at_ms bigint)
 RETURNS boolean LANGUAGE sql STABLE {plan} AS $$
   SELECT EXISTS (SELECT 1 FROM registry r

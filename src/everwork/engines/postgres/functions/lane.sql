@@ -1,7 +1,7 @@
 -- Purpose: create the types, queues and lanes that jobs and demands name for the first time.
 -- Inputs: type; or queue, tenant and limit key ('' is none). Returns: nothing; or the lane's id.
 
--- A type that was deleted and not purged yet is new again, see types.sql.
+-- A deleted type whose rows have not been purged yet becomes a new type, see types.sql.
 CREATE OR REPLACE FUNCTION {schema}.make_type(type_name text) RETURNS void
 LANGUAGE plpgsql {plan} AS $$
 BEGIN
@@ -12,7 +12,7 @@ BEGIN
   INSERT INTO queue (type, grp) VALUES (type_name, '') ON CONFLICT DO NOTHING;
 END $$;
 
--- Creates a type unless it exists, and locks its row: it is not deleted before the caller's transaction has ended.
+-- Creates a type unless it exists, and locks its row, so that it is not deleted before the caller's transaction ends.
 CREATE OR REPLACE FUNCTION {schema}.take_type(type_name text) RETURNS void
 LANGUAGE plpgsql {plan} AS $$
 BEGIN

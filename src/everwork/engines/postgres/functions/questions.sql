@@ -35,8 +35,8 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.oldest_jobs(at_ms bigint, looks_max int)
 RETURNS TABLE (type text, grp text, run_at_ms bigint)
 LANGUAGE sql STABLE {plan} AS $$
-  -- The first job of a lane and priority has waited longest, so one index probe for each is enough. Queues are found in
-  -- the index, too: those without pending jobs cost nothing.
+  -- The first job of each lane and priority has waited longest, so one index probe for each is enough. Queues are also
+  -- found in the index, so those without pending jobs cost nothing.
   WITH RECURSIVE head AS (
     (SELECT j.queue_id AS id, j.lane_id, j.rank, j.run_at_ms, 1 AS looks FROM live j WHERE j.state = 1
      ORDER BY j.queue_id, j.lane_id, j.rank, j.run_at_ms, j.key LIMIT 1)

@@ -1,6 +1,6 @@
 -- Purpose: take back leases that have lapsed, as long as no other attempt has begun, and undo what the lapse counted.
--- Inputs: sorted keys and their attempts (a key may occur with several), lease_ms, the instant, the note of automatic
---   requeues. Returns: nothing.
+-- Inputs: sorted keys and their attempts (a key may occur with several), lease_ms, the instant, the text that marks
+--   automatic requeues. Returns: nothing.
 
 -- The jobs are locked first: what follows sees all that others have done to them until then. A lapse without due_at_ms
 -- was counted by another store or version. Its counts are deltas, as any: negative ones.

@@ -1,10 +1,10 @@
--- Purpose: list types; delete one by request, or those that are unused.
+-- Purpose: list types; delete one on request, or those that are unused.
 -- Inputs: types and instants. Returns: see each function.
 --
 -- A create reads the queues of its type without a lock and writes jobs that refer to them. So that no job is lost, a
--- type is deleted in two steps. delete_type marks its row: for everybody it is gone, and make_type brings it back, as a
--- new type. purge_types deletes the rows later, when no transaction is left that may have read them before the mark; if
--- such a transaction has created a job, the type is known again.
+-- type is deleted in two steps. delete_type marks its row as deleted; make_type can turn it into a new type. Later,
+-- purge_types deletes the rows, once every transaction that may have read them before the mark has ended. If one of
+-- these has created a job, the type exists again.
 
 -- Every type, by name. Indexes are used even while the tables have no statistics: they may grow fast.
 CREATE OR REPLACE FUNCTION {schema}.list_types(at_ms bigint)
@@ -53,7 +53,7 @@ CREATE OR REPLACE FUNCTION {schema}.has_statistics(queues int[]) RETURNS boolean
       SELECT 1 FROM work_hour w WHERE w.hour = h.hour AND w.queue_id = q.id LIMIT 1) s)
 $$;
 
--- unused_ms NULL: by request; otherwise only if the type is unused and its policy is the given one.
+-- With unused_ms NULL, deletes on request; otherwise, only if the type is unused and its policy is seen_policy.
 -- Returns 'accepted', 'not found' or 'wrong state'.
 CREATE OR REPLACE FUNCTION {schema}.delete_type(type_name text, seen_policy text, unused_ms bigint, at_ms bigint)
 RETURNS text LANGUAGE plpgsql {plan} SET lock_timeout = {lock_timeout} AS $$
@@ -71,7 +71,7 @@ BEGIN
   SELECT array_agg(q.id), max(q.asked_at_ms) INTO queues, asked
   FROM (SELECT x.id, x.asked_at_ms FROM queue x WHERE x.type = type_name FOR UPDATE SKIP LOCKED) q;
   IF coalesce(cardinality(queues), 0) < (SELECT count(*) FROM queue q WHERE q.type = type_name) THEN
-    RETURN 'wrong state';  -- A transaction that is not committed yet uses it.
+    RETURN 'wrong state';  -- An uncommitted transaction uses it.
   END IF;
   IF unused_ms IS NOT NULL AND (found_type.policy IS DISTINCT FROM seen_policy OR found_type.is_set_up
     OR asked > at_ms - unused_ms
@@ -102,9 +102,9 @@ BEGIN
 END $$;
 
 -- Deletes the rows of at most `most` types; returns how many.
--- A transaction that read a queue before the mark gets its number (xid) with its first write, in the same call: a
--- minute later it has one. deleted_xid is a number of that minute or later. Once every running transaction has a higher
--- number, and every snapshot is younger, none is left.
+-- A transaction that read a queue before the mark gets its xid with its first write, in the same call, so a minute
+-- later it has one. deleted_xid is assigned after that minute. Once every running transaction has a higher xid, and
+-- every snapshot is newer, all of them have ended.
 CREATE OR REPLACE FUNCTION {schema}.purge_types(at_ms bigint, most int) RETURNS int LANGUAGE plpgsql {plan} AS $$
 DECLARE
   own bigint := pg_current_xact_id()::text::bigint;

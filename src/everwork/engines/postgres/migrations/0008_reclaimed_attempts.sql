@@ -1,3 +1,3 @@
--- Version 8. Of several expired attempts of a job that are taken back in one call, only the latest is undone. The function
--- does that: it is written again when the version rises.
+-- Version 8. If one call restores the leases of several expired attempts of a job, only the latest expiry is undone.
+-- The function does that; functions are replaced whenever the schema version rises.
 SELECT 1;

@@ -1,7 +1,8 @@
 -- Purpose: extend live leases.
 -- Inputs: keys, attempts, lease_ms, now. Returns: the leases that are held now. A lease whose job is being settled,
 --   possibly in a long user transaction, is skipped so that the others do not wait for it; extend_locked then
---   handles the leases that were not extended. A lease that is held is always extended: in its job, or beside it.
+--   handles the leases that were not extended. A lease that is held is always extended: in its job's row, or in the
+--   registry.
 
 -- name: extend
 UPDATE {schema}.live SET lease_until_ms = {schema}.now_ms($4) + $3

@@ -51,7 +51,7 @@ SELECT * FROM {schema}.list_types({schema}.now_ms($1));
 SELECT {schema}.delete_type($1, NULL, NULL, {schema}.now_ms($2));
 
 -- name: forget_types
--- Inputs: types and the policy of each, sorted; for how long they are unused; now. Returns the types that are gone.
+-- Inputs: types and the policy of each, sorted; how long a type must have been unused; now. Returns the deleted types.
 SELECT x.name FROM unnest($1::text[], $2::text[]) AS x(name, policy)
 WHERE {schema}.delete_type(x.name, x.policy, $3, {schema}.now_ms($4)) = 'accepted';
 

@@ -73,7 +73,7 @@ SELECT count(*),
 FROM d;
 
 -- name: fold_work
--- $2: how many rows an hour may have; $3: the name under which further workers are counted together.
+-- $2: the maximum number of rows per hour; $3: the name under which further workers are counted together.
 WITH d AS (
   DELETE FROM {schema}.work_delta WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM {schema}.work_delta LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *),
@@ -121,7 +121,7 @@ DELETE FROM {schema}.count_total
 WHERE pending = 0 AND processing = 0 AND completed = 0 AND failed = 0 AND cancelled = 0;
 
 -- name: forget_hours
--- A store with little work may not have folded its deltas yet.
+-- In a store with little work, deltas may not be folded yet.
 WITH measured AS (DELETE FROM {schema}.measure_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint),
 unfolded AS (DELETE FROM {schema}.measure_delta WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint),
 unfolded_work AS (DELETE FROM {schema}.work_delta WHERE hour < {schema}.now_ms($1) / 3600000 - $2::bigint)
@@ -131,7 +131,7 @@ DELETE FROM {schema}.work_hour WHERE hour < {schema}.now_ms($1) / 3600000 - $2::
 DELETE FROM {schema}.producer WHERE at_ms < $1;
 
 -- name: forget_more_producers
--- $1: how many to remember.
+-- $1: how many producers to keep.
 DELETE FROM {schema}.producer
 WHERE at_ms < (SELECT p.at_ms FROM {schema}.producer p ORDER BY p.at_ms DESC LIMIT 1 OFFSET $1::bigint - 1);
 

@@ -1,6 +1,6 @@
 -- Purpose: find when the longest-waiting due job of each queue became due; reads a bounded number of queues.
 -- Inputs: now; queues that have pending jobs.
--- Returns: how many queues were read, in their order; then, flat, the name and run_at of each that has due jobs and
+-- Returns: how many of the queues were read; then, flat, the name and run_at of each of these that has due jobs and
 --   whose group was not dropped.
 -- Parts: records traits running effects queues
 -- The maximum number of lanes and priorities to scan per queue, and per call; a call that reaches it ends after the

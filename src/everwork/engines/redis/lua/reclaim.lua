@@ -34,7 +34,7 @@ local function uncount(r, at_ms, activated, retry_at, worker, due) -- Undoes add
   local waited = math.max(0, activated - due)
   local sums, whose = P .. ':w:' .. hour, '\n' .. type .. '\n' .. worker
   local ended = retry_at == '' and 'failed' or 'retried'
-  -- An hour with very many workers counts some of them together, see parts/effects.lua.
+  -- In an hour with very many workers, some of them are counted together, see parts/effects.lua.
   if call('HEXISTS', sums, ended .. whose) == 0 then whose = '\n' .. type .. '\n@OTHER_WORKERS@' end
   less(sums, ended .. whose, 1)
   less(sums, 'wait' .. whose, waited)

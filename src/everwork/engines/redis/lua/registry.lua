@@ -140,8 +140,8 @@ function act.delete_type(type) -- Returns a verdict.
   return verdict
 end
 
--- Takes for how long types must be unused, then types and the policy of each, '' for none. Returns how many types were
--- checked, in their order, and the names of those that are gone.
+-- Inputs: how long a type must have been unused; then types and the policy of each, '' for none. Returns how many of
+-- the types were checked, and the names of those that were deleted.
 function act.forget_types(unused_ms)
   local before, hours = now - tonumber(unused_ms), kept_hours()
   local with_jobs, looked = types_with_jobs()

@@ -1,6 +1,6 @@
--- Purpose: check the jobs of one bucket: each has a state that can be read and a payload, and is where its state says.
+-- Purpose: check the jobs of one bucket: each has a readable state and a payload, and is indexed under its state.
 -- Inputs: now; the bucket to continue after, '' for the first.
--- Returns: this bucket, '' at the end; the ids of damaged jobs. At the end also those that other scripts have noted.
+-- Returns: this bucket, '' at the end; the ids of damaged jobs; at the end, those that other scripts have found.
 -- Parts: records traits running effects queues
 local after, damaged = ARGV[2], {}
 local bucket = call('ZRANGEBYLEX', P .. ':buckets', after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, 1)[1]

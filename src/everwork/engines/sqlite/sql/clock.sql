@@ -13,7 +13,7 @@ ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body;
 UPDATE ew_leased SET lease_until_ms = lease_until_ms + ?1, activated_at_ms = activated_at_ms + ?1;
 
 -- name: move_retries
--- Jobs that wait for a retry, except those that were rescheduled since. Returns them, to update their history.
+-- Jobs that wait for a retry, except those that have been rescheduled since. Returns them, to update their history.
 UPDATE ew_future SET run_at_ms = run_at_ms + ?1 WHERE attempts > 0 AND EXISTS (
   SELECT 1 FROM ew_history h
   WHERE h.key = ew_future.key AND h.attempt = ew_future.attempt AND h.step = 0 AND h.retry_at_ms = ew_future.run_at_ms)

@@ -91,7 +91,7 @@ SELECT DISTINCT queue FROM (
 GROUP BY queue, tenant, state HAVING sum(jobs) <> 0;
 
 -- name: queues_with_statistics
--- Seeks from hour to hour: few queues are checked, and the table may be large.
+-- Seeks from hour to hour, because few queues are checked, and the table may be large.
 WITH RECURSIVE hours AS (
   SELECT min(hour) AS hour FROM ew_hourly
   UNION ALL

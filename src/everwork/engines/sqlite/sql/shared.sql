@@ -39,7 +39,8 @@ ON CONFLICT DO UPDATE SET open = 1 WHERE open = 0 AND (busy = 0 OR busy < (
 INSERT INTO ew_delta (queue, tenant, state, jobs) VALUES (?, ?, ?, ?);
 
 -- name: add_hourly
--- ?9: how many rows an hour may have; ?10: the name of further workers. The rows are counted only for a new worker.
+-- ?9: the maximum number of rows per hour; ?10: the name under which further workers are counted. The rows are counted
+-- only for a new worker.
 INSERT INTO ew_hourly (hour, queue, worker, completed, failed, retried, execution_ms, wait_ms)
 SELECT ?1, ?2, CASE
   WHEN EXISTS (SELECT 1 FROM ew_hourly h WHERE h.hour = ?1 AND h.queue = ?2 AND h.worker = ?3)

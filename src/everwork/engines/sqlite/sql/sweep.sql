@@ -71,7 +71,7 @@ WHERE open = 0 AND busy = 0 AND served < (SELECT turn - 100000 FROM ew_queue q W
 DELETE FROM ew_producer WHERE at_ms < ?;
 
 -- name: forget_more_producers
--- ?1: how many to remember.
+-- ?1: how many producers to keep.
 DELETE FROM ew_producer WHERE at_ms < (SELECT at_ms FROM ew_producer ORDER BY at_ms DESC LIMIT 1 OFFSET ?1 - 1);
 
 -- name: forget_registered

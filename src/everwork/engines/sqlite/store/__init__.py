@@ -1,1 +1,1 @@
-"""The open file: connections and their threads, transactions, the host's clock, integrity. It knows nothing of jobs."""
+"""The open file: connections and their threads, transactions, clock jumps, integrity. It knows nothing about jobs."""

@@ -1,9 +1,9 @@
-"""The host's clock, and what happens when it jumps.
+"""Jumps of the host's clock.
 
-Leases, retries and breakers are stored as instants of the host's clock, which all processes on the file share. When
-someone sets that clock, each of these instants would come too early or too late: an hour back, and the lease of a dead
-worker holds an hour longer; an hour forward, and every lease ends. The kernel also has a clock that only goes forward.
-The difference of the two is stored with the instants; the first transaction that finds another difference moves them.
+Leases, retries and breakers are stored as instants of the host's wall clock, which all processes on the file share. If
+it is set, each of these instants would come too early or too late: an hour back, and a dead worker's lease would last
+an hour longer; an hour forward, and every lease would expire. The kernel also has a clock that only goes forward. The
+offset between the two is stored with the instants; the first transaction that finds a different offset moves them.
 
 Differs from postgres and redis: their servers have no second clock that a statement could read.
 """
@@ -21,22 +21,22 @@ from everwork.logs import get_logger
 log = get_logger("everwork.sqlite")
 
 JUMP_MS: Final = 2_000
-"""Gradual adjustment moves the clock by less than this between two checks; more is a jump."""
+"""A change of this size or more between two checks is a jump; gradual adjustment changes the offset by less."""
 DRIFT_MS: Final = 500
-"""A difference above this is stored, so that drift never adds up to a jump."""
+"""A change of this size or more is stored, so that drift never adds up to a jump."""
 STEADY_MS: Final = 50
 MEASURES_MAX: Final = 20
 SQL = statements("clock")
 
 
 class ClockGuard:
-    """Finds jumps of the host's clock, for one writer."""
+    """Detects jumps of the host's clock, for one writer."""
 
     def __init__(self) -> None:
         self._boot_id = boot_id()
 
     def check(self, tx: Transaction) -> None:
-        """Move the stored instants if the clock has jumped; runs first in a transaction, about once a second."""
+        """Move the stored instants if the clock has jumped; runs at the start of a transaction, about once a second."""
         offset_ms, stored_ms = _offset_ms(), self._stored_ms(tx)
         if stored_ms is not None and abs(offset_ms - stored_ms) >= JUMP_MS:
             _move(tx, offset_ms - stored_ms)
@@ -52,7 +52,7 @@ class ClockGuard:
 
 
 def _offset_ms() -> int:
-    """The difference of the clocks, measured without a pause in between."""
+    """The offset between the clocks, both read without a pause in between."""
     before_ms, now_ms = boot_clock_ms(), host_clock_ms()
     for _ in range(MEASURES_MAX):
         if boot_clock_ms() - before_ms <= STEADY_MS:
@@ -62,7 +62,7 @@ def _offset_ms() -> int:
 
 
 def _move(tx: Transaction, by_ms: int) -> None:
-    """Move the ends of leases, delays and other periods. Times that users have set, such as run_at, stay."""
+    """Move the ends of leases, delays and other periods. Times that users have set, such as run_at, do not change."""
     log.warning("the clock jumped; leases, retry delays and breakers were adjusted", seconds=by_ms / 1000)
     for name in ("move_leases", "move_breakers", "move_rates", "move_entries"):
         tx.cursor.execute(SQL[name], (by_ms,))

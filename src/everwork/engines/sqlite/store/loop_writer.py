@@ -1,4 +1,4 @@
-"""The writer of event loops that serve nothing but the engine."""
+"""The writer for event loops that serve nothing but the engine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from everwork.exceptions import EngineUnavailable
 
 
 class LoopWriter(ThreadWriter):
-    """Writes in the event loop itself while no other process writes: no hop to a thread and back.
+    """Writes in the event loop itself while no other process writes, without a thread switch.
 
-    For event loops that serve nothing but the engine. Calls of one loop iteration share a transaction. When the
-    lock is not free immediately, the calls go to the thread, which may wait for it without blocking the loop.
+    For event loops that serve nothing but the engine. Calls of one loop iteration share a transaction. If the lock is
+    not free immediately, the calls go to the thread, which may wait for it without blocking the loop.
     """
 
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         self._calls: list[Call] = []
         self._loop_thread = threading.get_ident()
         self._in_thread = 0
-        """Calls and pauses that the thread has not finished; until it has, the connection belongs to the thread."""
+        """Calls and pauses that the thread has not finished; until then, the connection belongs to the thread."""
         super().__init__(url, connection, lock, clock)
 
     def _put(self, call: Call) -> None:
@@ -47,10 +47,10 @@ class LoopWriter(ThreadWriter):
             super()._put(call)
 
     def _finish_here(self, calls: Sequence[Call]) -> bool:
-        """Run calls in the started transaction; False if the thread must run them again, or each alone."""
+        """Run calls in the started transaction; False if the thread must run them again, perhaps one by one."""
         try:
             values, woken, finished = self._transact(calls, has_begun=True)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it goes to the caller, not to the loop
+        except BaseException as error:  # noqa: BLE001 - every error goes to the caller, not to the loop
             if len(calls) > 1 or is_undecodable(error.__cause__):
                 return False
             self._answer([(calls[0].future, None, error)], False, False)
@@ -70,7 +70,7 @@ class LoopWriter(ThreadWriter):
             finally:
                 self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         except (sqlite3.Error, EngineUnavailable):
-            # Busy, or another error: the thread waits, or reports it.
+            # If it is busy, the thread waits; the thread reports any other error.
             self._lock.release()
             return False
         return True

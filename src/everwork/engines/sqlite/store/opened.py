@@ -94,7 +94,7 @@ class OpenStore:
         return answer  # type: ignore[no-any-return]
 
     async def scan(self, query: Query[T]) -> T:
-        """Run a query that may read many jobs, on a connection of its own: queries about single jobs do not wait."""
+        """Run a query that may read many jobs on a separate connection, so that queries for single jobs do not wait."""
         answer: Any = await (self._scanner or self.writer).query(query)
         return answer  # type: ignore[no-any-return]
 
@@ -157,7 +157,7 @@ class OpenStore:
         return [self.writer.pause(), *(reader.pause() for reader in self._readers)]
 
     def wait_until_paused(self, pauses: Sequence[Pause]) -> None:
-        """Wait until the connections are closed. A writer that waits for another process is not waited for forever."""
+        """Wait until the connections are closed, but not forever for a writer that itself waits for another process."""
         writing, *reading = pauses
         while not writing.is_closed.wait(file_lock.WAIT_SECONDS) and not self.writer.may_fork(writing):
             log.warning("a fork waits for a transaction to end", path=self._url.path)

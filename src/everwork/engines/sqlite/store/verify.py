@@ -21,7 +21,7 @@ _OTHERS: Final = 0o007
 
 
 def verify(url: StoreUrl) -> list[StoreProblem]:
-    """The problems of a file, found on a connection of its own, so that no reader waits."""
+    """The problems of a file, found on a separate connection, so that no reader waits."""
     return [*_of_files(url.path), *_of_pages(url)]
 
 

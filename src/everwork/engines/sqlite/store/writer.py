@@ -50,12 +50,13 @@ WAL_BYTES_MAX = 8 * 2**20
 OWN: Final = "to enqueue inside your own transaction, use within(session)"
 BUSY_MS = 5_000
 BUSY_SECONDS: Final = 10.0
-"""How long a writer waits for a transaction of another program, which does not take the lock file."""
+"""How long a writer waits for another program's transaction; other programs do not use the lock file."""
 WATCH_SECONDS: Final = 1.0
 WATCHES_MAX: Final = 10
-"""A writer that has waited for the lock file is watched every second, until it has not waited this many times."""
+"""The event loop checks every second whether the writer waits for the lock file, until this many checks in a row find
+that it does not."""
 CLOCK_CHECK_MS: Final = 1_000
-"""How far the clock moves forward before it is checked for a jump again."""
+"""How much time passes before the clock is checked for a jump again."""
 
 
 class Writer(ABC):
@@ -107,7 +108,7 @@ class Writer(ABC):
         """Close the connection between two transactions, until the pause ends. Thread-safe."""
 
     def may_fork(self, pause: Pause) -> bool:
-        """Whether to fork before the connection is closed: the writer waits for the lock file, and does not use it.
+        """Whether to fork before the connection is closed: if the writer waits for the lock file, it does not use it.
 
         Its callers get an error. The child may close its copy of the connection, which is in no transaction.
         """
@@ -190,7 +191,7 @@ class Writer(ABC):
         self._clock_checked_ms = tx.now_ms
 
     def _wait_for_lock(self) -> None:
-        """Wait for the lock file, until the callers give up (`ThreadWriter`): the kernel serves processes in order."""
+        """Wait for the lock file until the callers give up (`ThreadWriter`). The kernel serves processes in order."""
         self._lock_wait = wait = LockWait()
         self._watch_wait()
         try:
@@ -207,7 +208,7 @@ class Writer(ABC):
         """Have the event loop watch this wait."""
 
     def _begin(self) -> None:
-        """Begin, and wait a while: a writer without our lock (the user's own transaction) may be active."""
+        """Begin; wait if a writer without our lock is active, such as the user's own transaction."""
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -265,11 +266,11 @@ class ThreadWriter(Writer):
         with self._watching:
             is_watched, self._watches_left = self._watches_left > 0, WATCHES_MAX
         if not is_watched:
-            with suppress(RuntimeError):  # The loop is closed: no caller is left.
+            with suppress(RuntimeError):  # The loop is closed, so there are no callers.
                 self._loop.call_soon_threadsafe(self._check_wait)
 
     def _check_wait(self) -> None:
-        """Give up for the callers if another process does not release the lock file; runs in the event loop."""
+        """Fail the waiting calls if another process does not release the lock file; runs in the event loop."""
         wait = self._lock_wait
         if wait is not None and wait.give_up():
             self._refuse_waiting()
@@ -280,7 +281,7 @@ class ThreadWriter(Writer):
             self._loop.call_later(WATCH_SECONDS, self._check_wait)
 
     def _refuse_waiting(self) -> None:
-        """Fail the calls that wait for the lock, and those behind them. The thread goes on waiting."""
+        """Fail the calls that wait for the lock, and those queued behind them. The thread keeps waiting."""
         busy = self._lock.busy()
         for call in [*self._serving, *self._take_calls()]:
             resolve((call.future, None, busy))

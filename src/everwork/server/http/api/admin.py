@@ -302,7 +302,7 @@ OPERATIONS: Final = (
         "DELETE /api/v1/sessions",
         end_sessions,
         Admin.end_sessions,
-        summary="End all dashboard sessions and unused login links",
+        summary="End all dashboard sessions; with `*`, also invalidate unused login links",
         response=ok("EndedSessions"),
     ),
     operation(

@@ -29,9 +29,9 @@ from everwork.service.access.budgets import Slices
 from everwork.service.access.principal import Principal
 
 READ_CHUNK: Final = 500
-"""Created jobs to read per call."""
+"""How many created jobs one call to the engine reads."""
 READ_SLICES: Final = 10
-"""How many slices of them at most: while others are active, they wait for no longer read."""
+"""The maximum number of slices per read: while other callers are active, slices are small, and so are the reads."""
 _DELAY: Final = Integer(0, DELAY_MS_MAX)
 _TIMEOUT: Final = Integer(1, LEASE_MS_MAX)
 _ATTEMPTS: Final = Integer(1, ATTEMPTS_MAX)

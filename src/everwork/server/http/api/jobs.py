@@ -34,7 +34,7 @@ from everwork.service.jobs import Jobs
 PAGE_CHARS_MAX: Final = 16 * 1_048_576
 """After this many characters of variables and results, a page is full, whatever its limit."""
 BUILT_BYTES_MAX: Final = 3 * PAGE_BYTES_MAX
-"""What a page takes while it is built: its rows, their texts, and the response."""
+"""The memory that a page takes while it is built: its rows, their texts, and the response."""
 PAGE_STEP: Final = 100
 TENANTS_MAX: Final = 50
 STATES_MAX: Final = 20

@@ -29,7 +29,7 @@ async def healthz(call: Call) -> Response:  # noqa: ARG001 - every handler takes
 
 
 async def readyz(call: Call) -> Response:
-    """The engine is reachable, accepts writes, and maintenance runs."""
+    """The engine is reachable and accepts writes, and maintenance is running."""
     if call.context.stopping.is_set():
         return problem(503, "stopping", "the server is stopping")
     if (unready := await call.context.readiness.check()) is not None:
@@ -93,7 +93,7 @@ OPERATIONS: Final = (
         "GET",
         "/readyz",
         readyz,
-        "Check that the server is ready: the engine is reachable, accepts writes, and maintenance runs",
+        "Check that the server is ready: the engine is reachable and accepts writes, and maintenance is running",
         {200: ResponseSpec("The server is ready.", _STATUS)},
         problems=(503,),
     ),

@@ -368,7 +368,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Sessions": exactly(sessions=list_of(ref("Session"))),
     "EndedSessions": exactly(
         ended=_COUNT,
-        kept={"type": "integer", "description": "Sessions that have more permissions than your key, and stay."},
+        kept={"type": "integer", "description": "Sessions that stay open: they have more permissions than your key."},
     ),
     "AuditEntry": exactly(
         name=_TEXT, at=_TIME, key_id=_TEXT, who=_TEXT, action=_TEXT, target=_TEXT, origin=_TEXT, detail=_OBJECT

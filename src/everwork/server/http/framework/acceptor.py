@@ -1,6 +1,7 @@
-"""Accepts connections: counted before TLS is negotiated, with a certificate that may change, never without descriptors.
+"""Accepts connections: counts them before TLS is negotiated, uses renewed certificates, and waits for free descriptors.
 
-Uvicorn's own listener counts nothing, negotiates for a minute, and is silent when the process runs out of descriptors.
+Uvicorn's own listener counts nothing, negotiates TLS for up to a minute, and does not log that the process has run out
+of descriptors.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more connections, and give up those that negotiate TLS."""
+        """Accept no more connections, and end those that are still negotiating TLS."""
         self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()
@@ -101,7 +102,7 @@ class Acceptor:
             self._refused.discard(refusal)
 
     async def _connect(self, peer: socket.socket, protocol: asyncio.Protocol) -> bool:
-        """Connect a protocol, after TLS was negotiated; returns whether that succeeded."""
+        """Connect a protocol once TLS has been negotiated; returns whether that succeeded."""
         tls = None if self._tls is None else self._tls()
         if tls is not None:
             self._connections.handshaking(peer)
@@ -113,7 +114,7 @@ class Acceptor:
                 ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=None if tls is None else GOODBYE_SECONDS,
             )
-        except OSError:  # ssl.SSLError and TimeoutError are too.
+        except OSError:  # Includes ssl.SSLError and TimeoutError.
             peer.close()
             return False
         finally:
@@ -136,5 +137,5 @@ class _Refusal(asyncio.Protocol):
         asyncio.get_running_loop().call_later(REFUSED_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio
-        """Make room for the next one."""
+        """Make room for the next refused connection."""
         self._refused.discard(self)

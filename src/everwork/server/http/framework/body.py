@@ -23,7 +23,7 @@ BODY_SECONDS: Final = 20.0
 BODY_BYTES_PER_SECOND: Final = 16_384
 """A body may take `BODY_SECONDS`, plus the time that the bytes received so far take at this rate."""
 PARSED_FACTOR: Final = 3
-"""How much memory parsing and using a body takes, as a multiple of its size and in addition to it."""
+"""How much memory parsing and using a body takes in addition to the body, as a multiple of its size."""
 JSON_TYPE: Final = "application/json"
 TURN: Final = "everwork.turn"
 """The scope key of a request's `RequestTurn`."""
@@ -99,7 +99,7 @@ async def _read(request: Request, bytes_max: int, hold: Hold | None) -> bytes:
 
 
 def _hold(request: Request) -> Hold | None:
-    """Where the bytes of this request are counted; requests outside our middleware are not."""
+    """Where the bytes of this request are counted; None for requests outside our middleware."""
     hold: Hold | None = request.scope.get(HOLD)
     return hold
 
@@ -169,7 +169,7 @@ CHUNK_BYTES: Final = 131_072
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
 _LONG: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
 _CUT: Final = re.compile(rb"[^\\0-9.eE+-]")
-"""After such a byte, a cut splits neither a number nor an escape sequence."""
+"""A cut after one of these bytes splits neither a number nor an escape sequence."""
 _SHOWN: Final = 40
 
 

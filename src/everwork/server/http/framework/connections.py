@@ -1,4 +1,4 @@
-"""The open connections of the HTTP port: at most a fixed number; idle, slow and stalled ones are closed."""
+"""The open connections of the HTTP port: their number is limited, and idle, slow and stalled ones are closed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from everwork.logs import Occasional, get_logger
 log = Occasional(get_logger("everwork"))
 
 EVICTABLE_SECONDS: Final = 1.0
-"""A connection that has not sent a request for this long may be closed in favor of a new one."""
+"""A new connection that has not sent a request for this long may be closed to make room for another one."""
 HEADS_BYTES_MAX: Final = 16 * 1_048_576
-"""The bytes of all request heads that are not complete yet."""
+"""The maximum size of all incomplete request heads together."""
 
 
 class Timeouts(NamedTuple):
     """How long a connection may take, in seconds.
 
-    head: to send the head of a request; idle: between two requests; blocked: to wait for a response with so much sent
-    ahead that a disconnect cannot be noticed; stalled: without reading the response.
+    head: to send the head of a request; idle: between two requests; blocked: with too many pipelined requests, so that
+    the server stops reading and cannot notice a disconnect; stalled: without reading the response.
     """
 
     head: float = 20.0
@@ -31,7 +31,7 @@ class Timeouts(NamedTuple):
 
 
 class Connection(Protocol):
-    """What the limits need of a connection."""
+    """What the limits need from a connection."""
 
     def end_slow_head(self) -> None:
         """End a connection whose head takes too long."""
@@ -44,7 +44,7 @@ class Connection(Protocol):
 
 
 class Connections:
-    """All connections of one port, by what they wait for; every dictionary is in the order of time."""
+    """All connections of one port, by what they wait for; each dictionary has the longest wait first."""
 
     def __init__(self, connections_max: int, clock: Callable[[], float], timeouts: Timeouts | None = None) -> None:
         self.connections_max = connections_max
@@ -64,7 +64,7 @@ class Connections:
     # Admission ------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection, unless there are too many of which none can be closed."""
+        """Count a new connection; False if the limit has been reached and no other connection can be closed."""
         if len(self._open) >= self.connections_max and not self.evict():
             log.warning("too many connections: new ones are refused", max_connections=self.connections_max)
             return False
@@ -89,18 +89,18 @@ class Connections:
         return False
 
     def end_handshakes(self) -> None:
-        """End all connections that negotiate TLS."""
+        """End all connections that are still negotiating TLS."""
         for peer in list(self._handshakes):
             self._end_handshake(peer)
 
     def _end_handshake(self, peer: socket.socket) -> None:
-        """Let the negotiation fail: its descriptor belongs to the event loop."""
+        """Make the handshake fail; only the event loop may close the descriptor."""
         del self._handshakes[peer]
         with suppress(OSError):
             peer.shutdown(socket.SHUT_RDWR)
 
     def handshaking(self, peer: socket.socket) -> None:
-        """A connection negotiates TLS."""
+        """A connection has started to negotiate TLS."""
         self._handshakes[peer] = self.clock()
 
     def shook_hands(self, peer: socket.socket) -> None:
@@ -116,7 +116,7 @@ class Connections:
     # What connections wait for --------------------------------------------------------------------
 
     def await_head(self, connection: Connection) -> None:
-        """A head has started or, on a new connection, is due."""
+        """A head has started, or is expected on a new connection."""
         self._idle.pop(connection, None)
         self._heads.setdefault(connection, self.clock())
 
@@ -128,15 +128,15 @@ class Connections:
     def await_request(self, connection: Connection) -> None:
         """A response has been sent, and no other request has started."""
         self._blocked.pop(connection, None)
-        self._idle.pop(connection, None)  # Otherwise, it would keep its place among those that wait longer.
+        self._idle.pop(connection, None)  # Otherwise, it would keep its old place in the order.
         self._idle[connection] = self.clock()
 
     def block(self, connection: Connection) -> None:
-        """Nothing more is read from a connection before its response."""
+        """Nothing more is read from a connection until a response has been sent."""
         self._blocked.setdefault(connection, self.clock())
 
     def unblock(self, connection: Connection) -> None:
-        """Reading goes on."""
+        """The connection is read again."""
         self._blocked.pop(connection, None)
 
     def stall(self, connection: Connection) -> None:
@@ -150,7 +150,7 @@ class Connections:
     # Deadlines ------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """End the connections whose time has expired."""
+        """End the connections that have exceeded a timeout."""
         timeouts = self.timeouts
         for slow in _until(self._heads, now - timeouts.head):
             del self._heads[slow]
@@ -171,7 +171,7 @@ T = TypeVar("T")
 
 
 def _until(waiting: dict[T, float], latest: float) -> list[T]:
-    """Those that have waited since `latest` or longer, the first ones first."""
+    """Those that have waited since `latest` or longer, the longest wait first."""
     found: list[T] = []
     for one, since in waiting.items():
         if since > latest:

@@ -1,7 +1,8 @@
-"""The bytes of request bodies and responses in flight, limited for each API key and in all.
+"""The bytes of request bodies and responses in flight, limited per API key and in total.
 
 Bytes are *held* while a peer sends or reads them, which can take long, and *reserved* while the server processes them,
-which does not. If there is no room, a request that would hold bytes is refused, and one that would reserve them waits.
+which is quick. If there is no room, a request that needs to hold bytes is refused, and one that needs to reserve them
+waits.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from everwork.server.http.framework.problems import Refusal
 HOLD: Final = "everwork.hold"
 """The scope key of a request's `Hold`."""
 COUNTED_BYTES: Final = 65_536
-"""Smaller bodies and responses are not counted: the number of connections limits them."""
+"""Smaller bodies and responses are not counted: the limit on connections also limits them."""
 TURN_SECONDS: Final = 30.0
 LATER: Final = {"Retry-After": "1"}
 
 
 class Account:
-    """The bytes of one API key, or of all."""
+    """The bytes of one API key, or of all keys together."""
 
     __slots__ = ("bytes_max", "held", "reserved")
 
@@ -36,7 +37,7 @@ class Account:
         return self.held == own or self.held + size <= self.bytes_max
 
     def may_reserve(self, size: int) -> bool:
-        """Whether the server may work with more bytes; one request always may."""
+        """Whether the server may process more bytes; a single request always may reserve them."""
         return self.reserved == 0 or self.held + self.reserved + size <= self.bytes_max
 
 
@@ -52,7 +53,7 @@ class InFlight:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def of(self, key: str) -> Account:
-        """The account of a key; "" is that of callers without one."""
+        """The account of a key; "" stands for callers without a key."""
         return self._accounts.get(key) or Account(self._bytes_per_key_max)
 
     def change(self, key: str, held: int, reserved: int) -> None:
@@ -117,7 +118,7 @@ class Hold:
         self._change(size - self._held, -self._reserved)
 
     async def reserve(self, size: int, *, is_response: bool = False) -> None:
-        """Wait for the turn to work with these bytes; a response that could not be sent then is refused."""
+        """Wait until these bytes may be processed; refuse a response that could not be held afterwards."""
         account, everything = self._in_flight.of, self._in_flight.all
         try:
             async with asyncio.timeout(TURN_SECONDS):

@@ -26,7 +26,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 HSTS: Final = {"Strict-Transport-Security": "max-age=31536000"}
-"""With TLS, browsers must not use plain HTTP again; not on a loopback address: other programs share its host name."""
+"""Makes browsers insist on TLS for this host name; not sent on loopback addresses, whose name other programs share."""
 GONE: Final = 499
 """The status that metrics record if the client disconnected before the response."""
 
@@ -42,7 +42,7 @@ SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 class _OwnSiteOnly:
     """Protects servers without authentication from other sites that a browser on this host visits.
 
-    Another site's host name is refused (DNS rebinding), and so is a change that a page of another site requests.
+    Refuses requests for another site's host name (DNS rebinding), and changes that another site's page requests.
     """
 
     def __init__(self, app: ASGIApp, host: str) -> None:
@@ -99,7 +99,7 @@ class ResponseMiddleware:
 
 
 class _Reply:
-    """One response: adds headers, keeps the status, and sends large bodies in slices."""
+    """One response: adds headers, records the status, and sends large bodies in slices."""
 
     __slots__ = ("_headers", "_hold", "_send", "status")
 
@@ -123,7 +123,7 @@ class _Reply:
 
 
 class _TooSlow(Exception):
-    """The client reads slower than the minimum rate."""
+    """The client reads more slowly than the minimum rate."""
 
 
 async def _send_slices(hold: Hold, send: Send, message: Message) -> None:

@@ -176,7 +176,7 @@ class Operation:
         return await self._in_turn(call)
 
     async def _in_turn(self, call: Call) -> Response:
-        """Call the handler in the caller's turn, which begins once the body is there."""
+        """Call the handler in the caller's turn, which begins once the body has arrived."""
         turn = _RequestTurn(call.context.service.budgets.requests, call.principal)
         if self.body is None:
             await turn.begin()
@@ -225,7 +225,7 @@ def caller_of(context: AppContext, scope: Scope) -> Principal:
 
 
 def admitted(context: AppContext, scope: Scope) -> Principal:
-    """The holder of the API key; failures are logged and throttled, and unencrypted keys refused."""
+    """The holder of the API key; failures are logged and throttled, and unencrypted keys are refused."""
     try:
         key = api_key_of(scope)
         if key:
@@ -278,7 +278,7 @@ def json_response(value: object, status: int = 200) -> Response:
 
 
 async def append_list(body: bytearray, values: Sequence[T], slices: Slices, report: Callable[[T], object]) -> None:
-    """Append a long list as JSON, in slices; a body that is never copied as a whole takes no long step."""
+    """Append a long list as JSON, in slices; the body is never copied as a whole, so no step takes long."""
 
     def append(some: Sequence[T]) -> int:
         part = orjson.dumps([report(value) for value in some])
@@ -294,7 +294,7 @@ async def append_list(body: bytearray, values: Sequence[T], slices: Slices, repo
 
 
 def long_response(body: bytearray, status: int = 200) -> Response:
-    """A response of JSON that is complete."""
+    """A response whose body is already JSON."""
     return Response(memoryview(body), status, media_type="application/json")
 
 

@@ -88,7 +88,7 @@ def is_own_host(scope: Scope, host: str) -> bool:
 
 
 def is_same_origin(scope: Scope) -> bool:
-    """Whether a request comes from a page of this site, or from no page at all."""
+    """Whether a request comes from a page of this site, or not from a page at all."""
     headers = dict(scope["headers"])
     site = headers.get(b"sec-fetch-site")
     if site is not None:

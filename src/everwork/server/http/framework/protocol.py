@@ -1,4 +1,4 @@
-"""Uvicorn's HTTP protocol with limits on the size, number and time of everything that a peer sends or does not read."""
+"""Uvicorn's HTTP protocol, with limits on the size, number and duration of what a peer sends or leaves unread."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HEAD_BYTES_MAX: Final = 131_072
 """Enough for the longest query that is allowed. Trailers and chunk extensions have the same limit."""
 HEADERS_MAX: Final = 100
 PIPELINE_PAUSE: Final = 8
-"""How many requests may wait for an earlier response before no more are read."""
+"""How many requests may wait for an earlier response before the server stops reading."""
 PIPELINE_MAX: Final = 64
-"""How many there may be in all, because many can arrive in one read."""
+"""The maximum number of waiting requests: many can arrive in one read."""
 
 
 class _Refused(Exception):
@@ -29,7 +29,7 @@ class _Refused(Exception):
 class BoundedProtocol(HttpToolsProtocol):
     """One connection.
 
-    Deadlines are kept by `Connections` and not by timers: a request that is not slow costs two changes of a dictionary.
+    `Connections` enforces deadlines without timers: a request that is not slow costs only two dictionary updates.
     """
 
     def __init__(self, connections: Connections, config: uvicorn.Config, server_state: ServerState) -> None:
@@ -40,7 +40,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_parsing = False
         self._has_head = False
         self._body_bytes = 0
-        """The bytes of bodies in the last data."""
+        """How many bytes of the last data belong to bodies."""
         self._head_bytes = 0
         self._loose_bytes = 0
         """The bytes of chunk extensions and trailers since the last piece of the body."""
@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _Refused
 
     def on_headers_complete(self) -> None:
-        """The head is complete: start the request, or let it wait for the response to the one before."""
+        """The head is complete: start the request, or let it wait for the response to the previous one."""
         self._has_head = True
         self._loose_bytes = 0
         self._count_head(0)
@@ -111,7 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _bound(self, size: int) -> None:
-        """Limit an incomplete head; limit chunk extensions and trailers, which no request has a use for."""
+        """Limit incomplete heads, and chunk extensions and trailers, which no request needs."""
         if self.transport.is_closing():
             return
         if not self._has_head:
@@ -132,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Responding -----------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        """Start the next request that waits, or wait for one."""
+        """Start the next waiting request, or wait for one to arrive."""
         if self.pipeline:
             self._running = self.pipeline[-1][0]
             self._connections.unblock(self)
@@ -168,7 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.end()
 
     def end(self) -> None:
-        """Close the connection; drop what the peer has not read until now."""
+        """Close the connection; discard what the peer has not read so far."""
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -184,7 +184,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(self._refusal)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Not a warning: a client asks for WebSocket or HTTP/2, and gets a normal response."""
+        """Log nothing: a client that requests WebSocket or HTTP/2 gets a normal response."""
 
     @property
     def _is_responding(self) -> bool:
@@ -201,7 +201,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def refusal(status: int, code: str, detail: str, **headers: str) -> bytes:
-    """A whole response, for requests that never reach the application."""
+    """A complete response, for requests that never reach the application."""
     response = problem(status, code, detail, headers={"Connection": "close", **headers})
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
     lines += [name + b": " + value for name, value in response.raw_headers]

@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
 
 
 class _OwnRefusals(logging.Filter):
-    """Drops uvicorn's lines about bad or slow clients, one for each: the protocol logs them once a minute."""
+    """Drops uvicorn's log lines about bad or slow clients, one per request: the protocol logs them once a minute."""
 
     DROPPED: Final = ("Invalid HTTP request received.", "ASGI callable returned without completing response.")
 

@@ -54,7 +54,7 @@ class Lasting(NamedTuple):
 
 
 class Viewer(NamedTuple):
-    """Whose open pages are counted together."""
+    """Who watches live pages, and so whose pages are counted together."""
 
     session: str
     key: str
@@ -103,7 +103,7 @@ class Live:
         return StreamingResponse(self._events(*found), media_type=EVENTS, headers=headers), viewer
 
     async def _viewer(self, page_request: Request) -> Viewer:
-        """Who watches; only checked visitors are counted separately."""
+        """Who watches; only visitors with a checked session are counted separately."""
         try:
             visit: Visit = await self._dashboard.visitors.visit(page_request)
         except LoggedOut:

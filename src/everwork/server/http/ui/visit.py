@@ -18,7 +18,7 @@ from everwork.service.access.sessions import OPERATOR, Session
 
 FORM_BYTES_MAX: Final = 2 * 1_048_576
 LOGIN_BYTES_MAX: Final = 16_384
-"""For visitors who are not logged in: an API key, and the address of the page to go on to."""
+"""For visitors who are not logged in: an API key, and the address of the page to continue to."""
 FIELDS_MAX: Final = 2_000
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 

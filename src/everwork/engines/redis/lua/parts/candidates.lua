@@ -12,8 +12,8 @@ local function add_keys(queue, keys, futures)
   end
 end
 
--- The keys of all sets of pending jobs of a type ('' for all), found by the counts of jobs, and whether there are too
--- many; those of scheduled ones are added to `futures`.
+-- The keys of all sets of pending jobs of a type ('' for all), found through the job counts, and whether there are too
+-- many; the keys of scheduled jobs are also added to `futures`.
 local function pending_keys(futures, type)
   local keys, seen = {}, {}
   for _, field in ipairs(call('HKEYS', P .. ':n')) do

@@ -270,7 +270,7 @@ local function start(request, t, capacity, out) -- Leases the jobs that may star
   local ids = claim(request.queue, capacity, request.tenants, t.max_per_key)
   if #ids == 0 then return 0 end
   local heads, infos, payloads = lease(ids, request.demands)
-  if #ids == 0 then return 0 end -- They were all damaged.
+  if #ids == 0 then return 0 end -- All of them were damaged.
   local at = #out
   out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = request.number, ids, heads, infos, payloads
   if t.rate_jobs then enter_window(t, request.group, #ids) end

@@ -60,9 +60,9 @@ local function flush_ended(kept, ids)
 end
 
 -- There is one hash of work per hour, whose first field registers the hour, and one of measures per hour and type.
--- Further workers of an hour that has very many are counted together; work is by type and worker.
+-- Work is counted by type and worker; in an hour with very many workers, further ones are counted together.
 local WORK_NAMES = {'completed', 'failed', 'retried', 'execution', 'wait'}
-local WORK_FIELDS_MAX = 3 * @WORKER_ROWS_MAX@ -- Most workers have three of these sums.
+local WORK_FIELDS_MAX = 3 * @WORKER_ROWS_MAX@ -- Most workers have three of the five sums.
 
 local function counted_as(key, worker)
   if call('HLEN', key) < WORK_FIELDS_MAX then return worker end

@@ -11,8 +11,8 @@
 --   state, attempt, attempts, max, created max, priority, queue, lane, expires, copy of, kind, activated, finished,
 --   worker
 -- state: p pending, r processing, c completed, f failed, x cancelled. queue: type, or type \31 group.
--- A job whose state is missing or damaged is taken out of the indexes where it is found and noted in P:damaged, for
--- `everwork doctor`.
+-- A job whose state is missing or damaged is removed from the index where it is found, and added to P:damaged, which
+-- `everwork doctor` reads.
 -- lane: '' or tenant \31 limit key. In all scripts `record` is a state, `r` is its parsed tail.
 local P, call, fmt, sub = KEYS[1], redis.call, string.format, string.sub
 local now = tonumber(ARGV[1])

@@ -3,7 +3,7 @@
 --   serves no other client.
 local LOOKUPS = 20000
 
-local function types_with_jobs() -- The fields of the counts are made of state, queue and tenant.
+local function types_with_jobs() -- The fields of the counts consist of state, queue and tenant.
   local types, fields = {}, call('HKEYS', P .. ':n')
   for _, field in ipairs(fields) do types[string.match(field, '^%a\n([^\31\n]*)')] = true end
   return types, #fields
@@ -58,7 +58,7 @@ local function last_asked(t)
   return last
 end
 
--- Whether nothing is set up for a type, and no demand has named it since `before`. Also returns its last demand.
+-- Whether nothing is configured for a type, and no demand has named it since `before`. Also returns its last demand.
 local function is_idle(type, policy, before)
   local t = trait_of(type)
   if not t.known or t.paused or t.breaker or t.groups ~= '' then return false end

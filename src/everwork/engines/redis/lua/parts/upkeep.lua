@@ -210,7 +210,7 @@ local function tidy_entries()
   call('HDEL', P .. ':turns', '\ntidying')
 end
 
--- Deletes producers that were not seen for long, and the oldest of more than `most`; see create.lua.
+-- Deletes producers that have not been seen for long, and the oldest if there are more than `most`; see create.lua.
 local function forget_producers(most)
   local by_time, before = P .. ':producers:at', fmt('(%.0f', now - @PRODUCER_KEEP_MS@)
   local old = call('ZRANGEBYSCORE', by_time, '-inf', before, 'LIMIT', 0, CHUNK)
