@@ -101,7 +101,7 @@ async def test_only_the_functions_that_were_chosen_run(app: Everwork) -> None:
         assert firing.body.count("function-") == 2
         key = await app.enqueue("mail-drop")
         other = await app.enqueue("report")
-        await app.result(key, timeout=10)
+        await app.result(key, timeout=45)
         assert (await app.get(other)).state.label == "pending"
 
 
@@ -160,7 +160,7 @@ async def test_a_type_whose_only_worker_is_busy_has_a_worker(app: Everwork, cloc
 
     async with working(app) as view:
         await app.enqueue("slow")
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 45)
         key = await app.enqueue("slow")
         clock.advance(ms=2 * MINUTE_MS)
         await app._host.call(lambda service: service.fleet.beat(None, [replace(view.entry, running=1)]))

@@ -160,7 +160,7 @@ async def test_a_cancelled_tick_hands_back_what_runs_and_it_does_not_count(app: 
 
     key = await app.enqueue("long")
     ticking = asyncio.create_task(app.run_once())
-    await asyncio.wait_for(begun.wait(), 10)
+    await asyncio.wait_for(begun.wait(), 45)
     ticking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ticking
@@ -178,7 +178,7 @@ async def test_a_tick_that_is_asked_to_stop_finishes_what_runs_and_begins_nothin
 
     await app.enqueue_many([("work", {})] * 3)
     ticking = asyncio.create_task(app.run_once())
-    await asyncio.wait_for(begun.wait(), 10)
+    await asyncio.wait_for(begun.wait(), 45)
     app.stop()
     [runtime] = app._workers.runtimes
     await until(runtime._executor._stopping.is_set)

@@ -14,11 +14,11 @@ from everwork.exceptions import EngineUnavailable
 
 T = TypeVar("T")
 
-DEADLINE_S: Final = 10.0
+DEADLINE_S: Final = 45.0
 """Far more than anything here takes; reached only by a defect."""
-SOON_S: Final = 5.0
+SOON_S: Final = 30.0
 """The deadline of a single call that must not hang."""
-RESTART_S: Final = 30.0
+RESTART_S: Final = 60.0
 """The deadline of what a server must be restarted for."""
 _LOOK_EVERY_S: Final = 0.005
 

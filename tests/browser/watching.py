@@ -13,7 +13,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Dialog
 
 from tests.app.waiting import until
 
-DEADLINE_MS: Final = 10_000
+DEADLINE_MS: Final = 30_000
 """Far more than anything here takes; reached only by a defect."""
 
 GUARD: Final = """

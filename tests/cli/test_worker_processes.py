@@ -63,6 +63,20 @@ async def gate() -> str:
         await asyncio.sleep(0.01)
     return "finished"
 """
+LINGERS = """
+import logging, os, signal, time
+from pathlib import Path
+
+class Lingers(logging.Handler):
+    def emit(self, record):
+        if "worker stopped" in record.getMessage():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            Path(f"stopped-{os.getpid()}").touch()
+            time.sleep(3600)
+
+logging.getLogger("everwork").addHandler(Lingers())
+"""
+"""At its very end, an interpreter resets its signal handlers; these processes stay there."""
 MANAGER = """
 from everwork import AbstractWorker, Process, ProcessManager, SqliteBackend, SqliteBroker, WorkerSettings
 
@@ -193,6 +207,15 @@ async def test_a_third_signal_hands_back_what_cannot_be_cancelled(cli: Cli, star
             assert running.end(signal.SIGINT) == 0
         job = await app.get(key)
         assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_signal_that_reaches_processes_that_have_just_finished_is_no_failure(cli: Cli, start: Any) -> None:
+    (cli.folder / "shop.py").write_text(APP + LINGERS)
+    with start("shop", "--processes", "2") as running:
+        pids = await running.pids(2)
+        running.process.send_signal(signal.SIGTERM)
+        await until(lambda: len(list(cli.folder.glob("stopped-*"))) == len(pids))
+        assert running.end(signal.SIGTERM) == 0
 
 
 async def test_a_process_that_still_loads_its_program_does_not_outlive_its_parent(cli: Cli, start: Any) -> None:

@@ -7,12 +7,14 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everwork.client import ActiveJob, Client, SyncClient, new_job
+from everwork.core.leasing import Created
 from everwork.core.outcome import Complete
 from everwork.core.retry import RetryPolicy
 from everwork.core.states import State
@@ -202,11 +204,18 @@ async def test_a_server_that_is_away_is_told_when_the_time_is_up() -> None:
 
 
 async def test_a_server_that_does_not_answer_is_a_time_out(shared_server: ServerProcess) -> None:
+    made: list[Created] = []
     async with Client(shared_server.grpc_url, key=KEY, timeout=0.3) as client:
-        created = await client.create("a")
+
+        async def is_connected() -> bool:
+            with suppress(CallTimeout):
+                made.append(await client.create("a"))
+            return bool(made)
+
+        await until(is_connected)
         shared_server.signal(signal.SIGSTOP)
         try:
-            for call in (client.get(created.key), client.create("a"), client.activate("a", wait=0.1)):
+            for call in (client.get(made[0].key), client.create("a"), client.activate("a", wait=0.1)):
                 with pytest.raises(CallTimeout):
                     await call
         finally:

@@ -81,10 +81,10 @@ async def test_an_activated_job_shows_what_a_worker_needs(client: Client) -> Non
 
 
 async def test_an_activation_waits_for_work(client: Client) -> None:
-    waiting = asyncio.create_task(client.activate("email-send", wait=30))
+    waiting = asyncio.create_task(client.activate("email-send", wait=60))
     await asyncio.sleep(0)
     created = await client.create("email-send")
-    assert [job.key for job in await asyncio.wait_for(waiting, 10)] == [created.key]
+    assert [job.key for job in await asyncio.wait_for(waiting, 45)] == [created.key]
 
 
 async def test_an_activation_of_nothing_ends_with_nothing(client: Client) -> None:
@@ -232,7 +232,7 @@ async def test_a_result_is_waited_for(client: Client) -> None:
     waiting = asyncio.create_task(client.result(job.key, 30))
     await asyncio.sleep(0)
     await client.complete(job, [1, "two", None])
-    assert await asyncio.wait_for(waiting, 10) == [1, "two", None]
+    assert await asyncio.wait_for(waiting, 45) == [1, "two", None]
 
 
 async def test_a_result_that_does_not_come_in_time_is_an_error_that_says_so(client: Client) -> None:
@@ -414,7 +414,7 @@ async def test_handlers_work_off_a_queue(client: Client) -> None:
     working = asyncio.create_task(client.work({"double": double}, concurrency=4, worker="w1", stop=stop))
     assert [await client.result(one.key) for one in created] == [2 * n for n in range(50)]
     stop.set()
-    await asyncio.wait_for(working, 10)
+    await asyncio.wait_for(working, 45)
 
 
 async def test_the_sync_client_has_the_same_verbs_with_the_same_parameters() -> None:

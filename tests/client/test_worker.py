@@ -249,7 +249,7 @@ async def test_a_cancelled_job_stops_its_handler_and_the_next_one_runs(client: C
     async with working(client, {"hold": hold}, concurrency=1):
         await begun.wait()
         await client.cancel(created.key)
-        await asyncio.wait_for(stopped.wait(), 10)
+        await asyncio.wait_for(stopped.wait(), 45)
         odd = await client.create("hold", {"odd": True}, max_attempts=1)
         assert (await finished(client, odd.key)).last_error == "CancelledError"
         following = await client.create("hold")

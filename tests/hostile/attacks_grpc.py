@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,7 +17,11 @@ CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 STALLED_SECONDS: Final = 0.4
-"""If the server has accepted nothing for this long, it will not accept more."""
+"""A server that has accepted nothing for this long, and should not, will not accept more."""
+SECONDS_MAX: Final = 60.0
+"""How long a busy server may take to answer, or to accept what it should."""
+FIRST_SECONDS_MAX: Final = 10.0
+"""How long each connection waits for the server's settings; one that is refused gets none."""
 MIB: Final = 1_048_576
 
 
@@ -52,13 +56,14 @@ class Attack:
 
 @contextmanager
 def unfinished_messages(
-    port: int, key: str | None, streams: int = 100, bytes: int = 4 * MIB, *, connections: int = 1, path: str = CREATE
-) -> Iterator[Attack]:
-    """Streams whose only message never ends: its last byte is missing."""
+    port: int, key: str | None, streams: int = 100, bytes: int = 4 * MIB, *, connections: int = 1, path: str = CREATE,
+    until: Callable[[Attack], bool] = lambda _: True,
+) -> Iterator[Attack]:  # fmt: skip
+    """Streams whose only message never ends: its last byte is missing. `until`: what the server should do with them."""
     with connected(port, connections) as attack:
         message = memoryview(b"\0" + bytes.to_bytes(4, "big") + b"\0" * (bytes - 1))
         left = {(one, one.open(path, with_key(key))): message for one in attack.connections for _ in range(streams)}
-        push_all(attack, left)
+        push_all(attack, left, until)
         yield attack
 
 
@@ -79,7 +84,7 @@ def idle_connections(port: int, count: int, *, opening: bytes = b"") -> Iterator
     sockets: list[socket.socket] = []
     try:
         for _ in range(count):
-            sockets.append(socket.create_connection(("127.0.0.1", port), timeout=10))
+            sockets.append(socket.create_connection(("127.0.0.1", port), timeout=SECONDS_MAX))
             if opening:
                 sockets[-1].sendall(opening)
         yield sockets
@@ -142,7 +147,7 @@ def unread_stream(port: int, key: str, types: Sequence[str], credits: int = 1_00
     with connected(port, 1) as attack:
         [one] = attack.connections
         one.send(frame(SETTINGS, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4)))
-        one.receive(1.0)
+        one.receive(SECONDS_MAX)
         stream = one.open(WORK, with_key(key))
         hello = work_pb2.FromWorker(
             hello=work_pb2.Hello(worker="reads-nothing"),
@@ -174,7 +179,7 @@ def connected(port: int, connections: int) -> Iterator[Attack]:
         for _ in range(connections):
             attack.connections.append(Http2(port))
         for one in attack.connections:
-            one.receive(1.0)
+            one.receive(FIRST_SECONDS_MAX)
         yield attack
     finally:
         attack.close()
@@ -186,10 +191,13 @@ def _settled(attack: Attack) -> None:
         one.ping()
 
 
-def push_all(attack: Attack, left: dict[tuple[Http2, int], memoryview]) -> None:
-    """Send as much on each stream as the server accepts."""
+def push_all(
+    attack: Attack, left: dict[tuple[Http2, int], memoryview], until: Callable[[Attack], bool] = lambda _: True
+) -> None:
+    """Send as much on each stream as the server takes."""
     moved_at = time.monotonic()
-    while left and time.monotonic() - moved_at < STALLED_SECONDS:
+    while left and (time.monotonic() - moved_at < STALLED_SECONDS or not until(attack)):
+        assert time.monotonic() - moved_at < SECONDS_MAX, f"{attack.sent_bytes:,} bytes and {attack.streams} streams"
         attack.look()
         sent_before = attack.sent_bytes
         for (one, stream), rest in list(left.items()):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from everwork.proto import work_pb2
-from tests.hostile.attacks_grpc import MIB, WORK, Attack, connected, grpc_message, push_all, with_key
+from tests.hostile.attacks_grpc import MIB, SECONDS_MAX, WORK, Attack, connected, grpc_message, push_all, with_key
 from tests.hostile.http2 import INITIAL_WINDOW_SIZE, SETTINGS, Http2, frame
 
 ACTIVATE: Final = "/everwork.v1.DeskService/Activate"
@@ -53,4 +53,4 @@ def unread_activations(port: int, key: str, types: Sequence[str], max_jobs: int 
 
 def _read_nothing(one: Http2) -> None:
     one.send(frame(SETTINGS, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4)))
-    one.receive(1.0)
+    one.receive(SECONDS_MAX)

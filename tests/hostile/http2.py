@@ -25,7 +25,7 @@ class Http2:
     """One connection that respects flow control and nothing else."""
 
     def __init__(self, port: int, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
-        plain = socket.create_connection((host, port), timeout=10)
+        plain = socket.create_connection((host, port), timeout=30)
         self.socket = plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost")
         self.window = WINDOW_DEFAULT
         self.initial_window = WINDOW_DEFAULT
@@ -87,8 +87,8 @@ class Http2:
             self._handle_frames()
         return has_any
 
-    def ping(self, seconds: float = 10.0) -> bool:
-        """Whether the server answers a ping; everything sent before has then arrived."""
+    def ping(self, seconds: float = 60.0) -> bool:
+        """Whether the server answers a ping: what was sent before has arrived."""
         before = self.acks
         self.send(frame(PING, 0, bytes(8)))
         while self.acks == before and not self.is_closed and self.receive(seconds):

@@ -14,7 +14,7 @@ from tests.app.waiting import until_sync
 from tests.hostile import attacks_http as attacks
 from tests.hostile.served import KEY, MIB, Served, served
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 
 def call(server: Served, method: str, path: str, body: Any = None, key: str = KEY) -> tuple[int, bytes]:

@@ -217,10 +217,10 @@ async def test_a_stop_lets_a_tick_finish_what_runs_and_begin_nothing(url: str) -
     async with a_broker(url) as broker:
         await broker.push(Event(source="wait"))
         ticking = asyncio.create_task(manager.run_once())
-        await asyncio.wait_for(Waiting.begun.wait(), 10)
+        await asyncio.wait_for(Waiting.begun.wait(), 45)
         manager.stop()
         [stopped] = manager._ticks._stops
-        await asyncio.wait_for(stopped.soft.wait(), 10)
+        await asyncio.wait_for(stopped.soft.wait(), 45)
         await broker.push(Event(source="wait"))
     Waiting.go_on.set()
     assert await ticking == TickResult(ran=1, completed=1)
@@ -235,7 +235,7 @@ async def test_a_cancelled_tick_hands_back_what_runs_and_shuts_down(url: str) ->
     async with a_broker(url) as broker:
         await broker.push(Event(source="wait"))
     ticking = asyncio.create_task(manager.run_once())
-    await asyncio.wait_for(Waiting.begun.wait(), 10)
+    await asyncio.wait_for(Waiting.begun.wait(), 45)
     ticking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ticking

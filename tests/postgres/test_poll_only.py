@@ -82,7 +82,7 @@ async def test_a_statement_that_is_refused_leaves_the_connection_fit_for_the_nex
 async def test_a_waiter_without_notifications_looks_for_itself(pooled: str) -> None:
     async with opened(pooled) as engine, opened(pooled) as other:
         await other.create([a_new_job()])
-        assert await asyncio.wait_for(engine.wait([TYPE], 60_000), 10)
+        assert await asyncio.wait_for(engine.wait([TYPE], 60_000), 45)
         assert engine._store.listener._task is None
 
 

@@ -173,7 +173,7 @@ async def test_a_password_that_is_wrong_in_the_middle_of_work_is_in_no_log(
             await engine.wait(["t"], 1)
             admin.execute("ALTER ROLE guarded PASSWORD 'another'")
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'guarded'")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(45):
                 while "cannot receive notifications" not in caplog.text:
                     with pytest.raises(EngineError):
                         await engine.create([a_new_job()])
@@ -324,7 +324,7 @@ async def test_a_nul_inside_variables_and_results_comes_back_as_it_was(url: str)
 
     async with app, working(app):
         key = await app.enqueue("echo", text="a\0b\u2028é😀")
-        assert await app.result(key, timeout=10) == {"text": "a\0b\u2028é😀"}
+        assert await app.result(key, timeout=45) == {"text": "a\0b\u2028é😀"}
 
 
 async def test_half_a_character_inside_variables_is_refused(url: str) -> None:

@@ -15,7 +15,7 @@ from everwork.proto import jobs_pb2
 from everwork.service.access.failures import AuthenticationFailures
 from tests.server.whole import KEY, Whole
 
-SECONDS = 20.0
+SECONDS = 60.0
 BURST = 5
 
 

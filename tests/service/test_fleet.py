@@ -60,6 +60,7 @@ async def test_only_the_latest_heartbeat_of_a_process_and_of_a_client_is_kept_in
         client = {"name": "client-kept-once", "kind": STREAM, "running": running}
         await fleet.beat_clients("server-1", [replace(PROCESS, **client)], 0)  # type: ignore[arg-type]
         await fleet.processes()
+    gc.collect()
     kept = [one.name for one in gc.get_objects() if isinstance(one, ProcessEntry) and "kept-once" in one.name]
     assert sorted(kept) == ["client-kept-once", "kept-once"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everwork.exceptions import TooManyRequests
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import Budget, Turns
-from tests.app.waiting import until
+from tests.app.waiting import DEADLINE_S, until
 
 QUIET, NOISY, SIBLING = (
     Principal(id, id, frozenset([Permission.JOBS]), (tenant,))
@@ -203,7 +203,7 @@ async def counts_return(acts: Sequence[tuple[str, int, int]]) -> None:
             await asyncio.sleep(0)
     for task, ended in running:
         finish("end", task, ended)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*(one for pair in running for one in pair), return_exceptions=True)
     assert [turns.held(principal) for principal in principals] == [0, 0, 0]
     assert [turns.running(principal) for principal in principals] == [0, 0, 0]

@@ -25,6 +25,8 @@ log = get_logger("everwork")
 
 BAD_REQUEST: Final = 2
 """The exit code of a program that cannot be loaded or run as requested: a retry would not help."""
+INTERRUPTED: Final = 130
+"""The exit code of a process that a SIGINT interrupted outside of its event loop."""
 RESTART_SECONDS: Final = 0.5
 RESTART_SECONDS_MAX: Final = 30.0
 STEADY_SECONDS: Final = 30.0
@@ -33,6 +35,8 @@ RELOAD_STAGES: Final = ((0.0, "stop"), (2.0, "stop"), (1.0, "release"), (4.0, "s
 """How processes are stopped for a reload (finish, cancel, release), with the seconds to wait before each stage."""
 STOP_STAGES: Final = ("stop", "stop", "give_up", "kill")
 """What each signal does, in order: running jobs finish, are cancelled, are released, or are left to their leases."""
+STOPPED: Final = (0, INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
+"""The exit codes of processes that stopped as requested: a further signal can reach one that has just finished."""
 FILES_SHOWN: Final = 3
 
 
@@ -162,7 +166,7 @@ class Supervisor:
                 )
             else:
                 if self._ending.is_set():
-                    self._failed = self._failed or (self._stopped.is_set() and code not in (0, -signal.SIGTERM))
+                    self._failed = self._failed or (self._stopped.is_set() and code not in STOPPED)
                     return
                 if code == BAD_REQUEST and not is_ready and not self._loaded.is_set():
                     self._mistake.set()

@@ -23,7 +23,7 @@ from everwork.service.service import JobService
 
 KEY: Final = "the-key-of-the-tests"
 TYPE: Final = "http-request"
-SECONDS: Final = 10.0
+SECONDS: Final = 60.0
 """The deadline of calls that answer at once."""
 
 

@@ -20,7 +20,7 @@ from everwork.service.service import JobService
 ROOT_KEY: Final = "root-root-root-root"
 """The key that the server was started with: it may do everything."""
 JOBS: Final = "/api/v1/jobs"
-DEADLINE_S: Final = 20.0
+DEADLINE_S: Final = 45.0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 from everwork.server.http.framework import in_flight, middleware
 from everwork.server.http.framework.in_flight import Hold, InFlight
 from everwork.server.http.framework.problems import Refusal
-from tests.app.waiting import until
+from tests.app.waiting import DEADLINE_S, until
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, problem, serving
 from tests.server.http.test_activate import Connection, is_given_back
 from tests.server.http.test_connections import TIMEOUTS, connections, pass_time
@@ -81,7 +81,7 @@ async def test_work_waits_for_its_turn_and_one_request_always_has_it() -> None:
     await asyncio.wait([waiting], timeout=0)
     assert not waiting.done()
     first.send(10)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, DEADLINE_S)
     assert (flight.all.held, flight.all.reserved) == (10, 120)
 
 
@@ -93,7 +93,7 @@ async def test_a_response_that_could_not_be_sent_is_refused_when_its_turn_comes(
     await asyncio.wait([waiting], timeout=0)
     first.send(60)
     with pytest.raises(Refusal, match="too many bytes in flight"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, DEADLINE_S)
 
 
 async def test_a_turn_that_does_not_come_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from everwork.server.http.app import DOCUMENT, OPERATIONS
 from everwork.server.http.framework.peer import client_address
 from everwork.server.http.framework.server import HttpServer
 from everwork.server.settings import Settings
-from tests.app.waiting import until
+from tests.app.waiting import DEADLINE_S, until
 from tests.server.http.serving import JOBS, ROOT_KEY, Rest, serving
 from tests.stores import url_of
 
@@ -172,7 +172,7 @@ async def test_a_handshake_that_does_not_end_makes_room_for_others(tmp_path: Pat
         await until(lambda: len(found) == 10)
         found.clock = lambda: asyncio.get_running_loop().time() + 2
         assert (await rest("GET", "/healthz")).status_code == 200
-        assert await asyncio.wait_for(silent[0][0].read(), 20) == b""
+        assert await asyncio.wait_for(silent[0][0].read(), DEADLINE_S) == b""
         for _, writer in silent:
             writer.close()
         await until(lambda: len(found) == 1)
