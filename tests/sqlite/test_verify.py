@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
-from tests.factories import a_new_job, leased_keys
+from tests.factories import TYPE, a_new_job, leased_keys
 
 
 async def texts(file: Path) -> list[str]:
@@ -64,3 +66,17 @@ async def test_files_that_every_user_can_read_are_named(file: Path) -> None:
     file.chmod(0o644)
     found = await texts(file)
     assert f"any user of this machine can access {file} (mode 644)" in found
+
+
+async def test_the_advice_closes_the_files_to_others_and_not_the_folder_of_wake_ups_to_their_owner(file: Path) -> None:
+    await filled(file)
+    file.chmod(0o644)
+    engine = SqliteEngine(StoreUrl(str(file)))
+    await engine.open()
+    await engine.wait([TYPE], 1)  # This makes the folder.
+    [problem] = {one.advice for one in await engine.verify()}
+    subprocess.run(["sh", "-c", problem.removeprefix("run: ")], check=True)  # noqa: ASYNC221 - nobody else waits
+    assert await engine.verify() == []
+    folder = Path(f"{file}.wake")
+    assert stat.S_IMODE(folder.stat().st_mode) & stat.S_IRWXU == stat.S_IRWXU
+    await engine.close()
