@@ -33,7 +33,8 @@ END $$;
 --   "v": new variables and "k": the traceback, if there are any, "f": if a breaker counts it,
 --   "t": the kind of failure, if the client knows it}, ...}.
 -- `lapsed`: only leases that ran out may end this way, and jobs that are being settled at the moment, perhaps in a long
--- transaction of a user's, are skipped; so are leases that are promised to hold, see extend.sql. How long they ran is not known, and not measured.
+-- transaction of a user's, are skipped; so are leases that are promised to hold, see extend.sql. How long they ran is
+-- not known, and not measured.
 -- If attempts or max_attempts have changed meanwhile, the guard fails and the caller decides again.
 -- Returns also the keys that breakers count, and the queue of each.
 CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint, OUT accepted bigint[],
