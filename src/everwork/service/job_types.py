@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from everwork.aio.clocks import Seconds
 from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, TYPE_KEEP_MS, TYPES_MAX
 from everwork.core.retention import is_unused
 from everwork.engines.contract import Engine
@@ -53,9 +54,7 @@ class TypeLimits:
     so several servers may exceed the limit of the store for a moment.
     """
 
-    def __init__(
-        self, engine: Engine, rules: TypeRules = DEFAULT_RULES, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, engine: Engine, rules: TypeRules = DEFAULT_RULES, clock: Seconds = time.monotonic) -> None:
         self._engine = engine
         self._types_max = rules.types_max
         self._new_types_max = rules.new_types_max

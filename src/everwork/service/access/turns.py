@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from everwork.aio.clocks import Seconds
 from everwork.exceptions import TooManyRequests
 from everwork.service.access.principal import Party, Principal
 
@@ -31,8 +31,6 @@ RUNNING_FIRST: Final = 16
 GIVE_WAY_SECONDS: Final = 0.003
 """How long a large call waits for the running requests of others, after each slice of its work."""
 UNLIMITED: Final = 1 << 30
-
-Seconds = Callable[[], float]
 
 
 class Budget(NamedTuple):

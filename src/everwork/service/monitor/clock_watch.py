@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from everwork.aio.clocks import boot_clock_ms
+from everwork.aio.clocks import JUMP_MS, boot_clock_ms
 from everwork.core.limits import HOUR_MS, LEASE_MS_DEFAULT
 from everwork.engines.contract import Engine
 from everwork.logs import get_logger
@@ -18,8 +18,6 @@ from everwork.service.monitor.overlong_leases import OverlongLeases, SetBack
 
 log = get_logger("everwork")
 
-JUMP_MS: Final = 2_000
-"""A clock that is adjusted gradually moves by far less between two checks, which are a second apart."""
 ANSWER_MS_MAX: Final = 1_000
 """If the engine takes longer to tell its time, the comparison says nothing."""
 JUMP_KIND: Final = "clock-jump"
