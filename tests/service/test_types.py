@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -165,6 +167,18 @@ async def test_a_key_adds_a_bounded_number_of_types_in_an_hour_and_others_are_no
     elapsed.seconds += 3_600
     await busy.activate(Demand("d", "w", 1))
     assert await known(engine) == ["a", "b", "c", "d"]
+
+
+async def test_a_caller_that_disconnects_does_not_keep_the_server_from_reading_the_types(engine: Engine) -> None:
+    await asked(engine)
+    limits = TypeLimits(engine, TypeRules(types_max=1))
+    leaves = asyncio.create_task(limits.admit("k1", {TYPE}))
+    await asyncio.sleep(0)
+    leaves.cancel()
+    with suppress(asyncio.CancelledError):
+        await leaves
+    with pytest.raises(TooManyRequests):
+        await limits.admit("k2", {"new"})
 
 
 async def test_the_events_of_a_completion_cannot_add_types_beyond_the_limit(engine: Engine) -> None:

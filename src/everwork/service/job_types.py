@@ -82,10 +82,10 @@ class TypeLimits:
         async with self._reading:
             if self._clock() - self._read_at <= seconds_max:
                 return
-            self._read_at = self._clock()
             with suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(SILENCE_SECONDS):
                     self.known = {info.type for info in await self._engine.types()}
+            self._read_at = self._clock()  # Not if the caller has disconnected: then the next one reads.
 
     def _require_room(self, new: Set[str]) -> None:
         if len(self.known) + len(new) > self._types_max:
