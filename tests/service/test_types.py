@@ -268,6 +268,35 @@ async def test_one_process_looks_for_unused_types_in_an_hour(engine: Engine, clo
     assert await known(engine) == []
 
 
+async def test_a_tick_keeps_unused_types_as_long_as_the_settings_of_its_server(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    server = JobService(engine, "server", types=TypeRules(keep_ms=2 * DAY_MS))
+    admin = Admin(server, server.key_ring(), a_caller())
+    await asked(engine)
+    clock.advance(ms=2 * DAY_MS - 1)
+    await admin.tick()
+    assert await known(engine) == [TYPE]
+    clock.advance(ms=1)
+    await admin.tick()
+    assert await known(engine) == []
+    await server.close()
+
+
+async def test_a_worker_keeps_unused_types_as_long_as_the_settings_of_a_running_server(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await asked(engine)
+    clock.advance(ms=DAY_MS)
+    await TypeRetention(engine, "server", TypeRules(keep_ms=7 * DAY_MS)).tick()
+    clock.advance(ms=HOUR_MS)
+    await TypeRetention(engine, "worker").tick()
+    assert await known(engine) == [TYPE]
+    clock.advance(ms=DAY_MS)  # The server has not been running for a while.
+    await TypeRetention(engine, "worker").tick()
+    assert await known(engine) == []
+
+
 async def test_names_that_come_and_go_for_weeks_leave_nothing_behind(engine: Engine, clock: VirtualClock) -> None:
     """Types that are polled once: the store never has more than those of a day."""
     most = 0

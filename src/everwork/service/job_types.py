@@ -30,6 +30,9 @@ SILENCE_SECONDS: Final = 2.0
 READ_AGAIN_SECONDS: Final = 5.0
 """How old it may be when a type is refused: some may have been deleted."""
 TURN: Final = "types"
+KEEP_KIND: Final = "types-keep"
+"""Registry entries of the processes that keep unused types longer than usual: how long, in ms."""
+KEEP_ENTRY_MS: Final = 3 * HOUR_MS
 FORGOTTEN_PER_STEP: Final = 200
 """How many types one call to the engine deletes."""
 
@@ -109,7 +112,8 @@ class TypeLimits:
 class TypeRetention:
     """Forgets unused types, once an hour, in one process of the fleet: a name polled once must not stay forever.
 
-    A policy with only the defaults that settings apply to every type is no reason to keep a type.
+    A policy with only the defaults that settings apply to every type is no reason to keep a type. Only servers have
+    settings, but workers take the turn as well: they keep types as long as the server that keeps them longest.
     """
 
     def __init__(self, engine: Engine, holder: str, rules: TypeRules = DEFAULT_RULES) -> None:
@@ -120,16 +124,18 @@ class TypeRetention:
 
     async def tick(self) -> None:
         """Forget unused types, if it is this process's turn."""
+        if self._keep_ms > TYPE_KEEP_MS:
+            await self._engine.register(KEEP_KIND, self._holder, str(self._keep_ms), KEEP_ENTRY_MS)
         if await self._engine.take_turn(TURN, self._holder, HOUR_MS):
             await self.forget()
 
     async def forget(self) -> int:
         """Forget unused types; returns how many."""
-        now_ms = await self._engine.now()
+        now_ms, keep_ms = await self._engine.now(), await self._longest_keep_ms()
         candidates = {
             info.type: info.policy
             for info in await self._engine.types()
-            if is_unused(info, now_ms, self._keep_ms)
+            if is_unused(info, now_ms, keep_ms)
             and (info.policy is None or stored_fields(info.policy) == self._defaults)
         }
         if candidates:
@@ -139,10 +145,14 @@ class TypeRetention:
         forgotten = 0
         for start in range(0, len(names), FORGOTTEN_PER_STEP):
             some = {name: candidates[name] for name in names[start : start + FORGOTTEN_PER_STEP]}
-            forgotten += len(await self._engine.forget_types(some, self._keep_ms))
+            forgotten += len(await self._engine.forget_types(some, keep_ms))
         if forgotten:
             log.info("unused job types were deleted", types=forgotten)
         return forgotten
+
+    async def _longest_keep_ms(self) -> int:
+        entries = await self._engine.registered(KEEP_KIND)
+        return max([self._keep_ms, *(int(entry.body) for entry in entries if entry.body.isdecimal())])
 
     async def _used_types(self) -> Collection[str]:
         """The types that have jobs, and those that a registered worker or trigger names."""
