@@ -9,6 +9,7 @@ import pytest
 
 from everwork.core.leasing import Verdict
 from everwork.core.states import State
+from everwork.engines.postgres import sweep
 from tests.factories import TYPE, a_completed_job, a_new_job, asked, leased_keys, the_state
 from tests.postgres.conftest import opened, schema_of, without_options
 from tests.stores import HOUR_MS
@@ -65,6 +66,17 @@ async def test_nothing_is_left_of_a_deleted_type(
     assert await engine.delete_type(TYPE) is Verdict.ACCEPTED
     await hours_pass(engine, clock)
     assert await rows_left(own, own_url) == {}
+
+
+async def test_measures_that_were_folded_before_the_other_statistics_are_deleted_with_their_type(
+    engine: PostgresEngine,
+) -> None:
+    await a_known_type(engine)
+    await sweep._fold_measures(engine._store)
+    assert await engine.measures(1, TYPE) != []
+    await engine.delete_type(TYPE)
+    await asked(engine)
+    assert await engine.measures(1, TYPE) == []
 
 
 async def test_a_job_of_a_transaction_that_began_before_the_delete_is_not_lost(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,6 +169,18 @@ async def test_a_key_adds_a_bounded_number_of_types_in_an_hour_and_others_are_no
     assert await known(engine) == ["a", "b", "c", "d"]
 
 
+async def test_a_caller_that_disconnects_does_not_keep_the_server_from_reading_the_types(engine: Engine) -> None:
+    await asked(engine)
+    limits = TypeLimits(engine, TypeRules(types_max=1))
+    leaves = asyncio.create_task(limits.admit("k1", {TYPE}))
+    await asyncio.sleep(0)
+    leaves.cancel()
+    with suppress(asyncio.CancelledError):
+        await leaves
+    with pytest.raises(TooManyRequests):
+        await limits.admit("k2", {"new"})
+
+
 async def test_the_events_of_a_completion_cannot_add_types_beyond_the_limit(engine: Engine) -> None:
     service, _ = a_service(engine, types_max=1)
     job = await a_processing_job(engine)
@@ -251,6 +265,35 @@ async def test_one_process_looks_for_unused_types_in_an_hour(engine: Engine, clo
     assert await known(engine) == [TYPE]
     clock.advance(ms=HOUR_MS)
     await run_upkeep(engine, "holder", [])
+    assert await known(engine) == []
+
+
+async def test_a_tick_keeps_unused_types_as_long_as_the_settings_of_its_server(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    server = JobService(engine, "server", types=TypeRules(keep_ms=2 * DAY_MS))
+    admin = Admin(server, server.key_ring(), a_caller())
+    await asked(engine)
+    clock.advance(ms=2 * DAY_MS - 1)
+    await admin.tick()
+    assert await known(engine) == [TYPE]
+    clock.advance(ms=1)
+    await admin.tick()
+    assert await known(engine) == []
+    await server.close()
+
+
+async def test_a_worker_keeps_unused_types_as_long_as_the_settings_of_a_running_server(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    await asked(engine)
+    clock.advance(ms=DAY_MS)
+    await TypeRetention(engine, "server", TypeRules(keep_ms=7 * DAY_MS)).tick()
+    clock.advance(ms=HOUR_MS)
+    await TypeRetention(engine, "worker").tick()
+    assert await known(engine) == [TYPE]
+    clock.advance(ms=DAY_MS)  # The server has not been running for a while.
+    await TypeRetention(engine, "worker").tick()
     assert await known(engine) == []
 
 

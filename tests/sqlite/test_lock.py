@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -165,3 +165,31 @@ async def test_a_create_beside_ones_own_open_transaction_ends_with_advice(engine
         own.execute("COMMIT")
     await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)
     assert len(await every_job(engine)) == 1
+
+
+async def test_a_log_that_has_grown_blocks_no_event_loop_while_the_lock_is_held(
+    engine: SqliteEngine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.sweep("holder")  # The next one has nothing to do but this.
+    await engine.create([a_new_job()])
+    monkeypatch.setattr(writer, "WAL_BYTES_MAX", 0)
+    is_served = threading.Event()
+    descriptor = os.open(f"{file}.lock", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    releasing = asyncio.create_task(asyncio.to_thread(released_after, is_served, descriptor))
+    with suppress(EngineBusy):  # Whoever waits for the lock may give up.
+        sweeping = asyncio.create_task(engine.sweep("holder"))
+        for _ in range(10):
+            await engine.now()
+        is_served.set()
+        await asyncio.wait_for(sweeping, DEADLINE_S)
+    assert await releasing
+    await asyncio.wait_for(engine.sweep("holder"), DEADLINE_S)
+    assert Path(f"{file}-wal").stat().st_size == 0
+
+
+def released_after(is_served: threading.Event, descriptor: int) -> bool:
+    """Release the lock when the event loop has gone on, or at the latest when it should have."""
+    was_served = is_served.wait(DEADLINE_S)
+    os.close(descriptor)
+    return was_served

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.sqlite import engine as engine_module
 from everwork.engines.sqlite import store_url as store_url_module
@@ -188,6 +190,20 @@ async def test_without_long_readers_the_log_stays_small(sqlite: SqliteEngine, fi
     for _ in range(30):
         await sqlite.create([a_new_job(variables=f'{{"x":"{"y" * 1_000_000}"}}')])
     assert Path(f"{file}-wal").stat().st_size < 2 * WAL_BYTES_MAX
+
+
+async def test_questions_that_read_much_do_not_delay_those_about_one_job(sqlite: SqliteEngine) -> None:
+    job = await a_pending_job(sqlite)
+    may_end = threading.Event()
+    scanning = asyncio.ensure_future(sqlite._store.scan(lambda *_: may_end.wait(DEADLINE_S)))
+    questions = [sqlite.count(), sqlite.stats(1), sqlite.measures(1), sqlite.hour_totals(1), sqlite.oldest()]
+    much = [asyncio.ensure_future(one) for one in (*questions, sqlite.find(JobFilter(), 10), sqlite.dump(0, 10))]
+    for _ in range(10):
+        assert await sqlite.get([job.key]) == [job]
+    assert [one.done() for one in much] == [False] * len(much)
+    may_end.set()
+    assert await scanning
+    await asyncio.gather(*much)
 
 
 async def test_close_finishes_what_was_accepted(file: Path) -> None:

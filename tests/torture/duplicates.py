@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from everwork.aio.clocks import JUMP_MS
 from everwork.core.job import HistoryEntry
-from everwork.engines.sqlite.store.clock import JUMP_MS
 from tests.torture.deaths import RECOVERY_MS_MAX, stopped_ms
 from tests.torture.history import Histories
 from tests.torture.verdict import FinalState, Verdict

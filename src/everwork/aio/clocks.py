@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Final
+
+Seconds = Callable[[], float]
+"""A monotonic clock."""
+
+JUMP_MS: Final = 2_000
+"""Gradual adjustment moves the clock that can be set by less than this in a second; more is a jump."""
 
 
 def host_clock_ms() -> int:

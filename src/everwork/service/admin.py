@@ -61,21 +61,22 @@ class GroupView(NamedTuple):
 class Admin(FleetAdmin):
     """Operations on the store that a caller may use."""
 
-    __slots__ = ("_holder", "_keys", "_sessions", "_types_in_settings")
+    __slots__ = ("_holder", "_keys", "_sessions", "_type_rules")
 
     def __init__(self, service: JobService, keys: KeyRing, caller: Caller) -> None:
         super().__init__(service._engine, service.audit, caller)  # noqa: SLF001 - of this package
         self._keys = keys
         self._holder = service.holder
         self._sessions = service.sessions
-        self._types_in_settings = service.type_rules.declared.types.keys()
+        self._type_rules = service.type_rules
 
     # Maintenance -------------------------------------------------------------------------------------
 
     @verb(Permission.TICK, ADMIN, tenants=UNBOUND)
     async def tick(self) -> Upkeep:
         """Run all maintenance that is due, and fire registered triggers that are due. It runs no jobs."""
-        return await run_upkeep(self._engine, self._holder, await registered_triggers(self._engine))
+        triggers = await registered_triggers(self._engine)
+        return await run_upkeep(self._engine, self._holder, triggers, self._type_rules)
 
     # Types --------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ class Admin(FleetAdmin):
         counts = (await self._counts(by_group=False))[type, ""]
         if unfinished := counts[State.PENDING] + counts[State.PROCESSING]:
             raise _in_use(type, f"has {unfinished:,} unfinished job{'s' * (unfinished > 1)}; cancel them first")
-        if type in self._types_in_settings:
+        if type in self._type_rules.declared.types:
             raise _in_use(type, "is configured in the server's settings file; remove it there first")
         triggers = [view.entry.title for view in await self._fleet.triggers() if view.entry.type == type]
         if triggers:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from everwork.aio.clocks import Seconds
 from everwork.core.limits import HOUR_MS, NEW_TYPES_MAX, TYPE_KEEP_MS, TYPES_MAX
 from everwork.core.retention import is_unused
 from everwork.engines.contract import Engine
@@ -29,6 +30,9 @@ SILENCE_SECONDS: Final = 2.0
 READ_AGAIN_SECONDS: Final = 5.0
 """How old the list may be when a type is refused: other types may have been deleted."""
 TURN: Final = "types"
+KEEP_KIND: Final = "types-keep"
+"""Registry entries of the processes that keep unused types longer than usual: how long, in ms."""
+KEEP_ENTRY_MS: Final = 3 * HOUR_MS
 FORGOTTEN_PER_STEP: Final = 200
 """How many types one call to the engine deletes."""
 
@@ -53,9 +57,7 @@ class TypeLimits:
     several servers together can briefly exceed the limit of the store.
     """
 
-    def __init__(
-        self, engine: Engine, rules: TypeRules = DEFAULT_RULES, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, engine: Engine, rules: TypeRules = DEFAULT_RULES, clock: Seconds = time.monotonic) -> None:
         self._engine = engine
         self._types_max = rules.types_max
         self._new_types_max = rules.new_types_max
@@ -83,10 +85,10 @@ class TypeLimits:
         async with self._reading:
             if self._clock() - self._read_at <= seconds_max:
                 return
-            self._read_at = self._clock()
             with suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(SILENCE_SECONDS):
                     self.known = {info.type for info in await self._engine.types()}
+            self._read_at = self._clock()  # Not if the caller has disconnected: then the next one reads.
 
     def _require_room(self, new: Set[str]) -> None:
         if len(self.known) + len(new) > self._types_max:
@@ -110,7 +112,8 @@ class TypeLimits:
 class TypeRetention:
     """Deletes unused types, once an hour, in one process of the fleet: a name polled once must not stay forever.
 
-    A type is not kept for a policy that has only the defaults that settings apply to every type.
+    A type is not kept for a policy that has only the defaults that settings apply to every type. Only servers have
+    settings, but workers take turns as well: they keep types as long as the server that keeps them longest.
     """
 
     def __init__(self, engine: Engine, holder: str, rules: TypeRules = DEFAULT_RULES) -> None:
@@ -121,16 +124,18 @@ class TypeRetention:
 
     async def tick(self) -> None:
         """Delete unused types, if it is this process's turn."""
+        if self._keep_ms > TYPE_KEEP_MS:
+            await self._engine.register(KEEP_KIND, self._holder, str(self._keep_ms), KEEP_ENTRY_MS)
         if await self._engine.take_turn(TURN, self._holder, HOUR_MS):
             await self.forget()
 
     async def forget(self) -> int:
         """Delete unused types; returns how many."""
-        now_ms = await self._engine.now()
+        now_ms, keep_ms = await self._engine.now(), await self._longest_keep_ms()
         candidates = {
             info.type: info.policy
             for info in await self._engine.types()
-            if is_unused(info, now_ms, self._keep_ms)
+            if is_unused(info, now_ms, keep_ms)
             and (info.policy is None or stored_fields(info.policy) == self._defaults)
         }
         if candidates:
@@ -140,10 +145,14 @@ class TypeRetention:
         forgotten = 0
         for start in range(0, len(names), FORGOTTEN_PER_STEP):
             some = {name: candidates[name] for name in names[start : start + FORGOTTEN_PER_STEP]}
-            forgotten += len(await self._engine.forget_types(some, self._keep_ms))
+            forgotten += len(await self._engine.forget_types(some, keep_ms))
         if forgotten:
             log.info("unused job types were deleted", types=forgotten)
         return forgotten
+
+    async def _longest_keep_ms(self) -> int:
+        entries = await self._engine.registered(KEEP_KIND)
+        return max([self._keep_ms, *(int(entry.body) for entry in entries if entry.body.isdecimal())])
 
     async def _used_types(self) -> Collection[str]:
         """The types that have jobs, or are named by a registered worker or trigger."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
+from everwork.aio.clocks import Seconds
 from everwork.core.limits import HOUR_MS, NEW_PRODUCERS_MAX, PRODUCERS_MAX, RATE_BUCKETS_MAX
 from everwork.exceptions import TooManyRequests
-
-Seconds = Callable[[], float]
-"""A monotonic clock."""
 
 
 class _Window(NamedTuple):

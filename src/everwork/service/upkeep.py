@@ -13,7 +13,7 @@ from everwork.logs import get_logger
 from everwork.service.access.keys import forget_keys
 from everwork.service.fleet.entries import TriggerEntry
 from everwork.service.fleet.fleet import Fleet
-from everwork.service.job_types import TypeRetention
+from everwork.service.job_types import DEFAULT_RULES, TypeRetention, TypeRules
 from everwork.service.triggers.loop import Scheduled, TriggerLoop
 from everwork.service.triggers.outlook import plan_of
 
@@ -38,7 +38,9 @@ class Upkeep:
     fired: int = 0
 
 
-async def run_upkeep(engine: Engine, holder: str, triggers: Sequence[Scheduled]) -> Upkeep:
+async def run_upkeep(
+    engine: Engine, holder: str, triggers: Sequence[Scheduled], types: TypeRules = DEFAULT_RULES
+) -> Upkeep:
     """Run all maintenance that is due, in a bounded number of steps; `holder` is the caller's name in the store."""
     counts = dict.fromkeys(("lapsed", "expired", "requeued", "deleted"), 0)
     for _ in range(SWEEPS_MAX):
@@ -46,7 +48,7 @@ async def run_upkeep(engine: Engine, holder: str, triggers: Sequence[Scheduled])
         counts = {name: count + getattr(swept, name) for name, count in counts.items()}
         if not swept.more:
             break
-    await TypeRetention(engine, holder).tick()
+    await TypeRetention(engine, holder, types).tick()
     await forget_keys(engine)
     return Upkeep(**counts, fired=await _fire(engine, triggers) if triggers else 0)
 

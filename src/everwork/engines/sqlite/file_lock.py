@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ from everwork.exceptions import EngineBusy, EngineUnavailable
 WAIT_SECONDS: Final = 15.0
 """How long to wait for another process; longer than a writer waits for other programs' transactions, `BUSY_SECONDS`."""
 _READ_WRITE: Final = 0o666
+_PERMISSIONS: Final = 0o777
 
 
 class FileLock:
@@ -120,7 +122,7 @@ class LockWait:
 
 
 def _opened(path: str) -> int:
-    """Open the lock file of a database, with no wider access than the database has.
+    """Open the lock file of a database, with the access that the database has.
 
     Read access to the lock file is enough to hold the lock, and so to block every writer.
     """
@@ -130,9 +132,7 @@ def _opened(path: str) -> int:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        found = os.fstat(descriptor)
-        if found.st_uid == os.geteuid() and found.st_mode & _READ_WRITE & ~mode:
-            os.fchmod(descriptor, mode)
+        _set_mode(descriptor, mode)
         return descriptor
     os.fchmod(descriptor, mode)  # Regardless of the umask.
     give_to_owner_of(path, descriptor)
@@ -147,10 +147,19 @@ def _mode_beside(path: str) -> int:
         return PRIVATE_MODE
 
 
-def folder_mode_beside(path: str) -> int:
-    """The mode for a folder next to a database: users who may read it may also enter it."""
+def create_folder_beside(path: str, folder: Path) -> None:
+    """Create a folder with the access that a database has: users who may read may also enter."""
     mode = _mode_beside(path)
-    return mode | (mode & 0o444) >> 2
+    mode |= (mode & 0o444) >> 2
+    folder.mkdir(mode, exist_ok=True)
+    _set_mode(folder, mode)
+
+
+def _set_mode(file: int | Path, mode: int) -> None:
+    """Set the mode of a file or folder, whatever the umask is, if this user owns it: the database may be shared now."""
+    found = os.stat(file)  # noqa: PTH116 - also of a descriptor
+    if found.st_uid == os.geteuid() and found.st_mode & _PERMISSIONS != mode:
+        os.chmod(file, stat.S_IMODE(found.st_mode) & ~_PERMISSIONS | mode)  # noqa: PTH101
 
 
 def _flock_holders(inode: int) -> list[int]:

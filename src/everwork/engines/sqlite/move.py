@@ -30,7 +30,7 @@ class SqliteMoving(SqliteBase, Moving):
     """Dump and load."""
 
     async def dump(self, after: int, limit: int) -> list[JobRecord]:
-        return await self._store.query(lambda cursor, _: dump(cursor, after, limit))
+        return await self._store.scan(lambda cursor, _: dump(cursor, after, limit))
 
     async def load(self, records: Sequence[JobRecord]) -> int:
         return await self._store.writer.submit(lambda tx: load(tx, records))

@@ -99,7 +99,7 @@ class SqliteQuestions(SqliteBase, Questions):
     async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
         found: list[Measure] = []
         for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
-            found += await self._store.query(partial(hour_totals, portion, type))
+            found += await self._store.scan(partial(hour_totals, portion, type))
         return found
 
     async def oldest(self) -> list[Oldest]:

@@ -63,7 +63,7 @@ class SqliteSweep(SqliteBase, Lifecycle):
             return sweep_finished(tx, state, swept)
 
         swept = await store.writer.submit(act, nothing_to_do)
-        await store.writer.query(lambda *_: store.writer.truncate_wal())
+        await store.writer.truncate_wal()
         return swept
 
 

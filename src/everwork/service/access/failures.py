@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Network, ip_address
 from typing import Final
 
+from everwork.aio.clocks import Seconds
 from everwork.core.limits import (
     AUTH_FAILURE_ADDRESSES_MAX,
     AUTH_FAILURE_LINES_PER_MINUTE,
@@ -40,8 +40,6 @@ HELD_MAX: Final = 1_000
 """How many responses are held back at a time; further ones are sent immediately."""
 
 log = get_logger("everwork")
-
-Seconds = Callable[[], float]
 
 
 class Throttled(TooManyRequests):

@@ -7,11 +7,11 @@ import hmac
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
-from everwork.aio.clocks import host_clock_ms
+from everwork.aio.clocks import Seconds, host_clock_ms
 from everwork.aio.loops import BackgroundLoop
 from everwork.core import checks
 from everwork.core.limits import (
@@ -297,10 +297,6 @@ def _digest(text: str) -> bytes:
 def _id_in(text: str) -> str:
     """The id contained in a key's text (the id is not secret); empty if there is none."""
     return text[3:].partition("_")[0] if text.startswith("ew_") else ""
-
-
-Seconds = Callable[[], float]
-"""A monotonic clock."""
 
 
 class RateLimiter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -45,11 +45,11 @@ class Principal:
     tenants: tuple[str, ...] = ()
     expires_at_ms: int | None = None
     rate_per_second: float | None = None
+    party: Party = field(init=False, repr=False, compare=False)
+    """The owner of the shared budget: the tenants that the key is restricted to, or the key itself."""
 
-    @property
-    def party(self) -> Party:
-        """The owner of the shared budget: the tenants that the key is restricted to, or the key itself."""
-        return frozenset(self.tenants) or self.id
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "party", frozenset(self.tenants) or self.id)
 
     def allows(self, permission: Permission) -> bool:
         """Whether the key has a permission, directly or through one that includes it."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from everwork.aio.clocks import boot_clock_ms
+from everwork.aio.clocks import JUMP_MS, boot_clock_ms
 from everwork.core.limits import HOUR_MS, LEASE_MS_DEFAULT
 from everwork.engines.contract import Engine
 from everwork.logs import get_logger
@@ -18,8 +18,6 @@ from everwork.service.monitor.overlong_leases import OverlongLeases, SetBack
 
 log = get_logger("everwork")
 
-JUMP_MS: Final = 2_000
-"""A larger change is a jump: gradual adjustment changes a clock by far less between two checks, a second apart."""
 ANSWER_MS_MAX: Final = 1_000
 """If the engine takes longer to return its time, the clocks cannot be compared."""
 JUMP_KIND: Final = "clock-jump"

@@ -40,11 +40,13 @@ BEGIN
   RETURN false;
 END $$;
 
--- The hours that may have statistics.
+-- The hours that may have statistics. Work and measures are folded at different times.
 CREATE OR REPLACE FUNCTION {schema}.kept_hours() RETURNS int[] LANGUAGE sql {plan} AS $$
   SELECT ARRAY(SELECT generate_series(
-    (SELECT w.hour FROM work_hour w ORDER BY w.hour, w.queue_id, w.worker LIMIT 1),
-    (SELECT w.hour FROM work_hour w ORDER BY w.hour DESC, w.queue_id DESC, w.worker DESC LIMIT 1)))
+    least((SELECT w.hour FROM work_hour w ORDER BY w.hour, w.queue_id, w.worker LIMIT 1),
+      (SELECT m.hour FROM measure_hour m ORDER BY m.hour, m.queue_id, m.what LIMIT 1)),
+    greatest((SELECT w.hour FROM work_hour w ORDER BY w.hour DESC, w.queue_id DESC, w.worker DESC LIMIT 1),
+      (SELECT m.hour FROM measure_hour m ORDER BY m.hour DESC, m.queue_id DESC, m.what DESC LIMIT 1))))
 $$;
 
 CREATE OR REPLACE FUNCTION {schema}.has_statistics(queues int[]) RETURNS boolean LANGUAGE sql {plan} AS $$

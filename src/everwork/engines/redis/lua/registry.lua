@@ -144,9 +144,8 @@ end
 -- the types were checked, and the names of those that were deleted.
 function act.forget_types(unused_ms)
   local before, hours = now - tonumber(unused_ms), kept_hours()
-  local with_jobs, looked = types_with_jobs()
-  local out, i = {0}, 4
-  while i < #ARGV and (looked < LOOKUPS or out[1] == 0) do
+  local with_jobs, looked, out, i = types_with_jobs(), 0, {0}, 4
+  while i < #ARGV and looked < LOOKUPS do
     local type = ARGV[i]
     local idle, asked = is_idle(type, ARGV[i + 1], before)
     looked = looked + (idle and asked and #hours or 1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from everwork.aio.clocks import boot_clock_ms, boot_id, host_clock_ms
+from everwork.aio.clocks import JUMP_MS, boot_clock_ms, boot_id, host_clock_ms
 from everwork.engines.sqlite.shared import SQL as SHARED
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.transaction import Transaction
@@ -20,8 +20,6 @@ from everwork.logs import get_logger
 
 log = get_logger("everwork.sqlite")
 
-JUMP_MS: Final = 2_000
-"""A change of this size or more between two checks is a jump; gradual adjustment changes the offset by less."""
 DRIFT_MS: Final = 500
 """A change of this size or more is stored, so that drift never adds up to a jump."""
 STEADY_MS: Final = 50

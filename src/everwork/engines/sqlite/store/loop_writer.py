@@ -42,9 +42,12 @@ class LoopWriter(ThreadWriter):
                 self._answer(answers, False, False)
             if calls and self._begin_now() and self._finish_here(calls):
                 return
-        self._in_thread += len(calls)
         for call in calls:
-            super()._put(call)
+            self._put_in_thread(call)
+
+    def _put_in_thread(self, call: Call) -> None:
+        self._in_thread += 1
+        super()._put_in_thread(call)
 
     def _finish_here(self, calls: Sequence[Call]) -> bool:
         """Run calls in the started transaction; False if the thread must run them again, perhaps one by one."""

@@ -28,7 +28,7 @@ def verify(url: StoreUrl) -> list[StoreProblem]:
 def _of_files(path: str) -> list[StoreProblem]:
     files = [Path(path + suffix) for suffix in SUFFIXES]
     modes = [(file, stat.S_IMODE(file.stat().st_mode)) for file in files if file.exists()]
-    advice = f"run: chmod 600 {path}*, or chmod 660 to share the store with a group"
+    advice = f"run: chmod o-rwx {path}*"  # Also the folder for wake-ups, which its owner must be able to enter.
     return [
         StoreProblem(f"any user of this machine can access {file} (mode {mode:o})", advice)
         for file, mode in modes

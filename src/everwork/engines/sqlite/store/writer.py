@@ -82,22 +82,26 @@ class Writer(ABC):
 
     def submit(self, action: Action[T], peek: Peek[T] | None = None) -> asyncio.Future[T]:
         """Run an action inside a transaction, unless its `peek` function already has the answer."""
-        return self._enqueue(action, peek)
+        self._put(call := self._call(action, peek))
+        return call.future
 
     def query(self, query: Query[T]) -> asyncio.Future[T]:
         """Run a query outside any transaction (the only way to read a store in memory)."""
-        return self._enqueue(None, lambda cursor, now_ms: (query(cursor, now_ms),))
+        self._put(call := self._call(None, lambda cursor, now_ms: (query(cursor, now_ms),)))
+        return call.future
 
-    def _enqueue(self, action: Action[Any] | None, peek: Peek[Any] | None) -> asyncio.Future[Any]:
+    def _call(self, action: Action[Any] | None, peek: Peek[Any] | None) -> Call:
         if self._closing:
             raise EngineUnavailable(f"cannot use {self._url.path}: the engine is closed; open a new one")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._put(Call(future, action, peek))
-        return future
+        return Call(self._loop.create_future(), action, peek)
 
     @abstractmethod
     def _put(self, call: Call) -> None:
         """Schedule a call."""
+
+    @abstractmethod
+    def _put_in_thread(self, call: Call) -> None:
+        """Schedule a call that may have to wait for the lock file, which must not block the event loop."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -228,19 +232,24 @@ class Writer(ABC):
             resolve(answer)
         self.after_answers(woken, finished)
 
-    def truncate_wal(self) -> None:
-        """Truncate the write-ahead log when a long read has let it grow. Runs in the writer's thread."""
+    async def truncate_wal(self) -> None:
+        """Truncate the write-ahead log when a long read has let it grow."""
         wal = Path(self._url.path + "-wal")
-        if self._url.in_memory or not wal.exists() or wal.stat().st_size <= WAL_BYTES_MAX:
-            return
+        if not self._url.in_memory and wal.exists() and wal.stat().st_size > WAL_BYTES_MAX:  # noqa: ASYNC240 - quick
+            call = self._call(None, self._truncate_wal)
+            self._put_in_thread(call)
+            await call.future
+
+    def _truncate_wal(self, cursor: sqlite3.Cursor, _now_ms: int) -> tuple[None]:
         if not self._lock.acquire_now():
             self._wait_for_lock()
         try:
-            self._cursor.execute("PRAGMA busy_timeout = 50")
-            self._cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            cursor.execute("PRAGMA busy_timeout = 50")
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             self._lock.release()
+        return (None,)
 
     def _pause_here(self, pause: Pause) -> None:
         self._connection = reconnected(self._connection, self._url, pause)
@@ -260,6 +269,9 @@ class ThreadWriter(Writer):
         self._thread.start()
 
     def _put(self, call: Call) -> None:
+        self._inbox.put(call)
+
+    def _put_in_thread(self, call: Call) -> None:
         self._inbox.put(call)
 
     def _watch_wait(self) -> None:

@@ -89,9 +89,9 @@ local function parse(tail) -- Returns false if the state is damaged. The result 
   if r ~= nil then return r end
   local state, attempt, attempts, max, created_max, priority, queue, lane, expires, copy, kind, activated, finished,
     worker = string.match(tail, TAIL)
-  r = state and {state = state, attempt = attempt, attempts = attempts, max = max, created_max = created_max, priority = priority,
-    queue = queue, lane = lane, expires = expires, copy = copy, kind = kind, activated = activated, finished = finished,
-    worker = worker} or false
+  r = state and {state = state, attempt = attempt, attempts = attempts, max = max, created_max = created_max,
+    priority = priority, queue = queue, lane = lane, expires = expires, copy = copy, kind = kind,
+    activated = activated, finished = finished, worker = worker} or false
   parsed[tail] = r
   return r
 end

@@ -4,9 +4,9 @@
 local LOOKUPS = 20000
 
 local function types_with_jobs() -- The fields of the counts consist of state, queue and tenant.
-  local types, fields = {}, call('HKEYS', P .. ':n')
-  for _, field in ipairs(fields) do types[string.match(field, '^%a\n([^\31\n]*)')] = true end
-  return types, #fields
+  local types = {}
+  for _, field in ipairs(call('HKEYS', P .. ':n')) do types[string.match(field, '^%a\n([^\31\n]*)')] = true end
+  return types
 end
 
 local function kept_hours() return call('ZRANGE', P .. ':hours', 0, -1) end
