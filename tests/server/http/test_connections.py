@@ -170,6 +170,12 @@ async def test_trailers_and_chunk_extensions_of_usual_size_are_ignored(local: Re
     assert (await rest_of(await opened(local, head + body))).startswith(b"HTTP/1.1 201")
 
 
+async def test_a_trailer_is_no_header(local: Rest) -> None:
+    head = chunked("Content-Type: application/json\r\nConnection: close\r\n")
+    body = b'd\r\n{"type": "a"}\r\n0\r\n' + KEY.encode() + b"X-Forwarded-For: 6.6.6.6\r\n\r\n"
+    assert (await rest_of(await opened(local, head + body))).startswith(b"HTTP/1.1 401")
+
+
 # Requests sent ahead --------------------------------------------------------------------------------
 
 

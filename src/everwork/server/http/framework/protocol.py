@@ -77,7 +77,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._has_head = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header as uvicorn does, up to the limit; trailers count too."""
+        """Keep a header as uvicorn does, up to the limit; trailers are ignored, because proxies do not check them."""
+        if self._has_head:
+            return
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
