@@ -189,6 +189,12 @@ class BoundedProtocol(HttpToolsProtocol):
         """Not a warning: a client asks for WebSocket or HTTP/2, and gets a normal response."""
 
     @property
+    def is_closing(self) -> bool:
+        """Whether it only waits until the peer has read the rest."""
+        transport: asyncio.Transport | None = self.transport
+        return transport is not None and transport.is_closing()
+
+    @property
     def _is_responding(self) -> bool:
         return self._running is not None and not self._running.response_complete
 
