@@ -334,6 +334,7 @@ class SegmentRoute(BaseRoute):
         self.path = path
         self.app = app
         self._segments = path.split("/")
+        self._fixed = None if "{" in path else path.encode()
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request matches this path, and its path parameters."""
@@ -345,7 +346,10 @@ class SegmentRoute(BaseRoute):
         await self.app(scope, receive, send)
 
     def _names(self, scope: Scope) -> dict[str, Any] | None:
-        sent = scope["raw_path"].split(b"/")
+        raw_path: bytes = scope["raw_path"]
+        if self._fixed is not None and b"%" not in raw_path:
+            return {} if raw_path == self._fixed else None
+        sent = raw_path.split(b"/")
         if len(sent) != len(self._segments):
             return None
         names: dict[str, Any] = {}
