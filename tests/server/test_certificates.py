@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from everwork.server.certificates import CHECK_SECONDS, CertificateFiles
+from everwork.server.certificates import CHECK_SECONDS, CertificateFiles, Certificates
 
 
 class Clock:
@@ -72,3 +72,12 @@ def test_the_authority_of_clients_is_renewed_too(tmp_path: Path) -> None:
     assert found.authority == authority.read_bytes()
     authority.write_text("nothing")
     assert files.changed() is None
+
+
+def test_files_that_are_replaced_while_they_are_first_read_are_used_for_connections_too(tmp_path: Path) -> None:
+    files = CertificateFiles(*write(tmp_path), clock=Clock())
+    before = files.latest_context()
+    certificate, key = write(tmp_path)
+    files.current = Certificates(certificate.read_bytes(), key.read_bytes(), None)
+    assert files.changed() is None
+    assert files.latest_context() is not before

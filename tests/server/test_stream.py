@@ -10,14 +10,17 @@ from typing import Any
 import grpc
 import pytest
 
+from everwork.aio import retrying
 from everwork.core.leasing import Demand, Lease
 from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.feed import FEED_FIRST
-from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX
+from everwork.server.grpc.intake import Undelivered
+from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX, UNWRITTEN_JOBS_MAX, MessageWriter
+from everwork.server.grpc.outcomes import UNJUDGED_BYTES_MAX
 from everwork.service.jobs import in_process
-from tests.app.waiting import until
+from tests.app.waiting import SOON_S, until
 from tests.outages import Outage, a_later_engine
 from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of, running
 from tests.stores import url_of
@@ -232,6 +235,21 @@ async def test_a_worker_that_comes_back_to_another_server_keeps_its_attempts(eng
         assert (await first.job(key)).state is State.COMPLETED
 
 
+async def test_attempts_that_cannot_be_failed_in_an_outage_are_forgotten(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "OUTAGE_SECONDS_MAX", 0.0)
+    outage = Outage(sqlite_whole.service._engine, monkeypatch)
+    await sqlite_whole.create()
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(1)
+        await worker.got(1)
+        outage.fail("now")
+    await until(lambda: outage.failed)
+    await _given_up(sqlite_whole)
+    assert not sqlite_whole.server._streams._orphans
+
+
 async def test_the_end_of_an_old_stream_takes_nothing_from_the_new_one(whole: Whole) -> None:
     await whole.create()
     async with whole.worker() as old:
@@ -356,10 +374,40 @@ async def test_a_worker_that_does_not_listen_is_not_judged_further(sqlite_whole:
         bad = [pb.Outcome(key=999, attempt=1, complete=pb.Complete())] * 10_000
         for _ in range(4):
             await worker.say(outcomes=bad)
-        await until(lambda: stream._received == 40_000)
-        assert stream._judged <= 30_000
+        await until(lambda: stream.ended_jobs == 40_000)
+        assert stream._reported.judged <= 30_000
         stream._writer._send = send
         worker.call.cancel()
+
+
+async def test_large_outcomes_are_not_read_as_long_as_the_engine_does_not_take_them(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = Outage(sqlite_whole.service._engine, monkeypatch)
+    large = pb.Outcome(key=999, attempt=1, complete=pb.Complete(result=b'"%b"' % (b"x" * 500_000)))
+    async with sqlite_whole.worker() as worker:
+        [stream] = sqlite_whole.server._streams._streams
+        outage.fail("settle")
+        sending = asyncio.create_task(_say_often(worker, 20, outcomes=[large]))
+        await until(lambda: stream.ended_jobs * 500_000 > UNJUDGED_BYTES_MAX)
+        so_far = len(outage.failed)
+        await until(lambda: len(outage.failed) >= so_far + 3)
+        assert stream.ended_jobs == 3
+        assert not sending.done()
+        outage.end()
+        await worker.until(lambda: worker.settled == 20)
+        await sending
+
+
+async def test_capacity_that_returned_jobs_leave_is_used(sqlite_whole: Whole) -> None:
+    await sqlite_whole.create()
+    [job] = await sqlite_whole.service.activate(Demand(TYPE, "w", 1))
+    writer = MessageWriter(_never, lambda _: None, Undelivered(10, 10), "key")
+    writer.jobs([job] * UNWRITTEN_JOBS_MAX)
+    waiting = asyncio.create_task(writer.has_capacity())
+    await asyncio.sleep(0)
+    assert len(writer.take_waiting()) == UNWRITTEN_JOBS_MAX
+    await asyncio.wait_for(waiting, SOON_S)
 
 
 async def test_an_outcome_and_a_heartbeat_in_one_message_are_no_loss(sqlite_whole: Whole) -> None:
@@ -524,6 +572,11 @@ async def test_create_jobs_is_all_or_none_and_names_the_one_that_is_wrong(whole:
         with pytest.raises(grpc.aio.AioRpcError, match=r"jobs\[1\].priority: must be a whole number from -512 to 511"):
             await call(bad.SerializeToString(), metadata=_key())
     assert sum(count.jobs for count in await whole.service._engine.count()) == 1
+
+
+async def _say_often(worker: Worker, times: int, **parts: Any) -> None:
+    for _ in range(times):
+        await worker.say(**parts)
 
 
 async def _never(_: bytes) -> None:

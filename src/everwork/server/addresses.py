@@ -68,9 +68,25 @@ def is_address(text: str) -> bool:
     return True
 
 
-def is_https(forwarded: Sequence[str]) -> bool:
-    """Whether the last proxy reports in X-Forwarded-Proto that its client uses TLS."""
-    return bool(forwarded) and forwarded[-1].rpartition(",")[2].strip().lower() == "https"
+def caller_address(peer: str, forwarded_for: Sequence[str], trusted: Sequence[str]) -> str:
+    """The address of the peer or, behind trusted proxies, of the last hop that is not a trusted proxy."""
+    peer = plain(peer)
+    if not is_trusted(peer, trusted):
+        return peer
+    hops = [plain(hop.strip()) for hop in ",".join(forwarded_for).split(",") if hop.strip()]
+    for hop in reversed(hops):
+        if not is_address(hop):
+            return peer
+        if not is_trusted(hop, trusted):
+            return hop
+        peer = hop
+    return peer
+
+
+def is_https_proxy(peer: str, forwarded_proto: Sequence[str], trusted: Sequence[str]) -> bool:
+    """Whether the peer is a trusted proxy whose client uses TLS, as it says in X-Forwarded-Proto."""
+    is_https = bool(forwarded_proto) and forwarded_proto[-1].rpartition(",")[2].strip().lower() == "https"
+    return is_https and is_trusted(plain(peer), trusted)
 
 
 @lru_cache(maxsize=8)

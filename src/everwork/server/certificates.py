@@ -84,10 +84,10 @@ class CertificateFiles:
             return None
         if self._look() != versions:  # They changed while they were read.
             return None
-        self._versions = versions
-        if found == self.current:
+        is_same = found == self.current
+        self._versions, self._context, self.current = versions, context, found
+        if is_same:
             return None
-        self._context, self.current = context, found
         log.info("TLS files reloaded", certificate=f"{self._certificate}", **facts)
         return found
 

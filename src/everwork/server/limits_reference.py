@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from everwork.core import limits
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX
+from everwork.server.grpc.outcomes import UNJUDGED_BYTES_MAX, UNJUDGED_MAX
 from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, LEASES_MAX, OUTCOMES_MAX
 from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, VALUES_MAX
 from everwork.server.http.framework.protocol import HEAD_BYTES_MAX, HEADERS_MAX
@@ -94,6 +95,8 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("variables of a stream's unread jobs", UNWRITTEN_BYTES_MAX, "no more are leased for it", is_bytes=True),
         _fixed("credits for one type", CREDITS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("outcomes in one message", OUTCOMES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
+        _fixed("outcomes of one stream that are not settled yet", UNJUDGED_MAX, "no more are read"),
+        _fixed("bytes of the messages with these outcomes", UNJUDGED_BYTES_MAX, "no more are read", is_bytes=True),
     ),
     "Names": (
         _set("job types in the store", "max_types"),

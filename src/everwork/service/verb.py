@@ -74,8 +74,7 @@ class Rule:
 
     def admit(self, principal: Principal) -> None:
         """Refuse a caller that lacks permission."""
-        if not any(map(principal.allows, self.permissions)):
-            principal.require(self.permissions[0])
+        principal.require(*self.permissions)
         if self.tenants is UNBOUND:
             principal.require_unbound()
 

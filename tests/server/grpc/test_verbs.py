@@ -18,8 +18,9 @@ from everwork.core.states import State
 from everwork.proto import work_pb2 as pb
 from everwork.proto import work_pb2_grpc
 from everwork.server.grpc import jobs_replies
-from everwork.server.grpc.gateway import DETAILS_BYTES_MAX, DETAILS_CHARS_MAX, cut_to_fit, origin_of
+from everwork.server.grpc.gateway import DETAILS_BYTES_MAX, DETAILS_CHARS_MAX, cut_to_fit, peer_address
 from everwork.service.access.audit import Audit
+from tests.server.grpc.conftest import OpenServer
 from tests.server.grpc.running import SECONDS, TYPE, RunningServer, refused
 
 
@@ -125,6 +126,15 @@ async def test_deletions_and_bulk_requeues_are_in_the_audit_log(sqlite_server: R
     assert requeued.detail == {"matched": 1, "changed": 1, "filter": {"type": TYPE, "error_text": "boo"}}
 
 
+async def test_a_trusted_proxy_tells_where_a_call_comes_from(open_server: OpenServer) -> None:
+    server = await open_server(trusted_proxies=("127.0.0.0/8", "10.0.0.1"))
+    forwarded = ("x-forwarded-for", "6.6.6.6, ::ffff:203.0.113.9, 10.0.0.1")
+    server.metadata = (*server.metadata, forwarded)
+    await ask(server, "Delete", pb.JobRequest(key=await ended(server)))
+    [deleted] = await Audit(server.service._engine).last(1)
+    assert deleted.origin == "203.0.113.9"
+
+
 @pytest.mark.parametrize(
     ("peer", "origin"),
     [
@@ -136,7 +146,7 @@ async def test_deletions_and_bulk_requeues_are_in_the_audit_log(sqlite_server: R
     ],
 )
 def test_the_origin_is_the_caller_s_address(peer: str, origin: str) -> None:
-    assert origin_of(peer) == origin
+    assert peer_address(peer) == origin
 
 
 # What is refused ----------------------------------------------------------------------------------------

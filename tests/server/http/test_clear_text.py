@@ -79,22 +79,23 @@ async def test_whether_a_key_is_good_is_not_told_in_clear_text_and_no_key_is_sti
 
 
 @pytest.mark.parametrize(
-    ("peer", "forwarded", "is_accepted"),
+    ("peer", "headers", "is_accepted"),
     [
-        ("ipv4:203.0.113.9:5123", None, False),
-        ("ipv6:%5B2001:db8::1%5D:5123", None, False),
-        ("ipv4:127.0.0.1:5123", None, True),
-        ("ipv6:%5B::1%5D:5123", None, True),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:5123", None, True),
-        ("unix:/run/everwork.sock", None, True),
-        ("ipv4:10.0.0.7:5123", "https", True),
-        ("ipv4:10.0.0.7:5123", "http", False),
-        ("ipv4:203.0.113.9:5123", "https", False),
+        ("ipv4:203.0.113.9:5123", {}, False),
+        ("ipv6:%5B2001:db8::1%5D:5123", {}, False),
+        ("ipv4:127.0.0.1:5123", {}, True),
+        ("ipv6:%5B::1%5D:5123", {}, True),
+        ("ipv6:%5B::ffff:127.0.0.1%5D:5123", {}, True),
+        ("unix:/run/everwork.sock", {}, True),
+        ("ipv4:10.0.0.7:5123", HTTPS, True),
+        ("ipv4:10.0.0.7:5123", HTTP, False),
+        ("ipv4:203.0.113.9:5123", HTTPS, False),
+        ("ipv4:127.0.0.2:5123", {"X-Forwarded-For": FAR}, False),
     ],
 )
-def test_grpc_has_the_same_rule(peer: str, forwarded: str | None, is_accepted: bool) -> None:
-    metadata = () if forwarded is None else (("x-forwarded-proto", forwarded),)
-    settings = Settings(host="0.0.0.0", trusted_proxies=(PROXY,))
+def test_grpc_has_the_same_rule(peer: str, headers: Mapping[str, str], is_accepted: bool) -> None:
+    metadata = [(name.lower(), value) for name, value in headers.items()]
+    settings = Settings(host="0.0.0.0", trusted_proxies=(PROXY, "127.0.0.2"))
     try:
         _require_private_key(metadata, peer, settings)
     except PermissionDenied:

@@ -170,6 +170,12 @@ async def test_trailers_and_chunk_extensions_of_usual_size_are_ignored(local: Re
     assert (await rest_of(await opened(local, head + body))).startswith(b"HTTP/1.1 201")
 
 
+async def test_a_trailer_is_no_header(local: Rest) -> None:
+    head = chunked("Content-Type: application/json\r\nConnection: close\r\n")
+    body = b'd\r\n{"type": "a"}\r\n0\r\n' + KEY.encode() + b"X-Forwarded-For: 6.6.6.6\r\n\r\n"
+    assert (await rest_of(await opened(local, head + body))).startswith(b"HTTP/1.1 401")
+
+
 # Requests sent ahead --------------------------------------------------------------------------------
 
 
@@ -321,7 +327,8 @@ async def test_an_upgrade_is_not_made_and_the_connection_is_not_lost_count_of(lo
 class Silent:
     """A connection that only records whether it was ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_closing: bool = False) -> None:
+        self.is_closing = is_closing
         self.has_ended = False
 
     def end(self) -> None:
@@ -340,3 +347,13 @@ async def test_a_connection_that_is_refused_while_it_is_idle_delays_the_end_of_n
     found.await_request(refused)
     found.sweep(TIMEOUTS.idle + 1)
     assert (refused.has_ended, idle.has_ended) == (False, True)
+
+
+async def test_a_connection_that_closes_does_not_wait_for_ever_until_the_peer_has_read_the_rest() -> None:
+    found = Connections(10, lambda: 0.0)
+    closing, busy = Silent(is_closing=True), Silent()
+    for one in (closing, busy):
+        assert found.admit(one)
+    for now in (0.0, TIMEOUTS.idle + 1):
+        found.sweep(now)
+    assert (closing.has_ended, busy.has_ended) == (True, False)

@@ -188,6 +188,19 @@ async def test_a_refusal_of_a_connection_is_readable_with_tls_too(tmp_path: Path
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
+async def test_a_refused_connection_that_ends_makes_no_room_for_others(tmp_path: Path, tls: Tls) -> None:
+    files: dict[str, Any] = {"tls_certificate": tls.certificate, "tls_key": tls.key}
+    async with serving(url_of("sqlite", tmp_path), tls=tls.trusting, max_connections=10, **files) as rest:
+        found = rest.server.connections
+        assert found is not None
+        found.connections_max = 0
+        _, silent = await asyncio.open_connection("127.0.0.1", int(rest.url.rpartition(":")[2]))
+        assert (await rest("GET", "/healthz")).status_code == 503
+        found.clock = lambda: asyncio.get_running_loop().time() + 2
+        assert (await rest("GET", "/healthz")).status_code == 503
+        silent.close()
+
+
 async def test_a_certificate_that_cannot_be_used_is_a_mistake_in_one_line(local: Rest, tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("no certificate")
     settings = Settings(http_port=0, tls_certificate=tmp_path / "bad.pem", tls_key=tmp_path / "bad.pem")

@@ -8,7 +8,7 @@ it has only one request: such a handler is called before the request arrives, so
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from everwork.core.limits import CALLS_TOTAL_FACTOR
 from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.logs import Occasional, get_logger
-from everwork.server.addresses import is_https, is_trusted, plain, refuses_clear_keys, require_private
+from everwork.server.addresses import caller_address, is_https_proxy, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
 from everwork.server.grpc.intake import OpenCalls, Receiving, Undelivered
 from everwork.server.metrics import Metrics
@@ -149,16 +149,16 @@ class Gateway:
         """Return the service for the caller if its key is valid, is within its rate limit, and allows the call."""
         # Read the peer now: gRPC forgets it once the call's deadline has passed.
         metadata, peer = context.invocation_metadata() or (), context.peer()
+        origin = partial(_origin, metadata, peer, self._settings.trusted_proxies)
         try:
             key = key_in(metadata)
             if key and self._refuses_clear_keys:
                 _require_private_key(metadata, peer, self._settings)
             principal = self.keys.admit(key)
         except Unauthenticated as error:
-            raise self.keys.failures.refusal(error, origin_of(peer), "grpc") from None
-        caller = Caller(principal, partial(origin_of, peer))
+            raise self.keys.failures.refusal(error, origin(), "grpc") from None
         rpc.rule.admit(principal)
-        return Jobs(self.service, caller)
+        return Jobs(self.service, Caller(principal, origin))
 
     def require_live(self, jobs: Jobs) -> None:
         """Refuse a caller whose key was revoked or expired while it waited."""
@@ -235,18 +235,27 @@ def cut_to_fit(details: str) -> str:
     return kept
 
 
-def origin_of(peer: str) -> str:
-    """The address of a caller, from gRPC's name for the connection: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
+def peer_address(peer: str) -> str:
+    """The address in gRPC's name for a connection: `ipv4:10.0.0.7:5123`, `ipv6:%5B::1%5D:5123`."""
     scheme, _, address = unquote(peer).partition(":")
     return address.rpartition(":")[0].strip("[]") if scheme in ("ipv4", "ipv6") else address or scheme
 
 
+def _origin(metadata: Any, peer: str, trusted: Sequence[str]) -> str:
+    """The address of a caller; only trusted proxies can override it."""
+    return caller_address(peer_address(peer), _values(metadata, "x-forwarded-for"), trusted)
+
+
 def _require_private_key(metadata: Any, peer: str, settings: Settings) -> None:
     """Refuse a key that was sent unencrypted from another host."""
-    address = plain(origin_of(peer)) if peer.startswith("ipv") else None
-    forwarded = [value for name, value in metadata if name == "x-forwarded-proto"]
-    is_tls = address is not None and is_trusted(address, settings.trusted_proxies) and is_https(forwarded)
+    trusted = settings.trusted_proxies
+    address = _origin(metadata, peer, trusted) if peer.startswith("ipv") else None
+    is_tls = is_https_proxy(peer_address(peer), _values(metadata, "x-forwarded-proto"), trusted)
     require_private(address, is_tls=is_tls)
+
+
+def _values(metadata: Any, header: str) -> list[str]:
+    return [value for name, value in metadata if name == header]
 
 
 def key_in(metadata: Any) -> str | None:

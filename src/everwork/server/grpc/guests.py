@@ -13,7 +13,7 @@ from everwork.core.limits import WATCHES_EACH_MAX, WATCHES_MAX
 from everwork.exceptions import EverworkError
 from everwork.logs import Occasional
 from everwork.server.errors import wire
-from everwork.server.grpc.gateway import Context, origin_of, parsed
+from everwork.server.grpc.gateway import Context, parsed, peer_address
 from everwork.server.grpc.intake import EOF, Receiving
 from everwork.service.access.budgets import decrement
 
@@ -45,7 +45,7 @@ class Guests:
     @asynccontextmanager
     async def staying(self, context: Context) -> AsyncIterator[None]:
         """Count a call that stays open, or refuse it if a limit has been reached."""
-        address = origin_of(context.peer())
+        address = peer_address(context.peer())
         if self.count >= WATCHES_MAX or self._of[address] >= WATCHES_EACH_MAX:
             self._notices.warning("gRPC call refused: too many calls without an API key are open", peer=address)
             reason = "too many calls without an API key are open; retry later"

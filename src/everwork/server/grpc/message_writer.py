@@ -104,7 +104,6 @@ class MessageWriter:
                 await asyncio.shield(self._writing)
                 self._done(self._in_flight)
                 self._in_flight = []
-                self._written.set()
 
     async def has_capacity(self) -> None:
         """Wait until the worker has read most of what was sent."""
@@ -153,6 +152,7 @@ class MessageWriter:
         size = _bytes_of(jobs)
         self._jobs_bytes -= size
         self._undelivered.release(self._caller, size)
+        self._written.set()
 
     def _mark(self) -> None:
         self._has_reports = True

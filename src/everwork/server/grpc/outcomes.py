@@ -1,19 +1,25 @@
-"""Settles the outcomes from a worker stream: each is judged separately, and refusals give the reason."""
+"""The outcomes from a worker stream: queued, and settled; each is judged separately, and refusals give the reason."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from everwork.codec.json import decode
 from everwork.codec.proto_requests import outcome_of
-from everwork.core.leasing import Judged, Verdict, accepted
+from everwork.core.leasing import Judged, Lease, Verdict, accepted
 from everwork.core.limits import SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
 from everwork.proto import work_pb2
 from everwork.service.jobs import Jobs, Settle
 
+UNJUDGED_MAX: Final = 20_000
+"""The server stops reading for a while from a worker that reports faster than the engine settles."""
+UNJUDGED_BYTES_MAX: Final = 1_048_576
+"""The same for the size of the messages with these outcomes: a slow or unavailable engine must not fill the memory."""
 MESSAGE_CHARS_MAX: Final = 200
 """A refusal's text is truncated to this length: one message can carry many."""
 _VERDICT_REASONS: Final = {
@@ -22,6 +28,60 @@ _VERDICT_REASONS: Final = {
     Verdict.LEASE_LOST: work_pb2.LEASE_LOST,
 }
 _ERROR_REASONS: Final = {JobNotFound: work_pb2.NOT_FOUND, PermissionDenied: work_pb2.PERMISSION_DENIED}
+
+
+class Reported:
+    """The outcomes that a worker has reported, in order, until they are judged."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        """How many have been reported."""
+        self.judged = 0
+        """How many of them have been judged."""
+        self.waiting: list[work_pb2.Outcome] = []
+        self.ending: set[Lease] = set()
+        """The attempts that they end."""
+        self._settling: list[work_pb2.Outcome] = []
+        self._bytes = 0
+        self._sizes: deque[tuple[int, int]] = deque()
+        """For each message with outcomes, the number of its last one, and its size."""
+        self._capacity = asyncio.Event()
+
+    @property
+    def unjudged(self) -> list[work_pb2.Outcome]:
+        """Those that are not judged yet."""
+        return [*self._settling, *self.waiting]
+
+    def add(self, outcomes: Sequence[work_pb2.Outcome], size: int) -> list[Lease]:
+        """Queue the outcomes of a message of this size; returns the attempts that they end."""
+        leases = [Lease(one.key, one.attempt) for one in outcomes]
+        self.received += len(leases)
+        self.waiting.extend(outcomes)
+        self.ending.update(leases)
+        self._sizes.append((self.received, size))
+        self._bytes += size
+        return leases
+
+    def take(self, most: int) -> list[work_pb2.Outcome]:
+        """The next outcomes to settle."""
+        self._settling, self.waiting = self.waiting[:most], self.waiting[most:]
+        self._capacity.set()
+        return self._settling
+
+    def settled(self) -> None:
+        """Those that were taken have been judged."""
+        self.judged += len(self._settling)
+        self.ending.difference_update(Lease(one.key, one.attempt) for one in self._settling)
+        self._settling = []
+        while self._sizes and self._sizes[0][0] <= self.judged:
+            self._bytes -= self._sizes.popleft()[1]
+        self._capacity.set()
+
+    async def has_capacity(self) -> None:
+        """Wait until few enough are unjudged to read another message."""
+        while len(self.waiting) > UNJUDGED_MAX or self._bytes > UNJUDGED_BYTES_MAX:
+            self._capacity.clear()
+            await self._capacity.wait()
 
 
 class Batch(NamedTuple):

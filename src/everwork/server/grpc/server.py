@@ -11,7 +11,7 @@ import grpc.aio
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.limits import CALLS_PER_CONNECTION, MESSAGE_BYTES_MAX
 from everwork.exceptions import BadConfiguration
-from everwork.server.certificates import CertificateFiles, Certificates
+from everwork.server.certificates import Certificates, certificate_files
 from everwork.server.descriptors import connections_allowed
 from everwork.server.grpc.gateway import Gateway, Methods, Router
 from everwork.server.grpc.guests import Guests
@@ -140,9 +140,9 @@ class GrpcServer:
 
 def _credentials(settings: Settings) -> grpc.ServerCredentials | None:
     """The credentials of the TLS files; gRPC asks for renewed ones at each handshake."""
-    if settings.tls_certificate is None or settings.tls_key is None:
+    files = certificate_files(settings)
+    if files is None:
         return None
-    files = CertificateFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
     def renewed() -> Any:
         found = files.changed(port="grpc")

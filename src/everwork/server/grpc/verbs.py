@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from everwork.aio.loops import first_of
 from everwork.codec import proto_replies as replies
 from everwork.codec.json import decode
 from everwork.codec.proto_requests import (
@@ -186,15 +187,13 @@ class Verbs:
         """Wait for the result of a job; the wait also ends when the server stops."""
         seconds = checks.whole_number("wait_ms", request.wait_ms, 0, LEASE_MS_MAX) / 1000
         waiting = asyncio.ensure_future(jobs.result(request.key, min(seconds, RESULT_SECONDS_MAX)))
-        stopping = asyncio.ensure_future(self._gateway.stopping.wait())
         try:
-            await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await first_of(self._gateway.stopping, work=waiting)
             if not waiting.done():
                 raise EngineUnavailable(STOPPING)
             text = waiting.result()
         finally:
             waiting.cancel()
-            stopping.cancel()
         self._gateway.require_live(jobs)
         return pb.ResultResponse(result=None if text is None else text.encode())
 

@@ -21,7 +21,7 @@ from everwork.server.grpc.feed import CreditKey, Feed
 from everwork.server.grpc.intake import Undelivered
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
-from everwork.server.grpc.outcomes import settle_messages
+from everwork.server.grpc.outcomes import Reported, settle_messages
 from everwork.service.fleet.clients import type_name
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -39,8 +39,6 @@ GRANTS_STEP: Final = 10
 OUTCOMES_MAX: Final = 10_000
 """How many outcomes one message may carry."""
 FEEDS_MAX: Final = 1_000
-UNJUDGED_MAX: Final = 20_000
-"""The server stops reading for a while from a worker that reports faster than the engine settles."""
 HEARTBEAT_MS_MAX: Final = 10_000
 MISSED_HEARTBEATS: Final = 3
 
@@ -77,17 +75,12 @@ class WorkStream:
         self._feeds: dict[CreditKey, Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._unjudged: list[work_pb2.Outcome] = []
-        self._settling: list[work_pb2.Outcome] = []
-        self._ending: set[Lease] = set()
-        self._received = 0
-        self._judged = 0
+        self._reported = Reported()
         self._is_settled = asyncio.Event()
         """Cleared while the engine is unavailable: finished jobs are settled before more are leased, or they could
         run again."""
         self._is_settled.set()
         self._wakeup = asyncio.Event()
-        self._capacity = asyncio.Event()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.heard_at = self._loop.time()
         """When the worker last sent a message; infinite while the server keeps it waiting."""
@@ -115,7 +108,7 @@ class WorkStream:
     @property
     def ended_jobs(self) -> int:
         """How many outcomes the worker has reported."""
-        return self._received
+        return self._reported.received
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
         """Serve the worker until it closes its side, or something ends the stream."""
@@ -161,10 +154,10 @@ class WorkStream:
                 await self._welcome(message.hello)
             elif not self.worker:
                 raise InvalidInput("hello", "must be in the first message")
-            await self._receive(message)
+            await self._receive(message, len(raw))
             self.heard_at = self._loop.time()
 
-    async def _receive(self, message: work_pb2.FromWorker) -> None:
+    async def _receive(self, message: work_pb2.FromWorker, size: int) -> None:
         if len(message.outcomes) > OUTCOMES_MAX:
             problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
             raise InvalidInput("outcomes", problem)
@@ -176,14 +169,14 @@ class WorkStream:
             for grant in message.grants[start : start + GRANTS_STEP]:
                 self._grant(grant)
         if message.outcomes:
-            self._accept(message.outcomes)
+            for lease in self._reported.add(message.outcomes, size):
+                self.held.pop(lease, None)
+            self._wakeup.set()
         if message.heartbeats:
             await self._heartbeat(await _leases("heartbeats", message.heartbeats))
         if message.draining:
             self.stop_feeding()
-        while len(self._unjudged) > UNJUDGED_MAX:
-            self._capacity.clear()
-            await self._capacity.wait()
+        await self._reported.has_capacity()
 
     async def _welcome(self, hello: work_pb2.Hello) -> None:
         if self.worker:
@@ -218,21 +211,12 @@ class WorkStream:
             self._service.clients.note_change()
         feed.add(checks.whole_number("credits", grant.credits + feed.credits, 0, CREDITS_MAX) - feed.credits)
 
-    def _accept(self, outcomes: Iterable[work_pb2.Outcome]) -> None:
-        """Queue outcomes to be settled; their attempts are no longer held."""
-        for outcome in outcomes:
-            lease = Lease(outcome.key, outcome.attempt)
-            self._received += 1
-            self._unjudged.append(outcome)
-            self._ending.add(lease)
-            self.held.pop(lease, None)
-        self._wakeup.set()
-
     async def _heartbeat(self, leases: Sequence[Lease]) -> None:
         """Extend leases; attempts whose outcome is being settled are left out."""
-        statuses = await self._extended([lease for lease in leases if lease not in self._ending])
+        ending = self._reported.ending
+        statuses = await self._extended([lease for lease in leases if lease not in ending])
         for lease, status in statuses.items():
-            if lease in self._ending:
+            if lease in ending:
                 continue
             if status is not LeaseStatus.HELD:
                 self.held.pop(lease, None)
@@ -262,28 +246,23 @@ class WorkStream:
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
-            while self._unjudged:
+            while waiting := self._reported.waiting:
                 await self._writer.has_capacity()
                 await self._turns.pace(self.jobs.principal)
-                size = FAIR_MAX if self._turns.is_contended else len(self._unjudged)
-                self._settling, self._unjudged = self._unjudged[:size], self._unjudged[size:]
-                self._capacity.set()
-                await self._settle(self._settling)
+                await self._settle(self._reported.take(FAIR_MAX if self._turns.is_contended else len(waiting)))
 
     async def _settle(self, messages: list[work_pb2.Outcome]) -> None:
         """Settle outcomes, retrying while the engine is unavailable: each names its attempt, so repeats are safe."""
         refusals = await retrying(partial(self._settle_once, messages), on=(EngineError,))
         self._is_settled.set()
-        self._judged += len(messages)
-        self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
-        self._settling = []
-        self._writer.judged(self._judged, refusals)
+        self._reported.settled()
+        self._writer.judged(self._reported.judged, refusals)
 
     async def _settle_once(self, messages: Sequence[work_pb2.Outcome]) -> list[work_pb2.Refusal]:
         """Settle outcomes once. Leases can expire during an outage; after it, they are restored where possible."""
         settle = self._service.settle if self._is_settled.is_set() else self._service.settle_late
         try:
-            return await settle_messages(settle, self.jobs, messages, self._judged + 1)
+            return await settle_messages(settle, self.jobs, messages, self._reported.judged + 1)
         except EngineError:
             self._is_settled.clear()
             raise
@@ -364,7 +343,7 @@ class WorkStream:
 
     async def _drained(self) -> None:
         """After the worker has closed its side, wait until its outcomes are settled and the verdicts written."""
-        while self._judged < self._received or not self._writer.is_empty:
+        while self._reported.judged < self._reported.received or not self._writer.is_empty:
             await self._writer.next_write()
 
     async def _end(self) -> None:
@@ -382,7 +361,7 @@ class WorkStream:
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.release_undelivered(unwritten)
-        self._streams.finish(self.jobs, [*self._settling, *self._unjudged])
+        self._streams.finish(self.jobs, self._reported.unjudged)
 
 
 def _parsed(raw: bytes) -> work_pb2.FromWorker:

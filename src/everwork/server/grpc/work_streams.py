@@ -161,9 +161,14 @@ class WorkStreams:
         """Fail the attempts whose worker has not reconnected in time."""
         await asyncio.sleep(RECONNECT_SECONDS)
         orphans = [lease for lease in leases if self._orphans.get(lease) is stream]
-        for start in range(0, len(orphans), READ_MAX):
-            batch = orphans[start : start + READ_MAX]
-            await retry_while_unavailable(lambda batch=batch: self._fail(stream, batch), None)  # type: ignore[misc]
+        try:
+            for start in range(0, len(orphans), READ_MAX):
+                batch = orphans[start : start + READ_MAX]
+                await retry_while_unavailable(lambda batch=batch: self._fail(stream, batch), None)  # type: ignore[misc]
+        finally:
+            for lease in orphans:
+                if self._orphans.get(lease) is stream:
+                    del self._orphans[lease]
 
     async def _fail(self, stream: WorkStream, leases: list[Lease]) -> None:
         """Fail attempts unless their leases have been extended since: their worker may have moved to another server."""
@@ -178,9 +183,6 @@ class WorkStreams:
                 outcomes.append(Failed(lease.key, lease.attempt, _gone_text(stream.worker)))
         if outcomes:
             await self._service.settle(outcomes)
-        for lease in leases:
-            if self._orphans.get(lease) is stream:
-                del self._orphans[lease]
 
     def _start(self, work: Awaitable[object]) -> None:
         """Start a task that only `wait_closed` waits for."""

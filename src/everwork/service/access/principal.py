@@ -55,11 +55,11 @@ class Principal:
         """Whether the key has a permission, directly or through one that includes it."""
         return not self.permissions.isdisjoint(_GRANTED_BY[permission])
 
-    def require(self, permission: Permission) -> None:
-        """Refuse a caller that lacks a permission."""
-        if not self.allows(permission):
-            needed = " or ".join(sorted(repr(one.value) for one in _GRANTED_BY[permission]))
-            raise PermissionDenied(f"key '{self.name}' lacks the permission {needed}")
+    def require(self, *permissions: Permission) -> None:
+        """Refuse a caller that has none of these permissions."""
+        if not any(map(self.allows, permissions)):
+            needed = {one.value for permission in permissions for one in _GRANTED_BY[permission]}
+            raise PermissionDenied(f"key '{self.name}' lacks the permission {' or '.join(map(repr, sorted(needed)))}")
 
     def require_tenant(self, tenant: str) -> None:
         """Refuse a caller whose key is restricted to other tenants."""

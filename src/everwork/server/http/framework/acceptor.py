@@ -89,8 +89,15 @@ class Acceptor:
         protocol = self._make()
         if not self._connections.admit(protocol):
             await self._refuse(peer)
-        elif not await self._connect(peer, protocol):
-            self._connections.lost(protocol)
+            return
+        self._connections.handshaking(peer)
+        is_connected = False
+        try:
+            is_connected = await self._connect(peer, protocol, HANDSHAKE_SECONDS)
+        finally:
+            self._connections.shook_hands(peer)
+            if not is_connected:
+                self._connections.lost(protocol)
 
     async def _refuse(self, peer: socket.socket) -> None:
         """Send 503. The request is read and discarded for a while: otherwise, many clients see only a reset."""
@@ -98,27 +105,23 @@ class Acceptor:
             peer.close()
             return
         refusal = _Refusal(self._refused)
-        if not await self._connect(peer, refusal):
+        if not await self._connect(peer, refusal, REFUSED_SECONDS):
             self._refused.discard(refusal)
 
-    async def _connect(self, peer: socket.socket, protocol: asyncio.Protocol) -> bool:
+    async def _connect(self, peer: socket.socket, protocol: asyncio.Protocol, handshake_seconds: float) -> bool:
         """Connect a protocol once TLS has been negotiated; returns whether that succeeded."""
         tls = None if self._tls is None else self._tls()
-        if tls is not None:
-            self._connections.handshaking(peer)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: protocol,
                 peer,
                 ssl=tls,
-                ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+                ssl_handshake_timeout=None if tls is None else handshake_seconds,
                 ssl_shutdown_timeout=None if tls is None else GOODBYE_SECONDS,
             )
         except OSError:  # Includes ssl.SSLError and TimeoutError.
             peer.close()
             return False
-        finally:
-            self._connections.shook_hands(peer)
         return True
 
 

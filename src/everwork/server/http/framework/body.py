@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
+from everwork.aio.loops import within
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework.in_flight import COUNTED_BYTES, HOLD, Hold
@@ -80,22 +81,21 @@ async def _read(request: Request, bytes_max: int, hold: Hold | None) -> bytes:
     if declared_bytes > COUNTED_BYTES and hold is not None:
         hold.receive(declared_bytes)  # Otherwise, many large bodies would all start, and all be refused near their end.
     chunks: list[bytes] = []
-    size, started = 0, asyncio.get_running_loop().time()
-    async with asyncio.timeout(BODY_SECONDS) as deadline:
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > bytes_max:
-                raise _too_large(bytes_max)
-            if size > max(COUNTED_BYTES, declared_bytes) and hold is not None:
-                hold.receive(size)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            deadline.reschedule(started + BODY_SECONDS + size / BODY_BYTES_PER_SECOND)
+    size, loop = 0, asyncio.get_running_loop()
+    ends = loop.time() + BODY_SECONDS
+    while True:
+        message = await within(ends + size / BODY_BYTES_PER_SECOND - loop.time(), request.receive())
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > bytes_max:
+            raise _too_large(bytes_max)
+        if size > max(COUNTED_BYTES, declared_bytes) and hold is not None:
+            hold.receive(size)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _hold(request: Request) -> Hold | None:
@@ -109,7 +109,10 @@ async def parse_json(raw: bytes, give_way: GiveWay | None = None) -> Any:
 
     Between the steps of a large body, `give_way` is called.
     """
-    give_way = give_way if give_way is not None and len(raw) > CHUNK_BYTES else _next_pass
+    if len(raw) <= SMALL_BYTES:
+        give_way = _go_on
+    elif give_way is None or len(raw) <= CHUNK_BYTES:
+        give_way = _next_pass
     sent = await scan_json(raw, give_way)
     try:
         value = orjson.loads(raw)
@@ -164,6 +167,8 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
 
 VALUES_MAX: Final = 1_000_000
 """The maximum per body: parsing this many blocks the event loop for about a tenth of a second."""
+SMALL_BYTES: Final = 16_384
+"""Up to this size, no step of parsing takes long enough to yield to the event loop."""
 CHUNK_BYTES: Final = 131_072
 """Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
@@ -178,6 +183,10 @@ class JsonScan(NamedTuple):
 
     names: int
     long_number: str | None
+
+
+async def _go_on() -> None:
+    """Do not yield."""
 
 
 async def _next_pass() -> None:

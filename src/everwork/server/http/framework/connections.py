@@ -33,6 +33,10 @@ class Timeouts(NamedTuple):
 class Connection(Protocol):
     """What the limits need from a connection."""
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether it has ended, except for what the peer has not read yet."""
+
     def end_slow_head(self) -> None:
         """End a connection whose head takes too long."""
 
@@ -165,6 +169,9 @@ class Connections:
             del self._stalled[stalled]
             log.warning("connection closed: the client does not read the response")
             stalled.abort()
+        for one in self._open:
+            if one.is_closing:
+                self._idle.setdefault(one, now)
 
 
 T = TypeVar("T")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Final
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,7 +68,8 @@ class ResponseMiddleware:
         self._metrics = context.metrics
         self._in_flight = context.in_flight
         has_hsts = settings.tls_certificate is not None and not settings.is_loopback
-        self._headers = {**HEADERS, **HSTS} if has_hsts else HEADERS
+        headers = {**HEADERS, **HSTS} if has_hsts else HEADERS
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -103,7 +103,7 @@ class _Reply:
 
     __slots__ = ("_headers", "_hold", "_send", "status")
 
-    def __init__(self, send: Send, headers: Mapping[str, str], hold: Hold) -> None:
+    def __init__(self, send: Send, headers: Sequence[tuple[bytes, bytes]], hold: Hold) -> None:
         self._send = send
         self._headers = headers
         self._hold = hold
@@ -113,9 +113,9 @@ class _Reply:
         """Send one message of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            for name, value in self._headers.items():
-                headers.setdefault(name, value)
+            headers: list[tuple[bytes, bytes]] = message["headers"]
+            own = {name for name, _ in headers}
+            headers.extend([header for header in self._headers if header[0] not in own])
         elif len(message.get("body", b"")) > SLICE_BYTES:
             await _send_slices(self._hold, self._send, message)
             return

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everwork.core import checks
-from everwork.exceptions import EverworkError, InvalidInput, PermissionDenied, Unauthenticated
+from everwork.exceptions import EverworkError, InvalidInput, Unauthenticated
 from everwork.server.http.framework.body import BODY_BYTES_MAX, TURN, read_json
 from everwork.server.http.framework.context import API, PRINCIPAL, AppContext, AuthorisedRequest
 from everwork.server.http.framework.fields import FieldType, ListOf, Schema
@@ -144,11 +144,11 @@ class Operation:
     problems: tuple[int, ...] = ()
     response_bytes_max: int = 0
     waits: bool = False
+    rule: Rule | None = field(init=False)
+    """Who may call the operation."""
 
-    @property
-    def rule(self) -> Rule | None:
-        """Who may call the operation."""
-        return None if self.verb is None else rule_of(self.verb)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rule", None if self.verb is None else rule_of(self.verb))
 
     @property
     def permissions(self) -> tuple[Permission, ...]:
@@ -166,7 +166,6 @@ class Operation:
             call = Call(context, self, request, ANONYMOUS)
         else:
             call = Call(context, self, request, caller_of(context, request.scope))
-            require_one_of(self.permissions, call.principal)
             self.rule.admit(call.principal)
         _ = call.query  # Invalid parameters are refused even where the handler reads none.
         if self.response_bytes_max:
@@ -234,13 +233,6 @@ def admitted(context: AppContext, scope: Scope) -> Principal:
     except Unauthenticated as error:
         origin = client_address(scope, context.settings.trusted_proxies)
         raise context.keys.failures.refusal(error, origin, API) from None
-
-
-def require_one_of(permissions: tuple[Permission, ...], principal: Principal) -> None:
-    """Refuse a principal that has none of these permissions; the error lists all that would be enough."""
-    if not any(map(principal.allows, permissions)):
-        needed = " or ".join(sorted(repr(one.value) for one in {*permissions, Permission.ALL}))
-        raise PermissionDenied(f"key '{principal.name}' lacks the permission {needed}")
 
 
 ANONYMOUS: Final = Principal("nobody", "nobody", frozenset())
@@ -344,6 +336,7 @@ class SegmentRoute(BaseRoute):
         self.path = path
         self.app = app
         self._segments = path.split("/")
+        self._fixed = None if "{" in path else path.encode()
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Whether a request matches this path, and its path parameters."""
@@ -355,7 +348,10 @@ class SegmentRoute(BaseRoute):
         await self.app(scope, receive, send)
 
     def _names(self, scope: Scope) -> dict[str, Any] | None:
-        sent = scope["raw_path"].split(b"/")
+        raw_path: bytes = scope["raw_path"]
+        if self._fixed is not None and b"%" not in raw_path:
+            return {} if raw_path == self._fixed else None
+        sent = raw_path.split(b"/")
         if len(sent) != len(self._segments):
             return None
         names: dict[str, Any] = {}

@@ -10,11 +10,10 @@ from starlette.types import Scope
 
 from everwork.exceptions import Unauthenticated
 from everwork.server.addresses import (
+    caller_address,
     is_address,
-    is_https,
+    is_https_proxy,
     is_loopback,
-    is_trusted,
-    plain,
     refuses_clear_keys,
     require_private,
 )
@@ -40,17 +39,7 @@ def api_key_of(scope: Scope) -> str | None:
 def client_address(scope: Scope, trusted: Sequence[str]) -> str:
     """The address of the peer or, behind trusted proxies, of the last hop that is not a trusted proxy."""
     client = scope.get("client")
-    peer = plain(str(client[0])) if client else UNKNOWN
-    if not is_trusted(peer, trusted):
-        return peer
-    hops = [plain(hop.strip()) for hop in _forwarded(scope).split(",") if hop.strip()]
-    for hop in reversed(hops):
-        if not is_address(hop):
-            return peer
-        if not is_trusted(hop, trusted):
-            return hop
-        peer = hop
-    return peer
+    return caller_address(str(client[0]), _values(scope, b"x-forwarded-for"), trusted) if client else UNKNOWN
 
 
 def is_tls(scope: Scope, trusted: Sequence[str]) -> bool:
@@ -58,9 +47,9 @@ def is_tls(scope: Scope, trusted: Sequence[str]) -> bool:
     if scope["scheme"] == "https":
         return True
     client = scope.get("client")
-    if client is None or not is_trusted(plain(str(client[0])), trusted):
+    if client is None:
         return False
-    return is_https([value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"])
+    return is_https_proxy(str(client[0]), _values(scope, b"x-forwarded-proto"), trusted)
 
 
 def require_private_key(scope: Scope, settings: Settings) -> None:
@@ -104,5 +93,5 @@ def _bearer(value: str) -> str:
     return key.strip()
 
 
-def _forwarded(scope: Scope) -> str:
-    return ",".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
+def _values(scope: Scope, header: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in scope["headers"] if name == header]

@@ -77,7 +77,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._has_head = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header as uvicorn does, up to the limit; trailers count too."""
+        """Keep a header as uvicorn does, up to the limit; trailers are ignored, because proxies do not check them."""
+        if self._has_head:
+            return
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -185,6 +187,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: a client that requests WebSocket or HTTP/2 gets a normal response."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it only waits until the peer has read the rest."""
+        transport: asyncio.Transport | None = self.transport
+        return transport is not None and transport.is_closing()
 
     @property
     def _is_responding(self) -> bool:
