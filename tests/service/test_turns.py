@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everwork.cli.serving import switch_threads
 from everwork.exceptions import TooManyRequests
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import Budget, Turns
@@ -324,3 +326,22 @@ async def test_large_calls_share_the_time_and_one_that_is_alone_waits_for_nobody
     done.clear()
     await asyncio.gather(large(NOISY), large(QUIET))
     assert abs(done[:20].count("noisy") - 10) <= 2
+
+
+async def test_what_is_notified_of_contention_is_also_notified_of_its_end() -> None:
+    turns, notified = turns_of(), list[bool]()
+    turns.on_contention = notified.append
+    for principal in (NOISY, SIBLING, QUIET):
+        turns.try_enter(principal)
+    assert notified == [True]
+    turns.leave(QUIET)
+    for _ in range(2):
+        turns._forget_idle()  # What a timer does every few seconds.
+    assert notified == [True, False]
+
+
+def test_threads_switch_more_often_while_several_tenants_are_active() -> None:
+    switch_threads(True)
+    often = sys.getswitchinterval()
+    switch_threads(False)
+    assert often < sys.getswitchinterval() == pytest.approx(0.005)

@@ -25,6 +25,12 @@ from everwork.service.admin import Admin
 SURVIVED: Final = {"power-loss": "power loss", "process-crash": "process crash, not a power loss"}
 """What accepted jobs survive, by durability."""
 
+SWITCH_SECONDS: Final = 0.005, 0.0005
+"""How long a busy event loop may keep the interpreter lock (GIL) from SQLite's threads: while one tenant is active, and
+while several are. A query needs the lock several times: with 5 ms, one busy tenant makes every query of the others take
+tens of milliseconds. But more switches cost more, about 15 us a query on an idle server.
+"""
+
 
 class RunningServer(NamedTuple):
     """A listening server, and its first API key if that was just created.
@@ -55,6 +61,7 @@ async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: 
     """Run a server until SIGINT or SIGTERM; a second signal does not wait for callers."""
     stop = stop_event()
     running = await open_server(settings, makes_key=makes_key)
+    running.server.service.budgets.requests.on_contention = switch_threads
     keep_loaded_objects()
     announce(running, as_json=as_json)
     if seconds is not None:
@@ -86,6 +93,11 @@ def stop_event() -> asyncio.Event:
     stop = asyncio.Event()
     on_stop_signals(stop.set)
     return stop
+
+
+def switch_threads(is_contended: bool) -> None:
+    """Let threads take turns more often while several tenants are active."""
+    sys.setswitchinterval(SWITCH_SECONDS[is_contended])
 
 
 async def open_server(settings: Settings, *, makes_key: bool) -> RunningServer:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -19,11 +18,6 @@ from everwork.server.settings import Settings, load
 from everwork.server.settings_warnings import clear_text_warning, file_warnings, suspicious_variables
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-
-SWITCH_SECONDS: Final = 0.0005
-"""How long a busy event loop may keep the interpreter lock (GIL) from SQLite's threads. A query needs it several times:
-with the default of 5 ms, one busy caller makes every other caller's query take tens of milliseconds.
-"""
 
 Engine = Annotated[
     str | None,
@@ -145,7 +139,6 @@ def run_server(
 ) -> None:
     """Run a server until it is stopped, or for a limited time."""
     logs.configure(settings.log_format, settings.log_level)
-    sys.setswitchinterval(SWITCH_SECONDS)
     until_stopped = serving().serve(settings, as_json=as_json, makes_key=makes_key, seconds=seconds)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(until_stopped)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -89,6 +90,8 @@ class Turns:
         self._level = 0.0
         """`running_max` before it is rounded down."""
         self._is_contended = False
+        self.on_contention: Callable[[bool], object] | None = None
+        """Called when several parties become active, with True, and when they no longer are."""
         self._is_probing = False
         self._pass_began = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -238,6 +241,8 @@ class Turns:
             first = min(RUNNING_FIRST, self._budget.running_max)
             self._level = first
             self._set_running_max(first if is_contended else self._budget.running_alone)
+            if self.on_contention is not None:
+                self.on_contention(is_contended)
 
     # Order ----------------------------------------------------------------------------------------
 
