@@ -155,6 +155,21 @@ async def loaded(turns: Turns) -> None:
                 await asyncio.sleep(0)
 
 
+async def test_a_budget_whose_number_is_fixed_measures_nothing() -> None:
+    measured: list[float] = []
+
+    def clock() -> float:
+        measured.append(0.0)
+        return 0.0
+
+    requests = Requests(Turns(Budget("searches", "searches_per_key", 100, 4, 1, 1, 2), clock))
+    await requests.send(QUIET, "q")
+    await requests.send(NOISY, "a", "b")
+    await requests.end("q", "a", "b")
+    assert requests.served == ["q", "a", "b"]
+    assert measured == []
+
+
 async def test_a_poll_with_jobs_is_never_refused() -> None:
     turns = turns_of(1)
     requests = Requests(turns)
@@ -184,7 +199,7 @@ def test_the_counts_return_to_zero_whatever_happens(acts: Sequence[tuple[str, in
 
 async def counts_return(acts: Sequence[tuple[str, int, int]]) -> None:
     """Enter, end, fail, cancel and disconnect in any order; then end the rest: nobody may be left waiting."""
-    turns = turns_of(8, tenant_factor=1, running=2)
+    turns = Turns(Budget("requests", "requests_per_key", 8, 1, 1, 3))
     principals = (QUIET, NOISY, SIBLING)
     running: list[tuple[asyncio.Task[None], asyncio.Future[None]]] = []
 
@@ -261,6 +276,29 @@ async def test_a_large_call_gives_way_until_no_request_of_others_runs() -> None:
     await waiting
     await requests.end("large", "small")
     assert turns.running(NOISY) == 0
+
+
+async def test_others_give_way_to_a_party_whose_large_call_is_only_sending_its_response() -> None:
+    turns, is_sent = contended(), asyncio.Event()
+
+    async def large() -> None:
+        async with turns.of(NOISY):
+            await turns.give_way(NOISY)
+        await is_sent.wait()
+
+    requests = Requests(turns)
+    await requests.send(QUIET, "q")
+    await requests.end("q")
+    sending = asyncio.create_task(large())
+    await settled()
+    await requests.send(NOISY, "small")
+    waiting = asyncio.create_task(turns.give_way(QUIET))
+    await settled()
+    assert not waiting.done()
+    await requests.end("small")
+    await waiting
+    is_sent.set()
+    await sending
 
 
 async def test_a_large_call_does_not_give_way_for_long() -> None:

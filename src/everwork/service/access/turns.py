@@ -173,6 +173,8 @@ class Turns:
         """End a request that has entered."""
         account = self._accounts[principal.id]
         party = account.party
+        if party.large and (task := asyncio.current_task()) is not None:
+            party.large.discard(task)  # It may go on without a turn, to send its response.
         party.running -= 1
         account.held -= 1
         party.held -= 1
@@ -263,6 +265,8 @@ class Turns:
 
     def _probe(self) -> None:
         """Measure how long one whole pass of the event loop takes: this is how long others wait for each step."""
+        if self._budget.running_min == self._budget.running_max:
+            return  # There is nothing to adapt.
         self._is_probing = True
         asyncio.get_running_loop().call_soon(self._start_pass)
 
