@@ -10,8 +10,10 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
+from everwork.aio.clocks import host_clock_ms
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
+from everwork.service.doctor import examine
 from tests.factories import TYPE, a_new_job, leased_keys
 
 
@@ -33,6 +35,13 @@ async def filled(file: Path) -> None:
     await engine.close()
 
 
+def overwrite(file: Path, page: int, size: int = 4_096) -> None:
+    """Overwrite a page, counted from zero."""
+    with file.open("r+b") as raw:
+        raw.seek(page * size)
+        raw.write(bytes(range(256)) * (size // 256))
+
+
 async def test_a_sound_file_has_no_defects(file: Path) -> None:
     await filled(file)
     assert await texts(file) == []
@@ -43,14 +52,24 @@ async def test_overwritten_pages_are_found_and_stop_no_jobs_on_others(file: Path
     with closing(sqlite3.connect(file)) as connection:
         [(page,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ew_history'").fetchall()
         (size,) = connection.execute("PRAGMA page_size").fetchone()
-    with file.open("r+b") as raw:
-        raw.seek((page - 1) * size)
-        raw.write(bytes(range(256)) * (size // 256))
+    overwrite(file, page - 1, size)
     found = await texts(file)
     assert any("the file is damaged" in text for text in found)
     engine = SqliteEngine(StoreUrl(str(file)))
     await engine.open()
     assert len(await leased_keys(engine, 5)) == 5
+    await engine.close()
+
+
+async def test_jobs_on_damaged_pages_do_not_hide_the_other_findings(file: Path) -> None:
+    await filled(file)
+    overwrite(file, file.read_bytes().index(b'"n":250,') // 4_096)
+    engine = SqliteEngine(StoreUrl(str(file)))
+    await engine.open()
+    diagnosis = await examine(engine, host_clock_ms, integrity=True)
+    problems = [one.text for one in diagnosis.findings if one.is_problem]
+    assert any("the file is damaged: " in text for text in problems)
+    assert any("not every job could be read: " in text for text in problems)
     await engine.close()
 
 

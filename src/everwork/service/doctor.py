@@ -16,6 +16,7 @@ from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.rules import REQUESTED_RECENTLY_MS
 from everwork.engines.values import Durability, Health
+from everwork.exceptions import EngineError
 from everwork.service.access.api_key import ApiKey, KeyState
 from everwork.service.access.keys import KeyRing
 from everwork.service.damaged import is_damaged
@@ -152,9 +153,12 @@ async def _of_integrity(engine: Engine) -> list[Finding]:
     findings = [Finding(not one.is_note, one.text, one.advice) for one in await engine.verify()]
     damaged: list[int] = []
     after = 0
-    while records := await engine.dump(after, DUMP_STEP):
-        damaged += [record.job.key for record in records if is_damaged(record.job)]
-        after = records[-1].job.key
+    try:
+        while records := await engine.dump(after, DUMP_STEP):
+            damaged += [record.job.key for record in records if is_damaged(record.job)]
+            after = records[-1].job.key
+    except EngineError as error:
+        findings.append(Finding(True, f"not every job could be read: {error}", "restore a backup"))
     if damaged:
         shown = ", ".join(map(str, damaged[:KEYS_SHOWN])) + (" …" if len(damaged) > KEYS_SHOWN else "")
         text = f"the JSON of {len(damaged):,} job{'' if len(damaged) == 1 else 's'} is damaged: {shown}"
