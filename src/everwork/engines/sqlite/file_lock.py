@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ from everwork.exceptions import EngineBusy, EngineUnavailable
 WAIT_SECONDS: Final = 15.0
 """How long to wait for another process; longer than a writer waits for other programs' transactions."""
 _READ_WRITE: Final = 0o666
+_PERMISSIONS: Final = 0o777
 
 
 class FileLock:
@@ -120,7 +122,7 @@ class LockWait:
 
 
 def _opened(path: str) -> int:
-    """Open the lock file of a database, with no wider access than the database has.
+    """Open the lock file of a database, with the access that the database has.
 
     A user who can only read the lock file could hold the lock, and block every writer.
     """
@@ -130,9 +132,7 @@ def _opened(path: str) -> int:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        found = os.fstat(descriptor)
-        if found.st_uid == os.geteuid() and found.st_mode & _READ_WRITE & ~mode:
-            os.fchmod(descriptor, mode)
+        _set_mode(Path(lock), mode)
         return descriptor
     os.fchmod(descriptor, mode)  # Whatever the umask is.
     give_to_owner_of(path, descriptor)
@@ -147,10 +147,23 @@ def _mode_beside(path: str) -> int:
         return PRIVATE_MODE
 
 
-def folder_mode_beside(path: str) -> int:
-    """The mode for a folder beside a database: users who may read may also enter."""
+def create_folder_beside(path: str, folder: Path) -> None:
+    """Create a folder with the access that a database has: users who may read may also enter."""
     mode = _mode_beside(path)
-    return mode | (mode & 0o444) >> 2
+    mode |= (mode & 0o444) >> 2
+    folder.mkdir(mode, exist_ok=True)
+    _set_mode(folder, mode)
+
+
+def _set_mode(file: Path, mode: int) -> None:
+    """Set the mode of a file or folder, whatever the umask is, if this user owns it: the database may be shared now.
+
+    What a link points to stays as it is: another user may have created the link.
+    """
+    found = file.lstat()
+    is_own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+    if is_own and found.st_mode & _PERMISSIONS != mode:
+        file.chmod(stat.S_IMODE(found.st_mode) & ~_PERMISSIONS | mode)
 
 
 def _flock_holders(inode: int) -> list[int]:

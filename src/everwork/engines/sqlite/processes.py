@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everwork.engines.sqlite.file_lock import folder_mode_beside
+from everwork.engines.sqlite.file_lock import create_folder_beside
 from everwork.logs import get_logger
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Wakeup:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}.{self.kind}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            folder.mkdir(folder_mode_beside(str(folder).removesuffix(".wake")), exist_ok=True)
+            create_folder_beside(str(folder).removesuffix(".wake"), folder)
             with _ShortPath(folder) as address:
                 listener.bind(f"{address}/{self.name}")
         except OSError as error:
