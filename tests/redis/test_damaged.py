@@ -65,3 +65,11 @@ async def test_the_check_of_the_store_names_it(engine: Engine, tmp_path: Path, s
     _, damaged, _ = await three(engine, tmp_path, state, a_new_job())
     await leased_keys(engine)
     assert [defect.text for defect in await engine.verify()] == [f"1 job is damaged or incomplete: {damaged}"]
+
+
+async def test_a_damaged_job_is_not_named_any_more_once_it_was_deleted_by_hand(engine: Engine, tmp_path: Path) -> None:
+    _, damaged, _ = await three(engine, tmp_path, b"garbage", a_new_job())
+    await leased_keys(engine)
+    for part in ("s", "j"):
+        StoreDamage(url_of("redis", tmp_path)).spoil_hash(part, damaged, None)
+    assert await engine.verify() == []
