@@ -270,9 +270,13 @@ def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int
 
 
 def _places(cursor: sqlite3.Cursor, query: JobFilter) -> list[tuple[int, State]]:
-    """The queues that match a filter, each with the states in which it has jobs."""
-    rows = cursor.execute(FIND["queues"]) if query.type is None else cursor.execute(FIND["queues_of"], (query.type,))
-    return [(queue, State(state)) for queue, group, state in rows.fetchall() if query.group in (None, group)]
+    """The queues that match a filter, each with the states in which it may have jobs."""
+    if query.type is None:
+        rows = cursor.execute(FIND["queues"]).fetchall()
+    else:
+        queues = cursor.execute(FIND["queues_of"], (query.type,)).fetchall()
+        rows = [(queue, group, state) for queue, group in queues for state in State]
+    return [(queue, State(state)) for queue, group, state in rows if query.group in (None, group)]
 
 
 def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, pending: tuple[int, int]) -> list[int]:
