@@ -92,13 +92,13 @@ class SqliteQuestions(SqliteBase, Questions):
 
     async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
         found: list[Measure] = []
-        for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
+        for portion in hour_ranges(hours, self._clock()):
             found += await self._store.scan(partial(measures, portion, type))
         return found
 
     async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
         found: list[Measure] = []
-        for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
+        for portion in hour_ranges(hours, self._clock()):
             found += await self._store.scan(partial(hour_totals, portion, type))
         return found
 
