@@ -10,12 +10,14 @@ from everwork.core.job import NewJob
 from everwork.core.queries import JobFilter
 from tests.damage import StoreDamage
 from tests.factories import TYPE, a_new_job, asked, leased_keys
+from tests.redis.conftest import opened
 from tests.stores import url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from everwork.engines.contract import Engine
+    from tests.servers import RedisServer
     from tests.stores import VirtualClock
 
 STATES = pytest.mark.parametrize("state", [b"garbage", None, b"0" * 30 + b"p\nx"], ids=["garbage", "missing", "cut"])
@@ -65,3 +67,26 @@ async def test_the_check_of_the_store_names_it(engine: Engine, tmp_path: Path, s
     _, damaged, _ = await three(engine, tmp_path, state, a_new_job())
     await leased_keys(engine)
     assert [defect.text for defect in await engine.verify()] == [f"1 job is damaged or incomplete: {damaged}"]
+
+
+async def test_a_damaged_job_is_not_named_any_more_once_it_was_deleted_by_hand(engine: Engine, tmp_path: Path) -> None:
+    _, damaged, _ = await three(engine, tmp_path, b"garbage", a_new_job())
+    await leased_keys(engine)
+    for part in ("s", "j"):
+        StoreDamage(url_of("redis", tmp_path)).spoil_hash(part, damaged, None)
+    assert await engine.verify() == []
+
+
+async def test_many_damaged_jobs_are_left_out_in_one_pass(server: RedisServer) -> None:
+    url = f"{server.url}?namespace=n"
+    async with opened(url) as engine:
+        keys = [created.key for created in await engine.create([a_new_job() for _ in range(100)])]
+        for key in keys[::2]:
+            StoreDamage(url).spoil_hash("s", key, b"garbage")
+        before = reads_at(server)
+        assert await leased_keys(engine, 100) == keys[1::2]
+        assert reads_at(server) - before <= 10
+
+
+def reads_at(server: RedisServer) -> int:
+    return int(server.ask("INFO", "commandstats").partition("cmdstat_hmget:calls=")[2].split(",")[0])

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import redis
+
 from everwork.core.limits import OLDEST_SCAN_MAX, PRIORITY_MAX, PRIORITY_MIN
 from everwork.core.queries import Oldest
 from everwork.engines.redis.engine import RedisEngine
 from tests.factories import TYPE, a_new_job, a_policy, leased_keys
+from tests.redis.conftest import opened
 from tests.stores import SECOND_MS, START_MS, VirtualClock
+
+if TYPE_CHECKING:
+    from tests.servers import RedisServer
 
 
 async def test_types_that_one_call_does_not_get_to_are_asked_for_by_another(engine: RedisEngine) -> None:
@@ -43,3 +51,20 @@ async def test_what_waits_in_a_lane_at_its_limit_waits(engine: RedisEngine, cloc
     clock.advance(ms=SECOND_MS)
     await engine.create([a_new_job()])
     assert await engine.oldest() == [Oldest(TYPE, "", START_MS)]
+
+
+async def test_the_counts_of_many_tenants_are_not_read(server: RedisServer) -> None:
+    async with opened(f"{server.url}?namespace=n") as engine:
+        [job] = await engine.get([(await engine.create([a_new_job()]))[0].key])
+        assert job is not None
+        with redis.Redis.from_url(server.url) as client:
+            client.hset("{n}:n", mapping={f"c\nbusy\ntenant-{number}": 1 for number in range(1_000)})
+        before = reads_at(server)
+        assert await engine.oldest() == [Oldest(TYPE, "", job.run_at_ms)]
+        assert reads_at(server) == before
+
+
+def reads_at(server: RedisServer) -> list[str]:
+    """The server's statistics of commands that read a whole hash."""
+    commands = ("cmdstat_hgetall:", "cmdstat_hkeys:")
+    return [line.partition(",")[0] for line in server.ask("INFO", "commandstats").split() if line.startswith(commands)]

@@ -200,8 +200,8 @@ def test_the_counts_return_to_zero_whatever_happens(acts: Sequence[tuple[str, in
 
 
 async def counts_return(acts: Sequence[tuple[str, int, int]]) -> None:
-    """Enter, end, fail, cancel and disconnect in any order, then end the rest; no request may be left waiting."""
-    turns = turns_of(8, tenant_factor=1, running=2)
+    """Enter, end, fail, cancel and disconnect in any order; then end the rest: nobody may be left waiting."""
+    turns = Turns(Budget("requests", "requests_per_key", 8, 1, 1, 3))
     principals = (QUIET, NOISY, SIBLING)
     running: list[tuple[asyncio.Task[None], asyncio.Future[None]]] = []
 

@@ -180,7 +180,7 @@ async def test_a_log_that_has_grown_blocks_no_event_loop_while_the_lock_is_held(
     with suppress(EngineBusy):  # Whoever waits for the lock may give up.
         sweeping = asyncio.create_task(engine.sweep("holder"))
         for _ in range(10):
-            await engine.now()
+            await engine.get([1])
         is_served.set()
         await asyncio.wait_for(sweeping, DEADLINE_S)
     assert await releasing

@@ -84,6 +84,19 @@ async def test_a_store_can_be_shared_with_a_group_after_it_was_used_and_closed_t
         assert await files_in_use(file) == {**dict.fromkeys(("", "-wal", "-shm", ".lock"), shared), ".wake": enterable}
 
 
+async def test_what_a_link_beside_the_store_points_to_keeps_its_mode(file: Path) -> None:
+    await files_in_use(file)
+    file.chmod(0o660)
+    private = file.parent / "private"
+    private.mkdir(0o700)
+    for name in (".lock", ".wake"):
+        link = Path(f"{file}{name}")
+        link.rename(private / name)
+        link.symlink_to(private / name)
+    await files_in_use(file)
+    assert {name: mode(private / name) for name in (".lock", ".wake")} == {".lock": 0o600, ".wake": 0o700}
+
+
 async def test_a_lock_file_that_strangers_could_hold_is_closed_to_them(file: Path) -> None:
     await files_in_use(file)
     Path(f"{file}.lock").chmod(0o644)

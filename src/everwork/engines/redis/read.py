@@ -108,8 +108,7 @@ class RedisQuestions(RedisBase, Questions):
 
     async def oldest(self) -> list[Oldest]:
         connection = self._connection
-        counts = [field.decode().split("\n") for field, _ in pairs(await connection.read("count"))]
-        queues = list(dict.fromkeys(queue for letter, queue, _ in counts if letter == LETTER_OF[State.PENDING]))
+        queues = await connection.read("oldest")
         found: list[Oldest] = []
         while queues:
             read, *due = await connection.read("oldest", *queues[:LIST_STEP_MAX])

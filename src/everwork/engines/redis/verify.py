@@ -8,7 +8,7 @@ from everwork.engines.redis.connection import Connection
 from everwork.engines.values import StoreProblem
 
 SHOWN_MAX: Final = 5
-RESTORE: Final = "keep a copy of the data, then restore a backup, or delete these jobs"
+RESTORE: Final = "keep a copy of the data, then restore a backup"
 
 
 async def verify(connection: Connection) -> list[StoreProblem]:

@@ -125,4 +125,5 @@ class SqliteEngine(
         return [] if self._url.in_memory else await in_daemon(lambda: verify(self._url))
 
     async def now(self) -> int:
-        return await self._store.query(lambda _, now_ms: now_ms)
+        self._store  # noqa: B018 - it must be open
+        return self._clock()

@@ -132,7 +132,7 @@ def _opened(path: str) -> int:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        _set_mode(descriptor, mode)
+        _set_mode(Path(lock), mode)
         return descriptor
     os.fchmod(descriptor, mode)  # Regardless of the umask.
     give_to_owner_of(path, descriptor)
@@ -155,11 +155,15 @@ def create_folder_beside(path: str, folder: Path) -> None:
     _set_mode(folder, mode)
 
 
-def _set_mode(file: int | Path, mode: int) -> None:
-    """Set the mode of a file or folder, whatever the umask is, if this user owns it: the database may be shared now."""
-    found = os.stat(file)  # noqa: PTH116 - also of a descriptor
-    if found.st_uid == os.geteuid() and found.st_mode & _PERMISSIONS != mode:
-        os.chmod(file, stat.S_IMODE(found.st_mode) & ~_PERMISSIONS | mode)  # noqa: PTH101
+def _set_mode(file: Path, mode: int) -> None:
+    """Set the mode of a file or folder, whatever the umask is, if this user owns it: the database may be shared now.
+
+    What a link points to stays as it is: another user may have created the link.
+    """
+    found = file.lstat()
+    is_own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+    if is_own and found.st_mode & _PERMISSIONS != mode:
+        file.chmod(stat.S_IMODE(found.st_mode) & ~_PERMISSIONS | mode)
 
 
 def _flock_holders(inode: int) -> list[int]:

@@ -92,13 +92,13 @@ class SqliteQuestions(SqliteBase, Questions):
 
     async def measures(self, hours: int, type: str | None = None) -> list[Measure]:
         found: list[Measure] = []
-        for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
+        for portion in hour_ranges(hours, self._clock()):
             found += await self._store.scan(partial(measures, portion, type))
         return found
 
     async def hour_totals(self, hours: int, type: str | None = None) -> list[Measure]:
         found: list[Measure] = []
-        for portion in hour_ranges(hours, await self._store.query(lambda _, now_ms: now_ms)):
+        for portion in hour_ranges(hours, self._clock()):
             found += await self._store.scan(partial(hour_totals, portion, type))
         return found
 
@@ -270,9 +270,13 @@ def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int
 
 
 def _places(cursor: sqlite3.Cursor, query: JobFilter) -> list[tuple[int, State]]:
-    """The queues that match a filter, each with the states in which it has jobs."""
-    rows = cursor.execute(FIND["queues"]) if query.type is None else cursor.execute(FIND["queues_of"], (query.type,))
-    return [(queue, State(state)) for queue, group, state in rows.fetchall() if query.group in (None, group)]
+    """The queues that match a filter, each with the states in which it may have jobs."""
+    if query.type is None:
+        rows = cursor.execute(FIND["queues"]).fetchall()
+    else:
+        queues = cursor.execute(FIND["queues_of"], (query.type,)).fetchall()
+        rows = [(queue, group, state) for queue, group in queues for state in State]
+    return [(queue, State(state)) for queue, group, state in rows if query.group in (None, group)]
 
 
 def _keys_of(cursor: sqlite3.Cursor, window: tuple[int, int, int], state: State, pending: tuple[int, int]) -> list[int]:

@@ -1,8 +1,8 @@
 -- Purpose: find when the longest-waiting due job of each queue became due; reads a bounded number of queues.
--- Inputs: now; queues that have pending jobs.
--- Returns: how many of the queues were read; then, flat, the name and run_at of each of these that has due jobs and
---   whose group was not dropped.
--- Parts: records traits running effects queues
+-- Inputs: now; queues that may have pending jobs, none in the first call.
+-- Returns: these queues in the first call. Then how many were read, in their order; and, flat, the name and run_at of
+--   each that has due jobs and whose group was not dropped.
+-- Parts: records traits running effects queues candidates
 -- The maximum number of lanes and priorities to scan per queue, and per call; a call that reaches it ends after the
 -- current queue.
 local LOOK_MAX, ENOUGH = @OLDEST_SCAN_MAX@, 2 * @OLDEST_SCAN_MAX@
@@ -38,6 +38,7 @@ local function oldest_of(queue) -- Includes lanes at their limit, and due jobs t
   return oldest
 end
 
+if #ARGV == 1 then return pending_queues('') end
 local out = {0}
 for i = 2, #ARGV do
   local queue = ARGV[i]

@@ -56,13 +56,8 @@ SELECT q.id, q.grp, c.state FROM (
   GROUP BY queue, state HAVING sum(jobs) <> 0) c CROSS JOIN ew_queue q ON q.id = c.queue;
 
 -- name: queues_of
--- The same, for one type.
-SELECT q.id, q.grp, c.state FROM (
-  SELECT queue, state FROM (
-    SELECT t.queue, t.state, t.jobs FROM ew_queue a CROSS JOIN ew_tally t ON t.queue = a.id WHERE a.type = ?1
-    UNION ALL
-    SELECT d.queue, d.state, d.jobs FROM ew_delta d WHERE d.queue IN (SELECT id FROM ew_queue WHERE type = ?1))
-  GROUP BY queue, state HAVING sum(jobs) <> 0) c CROSS JOIN ew_queue q ON q.id = c.queue;
+-- The queues of one type. They are few, while their counts are by tenant.
+SELECT id, grp FROM ew_queue WHERE type = ?;
 
 -- name: of_job
 -- The keys among ?1 (JSON) whose jobs have one of the tenants (?2, JSON), the correlation id (?3) and the dedupe key

@@ -12,17 +12,47 @@ local function add_keys(queue, keys, futures)
   end
 end
 
--- The keys of all sets of pending jobs of a type ('' for all), found through the job counts, and whether there are too
--- many; the keys of scheduled jobs are also added to `futures`.
-local function pending_keys(futures, type)
-  local keys, seen = {}, {}
+local function queues_of_types(types, type) -- The queues of these types, and the dropped ones of a type ('' for all).
+  local queues = {}
+  for _, one in ipairs(types) do
+    queues[#queues + 1] = one
+    for group in string.gmatch(call('HGET', P .. ':t:' .. one, 'groups') or '', '[^\31]+') do
+      queues[#queues + 1] = one .. '\31' .. group
+    end
+  end
+  for _, queue in ipairs(call('SMEMBERS', P .. ':dropped')) do
+    if type == '' or type_of(queue) == type then queues[#queues + 1] = queue end
+  end
+  return queues
+end
+
+local function counted_queues() -- The queues that have pending jobs, by the counts of jobs.
+  local queues, seen = {}, {}
   for _, field in ipairs(call('HKEYS', P .. ':n')) do
     local queue = string.match(field, '^p\n([^\n]*)')
-    if queue and not seen[queue] and (type == '' or type_of(queue) == type) then
+    if queue and not seen[queue] then
       seen[queue] = true
-      add_keys(queue, keys, futures)
-      if #keys > FEW then return keys, true end
+      queues[#queues + 1] = queue
     end
+  end
+  return queues
+end
+
+-- The queues that may have pending jobs of a type ('' for all). There may be many types without jobs, or many counts,
+-- because these are by tenant; to look at a type takes about as long as to read eight counts.
+local function pending_queues(type)
+  if type ~= '' then return queues_of_types({type}, type) end
+  if 8 * call('SCARD', P .. ':types') > call('HLEN', P .. ':n') then return counted_queues() end
+  return queues_of_types(call('SMEMBERS', P .. ':types'), '')
+end
+
+-- The keys of all sets of pending jobs of a type, and whether there are too many; those of scheduled ones are added to
+-- `futures`.
+local function pending_keys(futures, type)
+  local keys = {}
+  for _, queue in ipairs(pending_queues(type)) do
+    add_keys(queue, keys, futures)
+    if #keys > FEW then return keys, true end
   end
   return keys, false
 end

@@ -152,8 +152,10 @@ local function claim(queue, limit, tenants, limit_per_key)
 end
 
 local lease
-local function lease_others(ids, i, demands) -- Leases the jobs, except those that are damaged.
-  call('SADD', P .. ':damaged', table.remove(ids, i))
+local function lease_others(ids, records, demands) -- Leases the jobs, except those that are damaged.
+  for i = #ids, 1, -1 do
+    if not (records[i] and parse(sub(records[i], 31))) then call('SADD', P .. ':damaged', table.remove(ids, i)) end
+  end
   return lease(ids, demands)
 end
 
@@ -169,12 +171,12 @@ function lease(ids, demands) -- Writes claimed jobs as leased; returns heads, in
       next_of = {}
     end
     local record = records[i]
-    if not record then return lease_others(ids, i, demands) end
+    if not record then return lease_others(ids, records, demands) end
     local tail, head = sub(record, 31), sub(record, 1, 30)
     local following = next_of[tail]
     if not following then
       local r = parse(tail)
-      if not r then return lease_others(ids, i, demands) end
+      if not r then return lease_others(ids, records, demands) end
       local attempt, attempts = r.attempt + 1, r.attempts + 1
       following = {r = r, n = 0, tail = tail_of(r, 'r', attempt, attempts, r.max, '', NOW, '', worker),
         info = table.concat({attempt, attempts, r.max, r.priority, r.lane}, '\n')}
