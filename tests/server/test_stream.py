@@ -422,6 +422,17 @@ async def test_an_outcome_and_a_heartbeat_in_one_message_are_no_loss(sqlite_whol
         assert [loss.lease.attempt for loss in worker.losses] == [9]
 
 
+async def test_a_heartbeat_for_many_attempts_searches_the_other_streams_once(sqlite_whole: Whole) -> None:
+    await sqlite_whole.create(50)
+    leased = await sqlite_whole.service.activate(Demand(TYPE, "w1", 50, 30_000))
+    async with sqlite_whole.worker() as worker:
+        [stream] = sqlite_whole.server._streams._streams
+        stream._streams = counting = _Counting(stream._streams)
+        await worker.say(heartbeats=[pb.Lease(key=job.key, attempt=job.attempt) for job in leased])
+        await until(lambda: len(stream.held) == 50)
+        assert counting.adopted == 1
+
+
 async def test_a_worker_that_comes_back_keeps_its_attempts_however_slow_the_engine_is(sqlite_whole: Whole) -> None:
     [key] = await sqlite_whole.create()
     async with sqlite_whole.worker() as worker:
@@ -599,6 +610,21 @@ class _Away:
             raise EngineUnavailable("away")
 
         return away
+
+
+class _Counting:
+    """Streams that count how often attempts were searched for in all of them."""
+
+    def __init__(self, streams: Any) -> None:
+        self._streams = streams
+        self.adopted = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._streams, name)
+
+    def adopt(self, *given: Any) -> None:
+        self.adopted += 1
+        self._streams.adopt(*given)
 
 
 class _Gated:

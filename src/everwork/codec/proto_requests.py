@@ -25,6 +25,7 @@ from everwork.core.limits import (
     DELAY_MS_MAX,
     ERROR_CHARS_MAX,
     ERROR_RULE_CHARS_MAX,
+    FILTER_STATES_MAX,
     HEADERS_BYTES_MAX,
     INSTANT_MS_MAX,
     KEY_MAX,
@@ -364,6 +365,8 @@ def filter_message(filter_: JobFilter) -> pb.JobFilter:
 
 def filter_of(message: pb.JobFilter) -> JobFilter:
     """A checked filter."""
+    if len(message.states) > FILTER_STATES_MAX:
+        raise InvalidInput("states", f"must be at most {FILTER_STATES_MAX}")
     states = [checks.whole_number("states", number, State.PENDING, State.CANCELLED) for number in message.states]
     return JobFilter(
         type=_name(message, "type"),

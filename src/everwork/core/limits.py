@@ -77,6 +77,8 @@ WORKERS_SHOWN_MAX: Final = 100
 LIST_LIMIT_DEFAULT: Final = 50
 LIST_LIMIT_MAX: Final = 1_000
 LIST_SCAN_MAX: Final = 20_000
+FILTER_STATES_MAX: Final = 20
+"""How many states a filter may name, duplicates included."""
 PAGE_BYTES_MAX: Final = 16 * 1_048_576
 """A page ends with the job that makes it exceed this size, whatever its limit."""
 SEARCH_BYTES_MAX: Final = 32 * 1_048_576
@@ -136,6 +138,8 @@ CALLS_TOTAL_FACTOR: Final = 10
 """How many open calls a gRPC port accepts, as a multiple of the maximum number of connections."""
 MESSAGE_BYTES_MAX: Final = 4 * 1_048_576
 """The largest gRPC message that the server accepts."""
+MESSAGE_FIELDS_MAX: Final = 50_000
+"""How many fields, list items and map entries a gRPC request may have, not counting those inside of them."""
 RECEIVING_MAX: Final = 64
 """How many gRPC requests are received at the same time; each may be unfinished, and of the maximum size."""
 RECEIVING_EACH_MAX: Final = 16

@@ -77,6 +77,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("login form", LOGIN_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("other forms of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("gRPC message", limits.MESSAGE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
+        _fixed("fields, list items and map entries of a gRPC message", limits.MESSAGE_FIELDS_MAX, INVALID),
         _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
         _fixed("outcomes in one settle", limits.SETTLE_BATCH_MAX, INVALID),
         _fixed("jobs in one activation over gRPC", limits.ACTIVATE_MAX, "fewer jobs"),

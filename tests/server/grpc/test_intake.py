@@ -12,10 +12,11 @@ import grpc.aio
 import pytest
 from grpc import StatusCode
 
-from everwork.core.limits import RECEIVING_EACH_MAX, RECEIVING_MAX, WATCHES_EACH_MAX
-from everwork.proto import work_pb2
+from everwork.core.limits import MESSAGE_FIELDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX, WATCHES_EACH_MAX
+from everwork.exceptions import InvalidInput
+from everwork.proto import jobs_pb2, work_pb2
 from everwork.server.grpc import intake
-from everwork.server.grpc.intake import OpenCalls, Receiving
+from everwork.server.grpc.intake import OpenCalls, Receiving, require_few_fields
 from everwork.server.grpc.port_check import PortCheck
 from tests.app.waiting import until
 from tests.hostile import attacks_grpc as attacks
@@ -164,6 +165,34 @@ async def test_a_port_that_refuses_connections_is_noticed(open_server: OpenServe
         # More than the limit, because the check's own connection may not be closed yet.
         await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 20))
         assert await check.problem() == "the limit max_connections is reached"
+
+
+# Fields ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_with_very_many_fields_is_refused_before_it_is_parsed(sqlite_server: RunningServer) -> None:
+    request = jobs_pb2.CreateJobRequest(job_type="a", variables={f"k{n}": "" for n in range(MESSAGE_FIELDS_MAX)})
+    code, details = await refused(sqlite_server.call("CreateJob", request))
+    assert code is StatusCode.INVALID_ARGUMENT
+    assert details == "request: must have at most 50,000 fields and map entries"
+
+
+@pytest.mark.parametrize("kind", ["map", "list", "numbers", "fixed"])
+def test_fields_are_counted_whatever_their_type(kind: str) -> None:
+    few, one = {
+        "map": (jobs_pb2.CreateJobRequest(variables={f"key {n}": "x" * n for n in range(500)}), b"\x1a\x00"),
+        "list": (work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob(type="a" * n) for n in range(500)]), b"\x0a\x00"),
+        "numbers": (work_pb2.StatsRequest(hours=1_000), b"\x80\x01\xff\x01"),
+        "fixed": (work_pb2.StatsRequest(), b"\x09" + bytes(8) + b"\x0d" + bytes(4)),
+    }[kind]
+    start = few.SerializeToString()
+    fields = {"map": 500, "list": 500, "numbers": 1, "fixed": 0}[kind]
+    each = 2 if kind == "fixed" else 1
+    most = one * ((MESSAGE_FIELDS_MAX - fields) // each)
+    require_few_fields(start + most)
+    require_few_fields(start + b"\xff" * 1_000_000)
+    with pytest.raises(InvalidInput):
+        require_few_fields(start + most + one)
 
 
 # Callers --------------------------------------------------------------------------------------------------

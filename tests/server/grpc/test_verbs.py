@@ -11,7 +11,13 @@ from grpc import StatusCode
 from everwork.codec import proto_replies as replies
 from everwork.core.job import HistoryEntry, NewJob
 from everwork.core.leasing import Demand
-from everwork.core.limits import ERROR_CHARS_MAX, HISTORY_ENTRIES_MAX, NAME_CHARS_MAX, TRACEBACK_CHARS_MAX
+from everwork.core.limits import (
+    ERROR_CHARS_MAX,
+    FILTER_STATES_MAX,
+    HISTORY_ENTRIES_MAX,
+    NAME_CHARS_MAX,
+    TRACEBACK_CHARS_MAX,
+)
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Count, Stats, WorkerHour
 from everwork.core.states import State
@@ -150,6 +156,15 @@ def test_the_origin_is_the_caller_s_address(peer: str, origin: str) -> None:
 
 
 # What is refused ----------------------------------------------------------------------------------------
+
+
+async def test_a_filter_names_each_state_a_few_times_at_most(sqlite_server: RunningServer) -> None:
+    for states, code in ((FILTER_STATES_MAX, StatusCode.OK), (FILTER_STATES_MAX + 1, StatusCode.INVALID_ARGUMENT)):
+        request = pb.ListRequest(filter=pb.JobFilter(states=[State.PENDING] * states))
+        call = work_pb2_grpc.DeskServiceAsyncStub(sqlite_server.channel).List(
+            request, metadata=sqlite_server.metadata, timeout=SECONDS
+        )
+        assert await call.code() is code
 
 
 async def test_every_dead_letter_is_brought_back_only_if_that_is_said(sqlite_server: RunningServer) -> None:

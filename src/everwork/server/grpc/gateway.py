@@ -23,7 +23,7 @@ from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Un
 from everwork.logs import Occasional, get_logger
 from everwork.server.addresses import caller_address, is_https_proxy, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
-from everwork.server.grpc.intake import OpenCalls, Receiving, Undelivered
+from everwork.server.grpc.intake import OpenCalls, Receiving, Undelivered, require_few_fields
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
@@ -218,6 +218,7 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
 def parsed(request_type: type[Request], raw: bytes) -> Request:
     """Parse a message; a call without a message has no bytes."""
     try:
+        require_few_fields(raw)
         return request_type.FromString(raw)
     except (DecodeError, TypeError):
         name = request_type.DESCRIPTOR.full_name

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc.aio
 
-from everwork.core.limits import RECEIVE_SECONDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX
-from everwork.exceptions import CallTimeout, TooManyRequests
+from everwork.core.limits import MESSAGE_FIELDS_MAX, RECEIVE_SECONDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX
+from everwork.exceptions import CallTimeout, InvalidInput, TooManyRequests
 from everwork.logs import Occasional
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ RETRY_MS: Final = 1_000
 CHECK_SECONDS: Final = 1.0
 WAITED: Final = "this caller has too many unfinished requests; finish or cancel them, or retry later"
 UNREAD: Final = "the workers of this API key do not read the jobs that were sent to them; retry later"
+VARINT, LENGTH_DELIMITED = 0, 2
+FIXED_BYTES: Final = {1: 8, 5: 4}
+"""Wire types of protobuf, and the size of those that have a fixed one."""
 EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
 
 
@@ -221,3 +225,41 @@ class Receiving:
         self._admit()
         is_needed = self.count or self._queues
         self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check) if is_needed else None
+
+
+def require_few_fields(raw: bytes) -> None:
+    """Refuse a message with very many fields before it is parsed: 300,000 map entries take most of a second.
+
+    Nothing is counted in a message that is too short for that, or is malformed.
+    """
+    if len(raw) <= 2 * MESSAGE_FIELDS_MAX:
+        return
+    at, fields = 0, 0
+    with suppress(IndexError):
+        while at < len(raw):
+            fields += 1
+            if fields > MESSAGE_FIELDS_MAX:
+                raise InvalidInput("request", f"must have at most {MESSAGE_FIELDS_MAX:,} fields and map entries")
+            kind = raw[at] & 7
+            _, at = _varint(raw, at)
+            if kind == LENGTH_DELIMITED:
+                size, at = _varint(raw, at)
+                at += size
+            elif kind == VARINT:
+                _, at = _varint(raw, at)
+            else:
+                at += FIXED_BYTES.get(kind, 0)
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """The number at a position, and where it ends; an IndexError if there is none."""
+    byte = raw[at]
+    value, shift = byte & 127, 7
+    while byte > 127:
+        if shift > 63:
+            raise IndexError
+        at += 1
+        byte = raw[at]
+        value |= (byte & 127) << shift
+        shift += 7
+    return value, at + 1

@@ -19,17 +19,15 @@ from everwork.codec.proto_requests import (
 )
 from everwork.core import checks
 from everwork.core.job import LeasedJob
-from everwork.core.limits import (
-    LEASE_MS_MAX,
-    LIST_LIMIT_DEFAULT,
-    SETTLE_BATCH_MAX,
-)
+from everwork.core.leasing import Judged
+from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_DEFAULT, SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
 from everwork.server.errors import STOPPING
 from everwork.server.grpc.delivery import deliver, lease, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
+from everwork.service.access.budgets import Slices
 from everwork.service.jobs import Jobs
 
 SERVICE: Final = "everwork.v1.DeskService"
@@ -101,18 +99,20 @@ class Verbs:
 
     async def settle(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts; if one outcome is invalid, the call fails and nothing is settled."""
-        outcomes = await _outcomes(jobs, request)
+        slices = self._gateway.service.budgets.slices(jobs.principal)
+        outcomes = await _outcomes(jobs, request, slices)
         if unfenced := sum(not outcome.attempt for outcome in outcomes):
             self._gateway.metrics.unfenced(API, unfenced)
-        return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle(outcomes)])
+        return await _settled(await jobs.settle(outcomes), slices)
 
     async def settle_late(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts of a worker that was disconnected; each outcome must name its attempt."""
-        outcomes = await _outcomes(jobs, request)
+        slices = self._gateway.service.budgets.slices(jobs.principal)
+        outcomes = await _outcomes(jobs, request, slices)
         for index, outcome in enumerate(outcomes):
             if not outcome.attempt:
                 raise InvalidInput(f"outcomes[{index}].attempt", "is required: another attempt may be running")
-        return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle_late(outcomes)])
+        return await _settled(await jobs.settle_late(outcomes), slices)
 
     async def extend(self, jobs: Jobs, request: pb.ExtendRequest) -> pb.Judged:
         """Extend a lease."""
@@ -203,10 +203,25 @@ def _messages(jobs: Sequence[LeasedJob]) -> Iterator[tuple[bytes, int]]:
         yield pb.ActivateResponse(jobs=group).SerializeToString(), len(group)
 
 
-async def _outcomes(jobs: Jobs, request: pb.SettleRequest) -> list[Outcome]:
+async def _outcomes(jobs: Jobs, request: pb.SettleRequest, slices: Slices) -> list[Outcome]:
+    """The outcomes of a request, in slices: others are served in between."""
     if len(request.outcomes) > SETTLE_BATCH_MAX:
         raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
-    return [await _outcome(jobs, index, message) for index, message in enumerate(request.outcomes)]
+    outcomes: list[Outcome] = []
+    for index, message in enumerate(request.outcomes):
+        if index and index % slices.size == 0:
+            await slices.give_way()
+        outcomes.append(await _outcome(jobs, index, message))
+    return outcomes
+
+
+async def _settled(judged: Sequence[Judged], slices: Slices) -> pb.SettleResponse:
+    response = pb.SettleResponse()
+    for start in range(0, len(judged), slices.size):
+        if start:
+            await slices.give_way()
+        response.judged.extend([replies.judged_message(one) for one in judged[start : start + slices.size]])
+    return response
 
 
 async def _outcome(jobs: Jobs, index: int, message: pb.Outcome) -> Outcome:

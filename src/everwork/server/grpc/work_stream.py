@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -214,17 +214,21 @@ class WorkStream:
     async def _heartbeat(self, leases: Sequence[Lease]) -> None:
         """Extend leases; attempts whose outcome is being settled are left out."""
         ending = self._reported.ending
-        statuses = await self._extended([lease for lease in leases if lease not in ending])
+        for start in range(0, len(leases), LEASES_STEP):
+            batch = leases[start : start + LEASES_STEP]
+            statuses = await self._extended([lease for lease in batch if lease not in ending])
+            self._note({lease: status for lease, status in statuses.items() if lease not in ending})
+
+    def _note(self, statuses: Mapping[Lease, LeaseStatus]) -> None:
+        """Note which attempts the worker holds, and report those that it has lost."""
+        held = [lease for lease, status in statuses.items() if status is LeaseStatus.HELD]
+        if new := [lease for lease in held if lease not in self.held]:
+            self._streams.adopt(new)
+        self.held |= dict.fromkeys(held, self._loop.time())
         for lease, status in statuses.items():
-            if lease in ending:
-                continue
             if status is not LeaseStatus.HELD:
                 self.held.pop(lease, None)
                 self._writer.lost(lease, status)
-            else:
-                if lease not in self.held:
-                    self._streams.adopt([lease])
-                self.held[lease] = self._loop.time()
 
     async def _extended(self, leases: Sequence[Lease], *, is_late: bool = False) -> dict[Lease, LeaseStatus]:
         """Extend the caller's own leases; return the statuses of all leases."""

@@ -24,7 +24,9 @@ from everwork.server.grpc.intake import EOF, RETRY_MS
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.server.grpc.work_stream import WorkStream
 from everwork.server.settings import Settings
+from everwork.service.access.budgets import decrement
 from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Party, Principal
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 
@@ -47,6 +49,8 @@ class WorkStreams:
         self._keys = keys
         self._settings = settings or Settings()
         self._streams: set[WorkStream] = set()
+        self._of_key: Counter[str] = Counter()
+        self._of_party: Counter[Party] = Counter()
         self._orphans: dict[Lease, WorkStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -77,30 +81,32 @@ class WorkStreams:
 
     async def _serve(self, gateway: Gateway, jobs: Jobs, context: Context) -> None:
         """Serve one stream to its end."""
-        self._require_room(gateway, jobs)
+        principal = jobs.principal
+        self._require_room(gateway, principal)
         stream = WorkStream(self._service, jobs, self, context.write, gateway.undelivered)
         self._streams.add(stream)
+        self._of_key[principal.id] += 1
+        self._of_party[principal.party] += 1
         if self._is_closing:
             stream.stop_feeding(closing=True)
         try:
             await stream.run(_messages(gateway, jobs, context))
         finally:
             self._streams.discard(stream)
+            decrement(self._of_key, principal.id)
+            decrement(self._of_party, principal.party)
             self._leave(stream)
 
-    def _require_room(self, gateway: Gateway, jobs: Jobs) -> None:
+    def _require_room(self, gateway: Gateway, principal: Principal) -> None:
         """Refuse a stream if a limit has been reached; once the server is full, each key keeps an equal share."""
-        settings, principal = self._settings, jobs.principal
-        keys = Counter(stream.jobs.principal.id for stream in self._streams)
-        own = keys[principal.id]
-        of_party = sum(stream.jobs.principal.party == principal.party for stream in self._streams)
+        settings, own, of_party = self._settings, self._of_key[principal.id], self._of_party[principal.party]
         problem = ""
         if own >= settings.streams_per_key:
             problem = f"{own:,} worker streams of this API key are open (setting streams_per_key)"
         elif of_party >= settings.streams_per_key * settings.tenant_factor:
             names = "settings streams_per_key and tenant_factor"
             problem = f"{of_party:,} worker streams of this tenant's API keys are open ({names})"
-        elif own and len(self._streams) >= settings.max_streams and own >= settings.max_streams // len(keys):
+        elif own and len(self._streams) >= settings.max_streams and own >= settings.max_streams // len(self._of_key):
             reached = "the server has reached its limit of worker streams"
             problem = f"{reached}, {own:,} of them from this API key (setting max_streams)"
         if problem:
@@ -138,7 +144,7 @@ class WorkStreams:
         adopted = set(leases)
         for stream in {*self._streams, *(self._orphans[lease] for lease in adopted.intersection(self._orphans))}:
             if by is None or stream.jobs.principal.id == by.principal.id:
-                for lease in adopted.intersection(stream.held):
+                for lease in stream.held.keys() & adopted:
                     del stream.held[lease]
                     self._orphans.pop(lease, None)
 

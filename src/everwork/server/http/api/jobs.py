@@ -13,7 +13,7 @@ from everwork.codec.job_reports import explanation_report, job_report
 from everwork.codec.json import spliced
 from everwork.core import checks
 from everwork.core.job import StoredJob
-from everwork.core.limits import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PAGE_BYTES_MAX
+from everwork.core.limits import FILTER_STATES_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PAGE_BYTES_MAX
 from everwork.core.queries import CURSOR_MAX, ORDERS, JobFilter, Order, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.create import NEW_JOB, created_jobs, created_key, read_jobs
@@ -37,7 +37,6 @@ BUILT_BYTES_MAX: Final = 3 * PAGE_BYTES_MAX
 """The memory that a page takes while it is built: its rows, their texts, and the response."""
 PAGE_STEP: Final = 100
 TENANTS_MAX: Final = 50
-STATES_MAX: Final = 20
 
 ORDER_HELP: Final = "`newest`; `due`: pending jobs, earliest first; `failed`: dead letters, latest failure first."
 CURSOR_DIGITS: Final = len(str(CURSOR_MAX))
@@ -71,7 +70,12 @@ FILTER: Final = (
     Field("variables", SEARCH_TEXT, "Jobs whose variables, as compact JSON, contain this text; case-sensitive."),
 )
 _LIST_QUERY: Final = (
-    Field("state", ListOf(STATE, STATES_MAX), "Jobs in these states. `activatable` means pending and due.", default=()),
+    Field(
+        "state",
+        ListOf(STATE, FILTER_STATES_MAX),
+        "Jobs in these states. `activatable` means pending and due.",
+        default=(),
+    ),
     *FILTER,
     Field("order", OneOf(ORDERS), ORDER_HELP, default=Order.NEWEST.label),
     Field("limit", Integer(1, LIST_LIMIT_MAX), "Page size.", default=LIST_LIMIT_DEFAULT),
