@@ -25,6 +25,7 @@ from everwork.core.limits import (
     DELAY_MS_MAX,
     ERROR_CHARS_MAX,
     ERROR_RULE_CHARS_MAX,
+    EVENTS_MAX,
     HEADERS_BYTES_MAX,
     INSTANT_MS_MAX,
     KEY_MAX,
@@ -42,6 +43,8 @@ from everwork.core.texts import traceback_text
 from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2 as pb
 
+STATES_MAX: Final = 20
+"""How many states a filter may name."""
 TENANT_NAMES_MAX: Final = 10 * API_KEYS_TENANTS_MAX
 """How many tenant names are read of one list, duplicates included."""
 LIMIT_DEFAULT: Final = 10
@@ -292,6 +295,8 @@ def _complete_of(key: int, attempt: int, complete: pb.Complete, tenant_of: Tenan
         result = encode("result", value, PAYLOAD_BYTES_MAX)
     if not complete.events:
         return o.Complete(key, attempt, result)
+    if len(complete.events) > EVENTS_MAX:
+        raise InvalidInput("events", f"must be at most {EVENTS_MAX:,} of one attempt, not {len(complete.events):,}")
     return o.Complete(key, attempt, result, tuple(new_jobs_of(complete.events, tenant_of, "events")))
 
 
@@ -364,6 +369,8 @@ def filter_message(filter_: JobFilter) -> pb.JobFilter:
 
 def filter_of(message: pb.JobFilter) -> JobFilter:
     """A checked filter."""
+    if len(message.states) > STATES_MAX:
+        raise InvalidInput("states", f"must be at most {STATES_MAX}, not {len(message.states):,}")
     states = [checks.whole_number("states", number, State.PENDING, State.CANCELLED) for number in message.states]
     return JobFilter(
         type=_name(message, "type"),

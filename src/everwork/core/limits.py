@@ -117,6 +117,8 @@ RATE_JOBS_MAX: Final = 1_000_000
 RATE_SECONDS_MAX: Final = 86_400.0
 RUNNING_MAX: Final = 1_000_000
 
+FETCHED_MAX: Final = 1_000
+"""How many variables an activation over gRPC may name; the names are kept while it waits."""
 CONCURRENCY_MAX: Final = 10_000
 PROCESSES_MAX: Final = 1_000
 """How many processes one program may run."""
@@ -146,6 +148,8 @@ WATCHES_MAX: Final = 1_000
 """How many health watches and reflection streams, which need no key, one server holds."""
 WATCHES_EACH_MAX: Final = 500
 """How many of those one address may have."""
+GUEST_BYTES_MAX: Final = 4_096
+"""The largest gRPC request without an API key: the name of a service or file, which is kept while the call is open."""
 
 API_KEY_CHARS_MAX: Final = 512
 API_KEY_CHARS_MIN: Final = 12

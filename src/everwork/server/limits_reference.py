@@ -74,6 +74,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("form of the login page", LOGIN_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("form of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("gRPC message", limits.MESSAGE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
+        _fixed("gRPC message without an API key", limits.GUEST_BYTES_MAX, "`INVALID_ARGUMENT`", is_bytes=True),
         _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
         _fixed("outcomes in one settle", limits.SETTLE_BATCH_MAX, INVALID),
         _fixed("jobs in one activation over gRPC", limits.ACTIVATE_MAX, "fewer jobs"),

@@ -98,7 +98,8 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "max_bytes_in_flight": SettingText(
         "Maximum bytes of request bodies and responses over 64 KiB that REST and the dashboard receive, work on and "
         "send concurrently. Further large requests are refused with status 503. The gRPC port has as many bytes for "
-        "leased jobs that workers have not read yet.",
+        "each of these: requests over 4 KiB in progress, where further ones wait; responses that clients have not "
+        "read; leased jobs that workers have not read.",
         "1048576 to 1099511627776",
     ),
     "max_bytes_in_flight_per_key": SettingText(

@@ -23,10 +23,11 @@ from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Un
 from everwork.logs import Occasional, get_logger
 from everwork.server.addresses import is_https, is_trusted, plain, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
-from everwork.server.grpc.intake import OpenCalls, Receiving, Undelivered
+from everwork.server.grpc.intake import COUNTED_BYTES, OpenCalls, Receiving, Undelivered, counted_bytes
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission, Principal
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import Caller, Rule, Verb, rule_of
@@ -81,8 +82,12 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.notices = Occasional(log)
         self.calls = OpenCalls(CALLS_TOTAL_FACTOR * self._settings.max_connections, self.notices)
-        self.receiving = Receiving(self.notices)
-        self.undelivered = Undelivered(self._settings.max_bytes_in_flight, self._settings.max_bytes_in_flight_per_key)
+        bytes_max, bytes_per_key_max = self._settings.max_bytes_in_flight, self._settings.max_bytes_in_flight_per_key
+        self.receiving = Receiving(self.notices, bytes_max=bytes_max, bytes_per_key_max=bytes_per_key_max)
+        self.undelivered = Undelivered(bytes_max, bytes_per_key_max)
+        """The leased jobs that workers have not read."""
+        self.unread = Undelivered(bytes_max, bytes_per_key_max)
+        """The responses that clients have not read."""
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
@@ -91,12 +96,15 @@ class Gateway:
         turns = None if rpc.waits else self.service.budgets.requests
 
         async def call(_requests: object, context: Context) -> bytes:
-            caller = None
+            caller, size = "", 0
+            response: Message | None = None
+            raw = answer = b""
             try:
                 jobs = self.admit(rpc, context)
                 principal = jobs.principal
-                caller = self.calls.enter(principal.id)
+                caller = self._enter(context, principal)
                 raw = await self.receiving.message(caller, context)
+                size = counted_bytes(raw)
                 if turns is None:
                     response = await handle(jobs, parsed(request_type, raw))
                 else:
@@ -106,16 +114,19 @@ class Gateway:
                         response = await handle(jobs, parsed(request_type, raw))
                     finally:
                         turns.leave(principal)
+                answer = response.SerializeToString()
+                if len(answer) > COUNTED_BYTES:
+                    self._hold(rpc, context, caller, len(answer))
                 self.metrics.called(rpc.api, rpc.name, "OK")
-                return response.SerializeToString()
+                return answer
             except (grpc.aio.BaseError, asyncio.CancelledError):
                 self.metrics.called(rpc.api, rpc.name, "CANCELLED")
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort
+                raw, response, answer = b"", None, b""  # See `forget_frames`.
                 await self.refuse(rpc, context, error)
             finally:
-                if caller is not None:
-                    self.calls.leave(caller)
+                self.receiving.done(caller, size)
 
         return grpc.stream_unary_rpc_method_handler(call)
 
@@ -126,8 +137,12 @@ class Gateway:
 
         async def call(_requests: object, context: Context) -> None:
             async def respond(jobs: Jobs) -> None:
-                raw = await self.receiving.message(jobs.principal.id, context)
-                await handle(jobs, parsed(request_type, raw), context)
+                caller = jobs.principal.id
+                raw = await self.receiving.message(caller, context)
+                try:
+                    await handle(jobs, parsed(request_type, raw), context)
+                finally:
+                    self.receiving.done(caller, counted_bytes(raw))
 
             await self._serve(rpc, context, respond)
 
@@ -182,14 +197,14 @@ class Gateway:
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
         self.metrics.called(rpc.api, rpc.name, code.name)
+        forget_frames(error)
         await self.keys.failures.hold_back(error)
         await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
-        caller = None
         try:
             jobs = self.admit(rpc, context)
-            caller = self.calls.enter(jobs.principal.id)
+            self._enter(context, jobs.principal)
             await serve(jobs)
             self.metrics.called(rpc.api, rpc.name, "OK")
         except (grpc.aio.BaseError, asyncio.CancelledError):
@@ -197,9 +212,20 @@ class Gateway:
             raise
         except Exception as error:  # noqa: BLE001 - the last resort
             await self.refuse(rpc, context, error)
-        finally:
-            if caller is not None:
-                self.calls.leave(caller)
+
+    def _enter(self, context: Context, principal: Principal) -> str:
+        """Count a call until it ends, which is later than its handler: the client may not read the response."""
+        caller = self.calls.enter(principal.id)
+        _when_ended(context, partial(self.calls.leave, caller))
+        return caller
+
+    def _hold(self, rpc: Rpc, context: Context, caller: str, size: int) -> None:
+        """Count a large response until the client has read it; above the limit, nothing more can be queried."""
+        if rpc.rule.permissions == (Permission.JOBS_READ,):
+            self.unread.hold(caller, size)
+        else:
+            self.unread.add(caller, size)
+        _when_ended(context, partial(self.unread.release, caller, size))
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
@@ -211,6 +237,22 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
         """The handler; None becomes UNIMPLEMENTED."""
         return self._methods.get(handler_call_details.method)
+
+
+def _when_ended(context: Context, act: Callable[[], None]) -> None:
+    """Do something once a call has ended: its handler has returned, and the client has read the response or left."""
+    context.add_done_callback(lambda _: act())  # type: ignore[arg-type]  # Its stubs demand a class.
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error before a call is aborted with it.
+
+    gRPC keeps the error until the garbage collector finds it, and its frames keep the request and the response.
+    """
+    chained: BaseException | None = error
+    while chained is not None:
+        chained.__traceback__ = None
+        chained = chained.__context__
 
 
 def parsed(request_type: type[Request], raw: bytes) -> Request:

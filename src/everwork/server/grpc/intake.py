@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc.aio
 
-from everwork.core.limits import RECEIVE_SECONDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX
+from everwork.core.limits import (
+    IN_FLIGHT_BYTES_DEFAULT,
+    IN_FLIGHT_BYTES_EACH_DEFAULT,
+    RECEIVE_SECONDS_MAX,
+    RECEIVING_EACH_MAX,
+    RECEIVING_MAX,
+)
 from everwork.exceptions import CallTimeout, TooManyRequests
 from everwork.logs import Occasional
 
@@ -18,8 +26,15 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 1_000
 CHECK_SECONDS: Final = 1.0
 WAITED: Final = "this caller has too many unfinished requests; finish or cancel them, or retry later"
-UNREAD: Final = "the workers of this API key do not read the jobs that were sent to them; retry later"
+UNREAD: Final = "the clients of this API key do not read what was sent to them; retry later"
+COUNTED_BYTES: Final = 4_096
+"""Smaller requests and responses are not counted: the number of open calls limits them."""
 EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
+
+
+def counted_bytes(raw: bytes) -> int:
+    """With how many bytes a request counts."""
+    return 0 if raw is EOF or len(raw) <= COUNTED_BYTES else len(raw)
 
 
 class OpenCalls:
@@ -58,9 +73,9 @@ class OpenCalls:
 
 
 class Undelivered:
-    """The bytes of leased jobs that workers have not read yet, limited for each API key and in all.
+    """The bytes of leased jobs and responses that clients have not read yet, limited for each API key and in all.
 
-    A key without any may always hold those of one activation, so that others cannot lock it out.
+    A key without any may always hold those of one call, so that others cannot lock it out.
     """
 
     def __init__(self, bytes_max: int, bytes_per_key_max: int) -> None:
@@ -75,9 +90,13 @@ class Undelivered:
         own = self._of.get(caller, 0)
         if own and (own + size > self._bytes_per_key_max or self.bytes + size > self._bytes_max):
             raise TooManyRequests(UNREAD, RETRY_MS)
-        self._of[caller] = own + size
-        self.bytes += size
+        self.add(caller, size)
         return size
+
+    def add(self, caller: str, size: int) -> None:
+        """Count bytes until `release`, even above the limit: what they report has already been done."""
+        self._of[caller] = self._of.get(caller, 0) + size
+        self.bytes += size
 
     def release(self, caller: str, size: int) -> None:
         """Stop counting bytes."""
@@ -95,6 +114,9 @@ class Receiving:
     A request that gRPC receives can be as large as the largest message, finished or not. Others of the same caller
     wait. Once half of the places are taken, each caller gets a single place, so that one whose requests arrive does not
     wait for those whose requests never do.
+
+    A request counts with its bytes until it is `done`. A caller with too many of them, or with any while all callers
+    have too many, waits too.
     """
 
     def __init__(
@@ -103,14 +125,24 @@ class Receiving:
         total: int = RECEIVING_MAX,
         each: int = RECEIVING_EACH_MAX,
         seconds: float = RECEIVE_SECONDS_MAX,
+        *,
+        bytes_max: int = IN_FLIGHT_BYTES_DEFAULT,
+        bytes_per_key_max: int = IN_FLIGHT_BYTES_EACH_DEFAULT,
     ) -> None:
         self._notices = notices
+        self._bytes_max = bytes_max
+        self._bytes_per_key_max = bytes_per_key_max
         self._half = total // 2
         self._total = total
         self._each = each
         self.seconds = seconds
         self.count = 0
         """How many requests are being received."""
+        self.bytes = 0
+        """How many bytes the received requests have that are not done."""
+        self._bytes_of: dict[str, int] = {}
+        self._stalled: list[asyncio.Future[None]] = []
+        """Those who wait until a request is done, to receive more on the same call."""
         self._of: dict[str, int] = {}
         self._started: dict[asyncio.Task[Any], float] = {}
         """The calls whose requests are being received, oldest first."""
@@ -120,7 +152,7 @@ class Receiving:
         self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, caller: str, context: Context) -> bytes:
-        """The next request of a call, which must arrive in time; EOF if there is none."""
+        """The next request of a call, which must arrive in time, to be marked as `done`; EOF if there is none."""
         if self._has_room(caller) and caller not in self._queues:
             self._of[caller] = self._of.get(caller, 0) + 1
             self.count += 1
@@ -132,7 +164,9 @@ class Receiving:
         if self._timer is None:
             self._timer = task.get_loop().call_later(CHECK_SECONDS, self._check)
         try:
-            return await context.read()
+            raw: bytes = await context.read()
+            self.begin(caller, counted_bytes(raw))
+            return raw
         except asyncio.CancelledError:
             if task not in self._late:
                 raise
@@ -144,6 +178,36 @@ class Receiving:
             del self._started[task]
             self._release(caller)
 
+    def begin(self, caller: str, size: int) -> None:
+        """Count the bytes of a request."""
+        if size:
+            self.bytes += size
+            self._bytes_of[caller] = self._bytes_of.get(caller, 0) + size
+
+    def done(self, caller: str, size: int) -> None:
+        """Stop counting the bytes of a request: nothing of it is kept."""
+        if not size:
+            return
+        self.bytes -= size
+        own = self._bytes_of[caller] - size
+        if own:
+            self._bytes_of[caller] = own
+        else:
+            del self._bytes_of[caller]
+        for waiting in self._stalled:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._stalled.clear()
+        if self._queues:
+            self._admit()
+
+    async def room(self, caller: str) -> None:
+        """Wait until a caller may send more on a call that is open."""
+        while not self._may_send(caller):
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._stalled.append(waiting)
+            await waiting
+
     @property
     def waiting(self) -> int:
         """How many requests wait until they are received."""
@@ -154,10 +218,16 @@ class Receiving:
         return self._has_room(caller) and caller not in self._queues
 
     def _has_room(self, caller: str) -> bool:
+        if self._bytes_of and not self._may_send(caller):
+            return False
         own = self._of.get(caller)
         if own is None:
             return self.count < self._total
         return self.count < self._half and own < self._each
+
+    def _may_send(self, caller: str) -> bool:
+        own = self._bytes_of.get(caller, 0)
+        return not own or (own < self._bytes_per_key_max and self.bytes < self._bytes_max)
 
     def _release(self, caller: str) -> None:
         self.count -= 1
@@ -221,3 +291,27 @@ class Receiving:
         self._admit()
         is_needed = self.count or self._queues
         self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check) if is_needed else None
+
+
+class Unsettled:
+    """The messages of a worker stream whose outcomes are not settled; they count like other requests."""
+
+    def __init__(self, receiving: Receiving, caller: str) -> None:
+        self._receiving = receiving
+        self._caller = caller
+        self._messages: deque[tuple[int, int]] = deque()
+        """The number of each message's last outcome, and its bytes."""
+        self.bytes = 0
+
+    def add(self, number: int, size: int) -> None:
+        """Count a message until the outcome with this number is settled."""
+        self._messages.append((number, size))
+        self.bytes += size
+        self._receiving.begin(self._caller, size)
+
+    def drop(self, settled: float = math.inf) -> None:
+        """Stop counting the messages of this many outcomes, or all."""
+        while self._messages and self._messages[0][0] <= settled:
+            _, size = self._messages.popleft()
+            self.bytes -= size
+            self._receiving.done(self._caller, size)

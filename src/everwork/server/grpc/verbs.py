@@ -171,8 +171,9 @@ class Verbs:
     async def list(self, jobs: Jobs, request: pb.ListRequest) -> pb.Page:
         """Matching jobs, in the filter's order."""
         filter_ = filter_of(request.filter)
-        page = await jobs.find(filter_, request.limit or LIST_LIMIT_DEFAULT, cursor_from(request))
-        return replies.page_message(page, filter_.order)
+        async with self._gateway.service.budgets.lists.of(jobs.principal):
+            page = await jobs.find(filter_, request.limit or LIST_LIMIT_DEFAULT, cursor_from(request))
+            return replies.page_message(page, filter_.order)
 
     async def stats(self, jobs: Jobs, request: pb.StatsRequest) -> pb.StatsResponse:
         """Job counts by state, and recent worker activity."""

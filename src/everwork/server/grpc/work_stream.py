@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -18,13 +18,15 @@ from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
 from everwork.server.grpc.feed import CreditKey, Feed
-from everwork.server.grpc.intake import Undelivered
+from everwork.server.grpc.intake import Unsettled
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.service.fleet.clients import type_name
 from everwork.service.jobs import Jobs
-from everwork.service.service import JobService
+
+if TYPE_CHECKING:
+    from everwork.server.grpc.gateway import Gateway
 
 FAIR_MAX: Final = 32
 """The maximum number of jobs leased, or outcomes settled, per step while other keys are active."""
@@ -41,6 +43,10 @@ OUTCOMES_MAX: Final = 10_000
 FEEDS_MAX: Final = 1_000
 UNJUDGED_MAX: Final = 20_000
 """The server stops reading for a while from a worker that reports faster than the engine settles."""
+UNJUDGED_BYTES_MAX: Final = 8 * 1_048_576
+"""The same for the size of its messages."""
+OUTCOME_BYTES: Final = 200
+"""What each outcome takes in addition to its bytes."""
 HEARTBEAT_MS_MAX: Final = 10_000
 MISSED_HEARTBEATS: Final = 3
 
@@ -51,8 +57,8 @@ class Streams(Protocol):
     def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
         """Take over attempts of earlier streams; with `by`, only those that were leased with the same key."""
 
-    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
-        """Settle outcomes that arrived before the stream ended."""
+    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome], done: Callable[[], None]) -> None:
+        """Settle outcomes that arrived before the stream ended, and call `done`."""
 
     def pace(self, jobs: Jobs) -> float:
         """Count one message of the worker; returns how many seconds the key's rate limit delays it."""
@@ -61,12 +67,13 @@ class Streams(Protocol):
 class WorkStream:
     """The state of one stream, served by `run`; `WorkStreams` ends it if its key is invalid or its worker silent."""
 
-    def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send, undelivered: Undelivered) -> None:
-        self._service = service
+    def __init__(self, jobs: Jobs, streams: Streams, send: Send, gateway: Gateway) -> None:
+        self._service = gateway.service
         self.jobs = jobs
         self._streams = streams
-        self._turns = service.budgets.requests
-        self._writer = MessageWriter(send, self._hold, undelivered, jobs.principal.id)
+        self._turns = gateway.service.budgets.requests
+        self._writer = MessageWriter(send, self._hold, gateway.undelivered, jobs.principal.id)
+        self._receiving = gateway.receiving
         self._loop = asyncio.get_running_loop()
         self.worker = ""
         self.lease_ms = LEASE_MS_DEFAULT
@@ -82,6 +89,7 @@ class WorkStream:
         self._ending: set[Lease] = set()
         self._received = 0
         self._judged = 0
+        self._unsettled = Unsettled(gateway.receiving, jobs.principal.id)
         self._is_settled = asyncio.Event()
         """Cleared while the engine is unavailable: finished jobs are settled before more are leased, or they could
         run again."""
@@ -161,10 +169,10 @@ class WorkStream:
                 await self._welcome(message.hello)
             elif not self.worker:
                 raise InvalidInput("hello", "must be in the first message")
-            await self._receive(message)
+            await self._receive(message, len(raw))
             self.heard_at = self._loop.time()
 
-    async def _receive(self, message: work_pb2.FromWorker) -> None:
+    async def _receive(self, message: work_pb2.FromWorker, size: int) -> None:
         if len(message.outcomes) > OUTCOMES_MAX:
             problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
             raise InvalidInput("outcomes", problem)
@@ -177,13 +185,15 @@ class WorkStream:
                 self._grant(grant)
         if message.outcomes:
             self._accept(message.outcomes)
+            self._unsettled.add(self._received, size + OUTCOME_BYTES * len(message.outcomes))
         if message.heartbeats:
             await self._heartbeat(await _leases("heartbeats", message.heartbeats))
         if message.draining:
             self.stop_feeding()
-        while len(self._unjudged) > UNJUDGED_MAX:
+        while len(self._unjudged) > UNJUDGED_MAX or self._unsettled.bytes > UNJUDGED_BYTES_MAX:
             self._capacity.clear()
             await self._capacity.wait()
+        await self._receiving.room(self.jobs.principal.id)
 
     async def _welcome(self, hello: work_pb2.Hello) -> None:
         if self.worker:
@@ -275,6 +285,8 @@ class WorkStream:
         refusals = await retrying(partial(self._settle_once, messages), on=(EngineError,))
         self._is_settled.set()
         self._judged += len(messages)
+        self._unsettled.drop(self._judged)
+        self._capacity.set()
         self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
         self._settling = []
         self._writer.judged(self._judged, refusals)
@@ -382,7 +394,7 @@ class WorkStream:
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.release_undelivered(unwritten)
-        self._streams.finish(self.jobs, [*self._settling, *self._unjudged])
+        self._streams.finish(self.jobs, [*self._settling, *self._unjudged], self._unsettled.drop)
 
 
 def _parsed(raw: bytes) -> work_pb2.FromWorker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -20,13 +20,13 @@ from everwork.core.outcome import Failed, Outcome
 from everwork.exceptions import CallTimeout, EngineError, EverworkError, TooManyRequests, Unauthenticated
 from everwork.proto import work_pb2
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
-from everwork.server.grpc.intake import EOF, RETRY_MS
+from everwork.server.grpc.intake import EOF, RETRY_MS, counted_bytes
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.server.grpc.work_stream import WorkStream
 from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import Jobs
-from everwork.service.service import JobService
+from everwork.service.service import JobService, require_one_batch
 
 SERVICE: Final = "everwork.v1.WorkService"
 WORK: Final = Rpc("stream", SERVICE, "Work", Jobs.activate)
@@ -78,7 +78,7 @@ class WorkStreams:
     async def _serve(self, gateway: Gateway, jobs: Jobs, context: Context) -> None:
         """Serve one stream to its end."""
         self._require_room(gateway, jobs)
-        stream = WorkStream(self._service, jobs, self, context.write, gateway.undelivered)
+        stream = WorkStream(jobs, self, context.write, gateway)
         self._streams.add(stream)
         if self._is_closing:
             stream.stop_feeding(closing=True)
@@ -113,6 +113,7 @@ class WorkStreams:
 
     async def _create(self, jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
         """Accept jobs, all or none; they are parsed in slices while other keys are active."""
+        require_one_batch(request.jobs)
         stamp, slices = stamp_of(request), self._service.budgets.slices(jobs.principal)
         checked: list[NewJob] = []
         for start in range(0, len(request.jobs), slices.size):
@@ -142,10 +143,13 @@ class WorkStreams:
                     del stream.held[lease]
                     self._orphans.pop(lease, None)
 
-    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
-        """Settle outcomes that arrived before their stream ended."""
+    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome], done: Callable[[], None]) -> None:
+        """Settle outcomes that arrived before their stream ended, and call `done`."""
         if outcomes:
-            self._start(retry_while_unavailable(lambda: settle_messages(self._service.settle, jobs, outcomes), None))
+            settle = partial(settle_messages, self._service.settle, jobs, outcomes)
+            self._start(retry_while_unavailable(settle, None)).add_done_callback(lambda _: done())
+        else:
+            done()
 
     def _leave(self, stream: WorkStream) -> None:
         """Give the worker of a broken stream a moment to reconnect before its attempts fail.
@@ -182,11 +186,12 @@ class WorkStreams:
             if self._orphans.get(lease) is stream:
                 del self._orphans[lease]
 
-    def _start(self, work: Awaitable[object]) -> None:
+    def _start(self, work: Awaitable[object]) -> asyncio.Task[None]:
         """Start a task that only `wait_closed` waits for."""
         task = asyncio.ensure_future(_unless_unavailable(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # Background loop ----------------------------------------------------------------------------
 
@@ -227,7 +232,9 @@ class WorkStreams:
 
 async def _messages(gateway: Gateway, jobs: Jobs, context: Context) -> AsyncIterator[bytes]:
     """The messages of a worker; its first one must arrive like any other request."""
-    if (first := await gateway.receiving.message(jobs.principal.id, context)) is not EOF:
+    first = await gateway.receiving.message(jobs.principal.id, context)
+    gateway.receiving.done(jobs.principal.id, counted_bytes(first))
+    if first is not EOF:
         yield first
     while (raw := await context.read()) is not EOF:
         yield raw
