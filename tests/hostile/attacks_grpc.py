@@ -68,6 +68,16 @@ def unfinished_messages(
 
 
 @contextmanager
+def large_requests(port: int, key: str | None, path: str, request: bytes, streams: int) -> Iterator[Attack]:
+    """Calls whose only message arrives as a whole; the server keeps them open."""
+    with connected(port, 1) as attack:
+        [one] = attack.connections
+        message = memoryview(grpc_message(request))
+        push_all(attack, {(one, one.open(path, with_key(key))): message for _ in range(streams)})
+        yield attack
+
+
+@contextmanager
 def health_watches(port: int, count: int = 25_000, *, per_connection: int = 1_000) -> Iterator[Attack]:
     """Watches of the server's health, which need no key."""
     with connected(port, -(-count // per_connection)) as attack:

@@ -16,7 +16,7 @@ from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
 from everwork.server.grpc.feed import FEED_FIRST
-from everwork.server.grpc.intake import Undelivered
+from everwork.server.grpc.intake import PARSED_FACTOR, HeldBytes
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX, UNWRITTEN_JOBS_MAX, MessageWriter
 from everwork.server.grpc.outcomes import UNJUDGED_BYTES_MAX
 from everwork.service.jobs import in_process
@@ -389,10 +389,10 @@ async def test_large_outcomes_are_not_read_as_long_as_the_engine_does_not_take_t
         [stream] = sqlite_whole.server._streams._streams
         outage.fail("settle")
         sending = asyncio.create_task(_say_often(worker, 20, outcomes=[large]))
-        await until(lambda: stream.ended_jobs * 500_000 > UNJUDGED_BYTES_MAX)
+        await until(lambda: stream.ended_jobs * PARSED_FACTOR * 500_000 > UNJUDGED_BYTES_MAX)
         so_far = len(outage.failed)
         await until(lambda: len(outage.failed) >= so_far + 3)
-        assert stream.ended_jobs == 3
+        assert stream.ended_jobs == 6
         assert not sending.done()
         outage.end()
         await worker.until(lambda: worker.settled == 20)
@@ -402,7 +402,7 @@ async def test_large_outcomes_are_not_read_as_long_as_the_engine_does_not_take_t
 async def test_capacity_that_returned_jobs_leave_is_used(sqlite_whole: Whole) -> None:
     await sqlite_whole.create()
     [job] = await sqlite_whole.service.activate(Demand(TYPE, "w", 1))
-    writer = MessageWriter(_never, lambda _: None, Undelivered(10, 10), "key")
+    writer = MessageWriter(_never, lambda _: None, HeldBytes(10, 10), "key")
     writer.jobs([job] * UNWRITTEN_JOBS_MAX)
     waiting = asyncio.create_task(writer.has_capacity())
     await asyncio.sleep(0)

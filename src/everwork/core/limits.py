@@ -119,6 +119,8 @@ RATE_JOBS_MAX: Final = 1_000_000
 RATE_SECONDS_MAX: Final = 86_400.0
 RUNNING_MAX: Final = 1_000_000
 
+FETCHED_MAX: Final = 1_000
+"""How many variables an activation over gRPC may name; the names are kept while it waits."""
 CONCURRENCY_MAX: Final = 10_000
 PROCESSES_MAX: Final = 1_000
 """How many processes one program may run."""
@@ -128,6 +130,10 @@ EXECUTION_SECONDS_DEFAULT: Final = 180.0
 SOURCES_MAX: Final = 100
 EVENTS_MAX: Final = 10_000
 """How many events one attempt may emit; they are created in the transaction of its completion."""
+SETTLE_EVENTS_MAX: Final = 20_000
+"""How many events the outcomes in one message or call may have in total."""
+MERGED_BYTES_MAX: Final = 32 * 1_048_576
+"""How many bytes the variables of the failures in one call may have, once merged into those of their jobs."""
 CATCHUP_POINTS_MAX: Final = 10_000
 """How many missed scheduled times a trigger catches up on: the latest ones."""
 FIRES_STEP_MAX: Final = 100
@@ -138,14 +144,17 @@ CALLS_TOTAL_FACTOR: Final = 10
 """How many open calls a gRPC port accepts, as a multiple of the maximum number of connections."""
 MESSAGE_BYTES_MAX: Final = 4 * 1_048_576
 """The largest gRPC message that the server accepts."""
-MESSAGE_FIELDS_MAX: Final = 50_000
-"""How many fields, list items and map entries a gRPC request may have, not counting those inside of them."""
+MESSAGE_FIELDS_MAX: Final = 100_000
+"""How many fields, list items and map entries a gRPC message may have, including those of nested messages that can
+contain messages themselves: small ones need far more memory than their bytes."""
 RECEIVING_MAX: Final = 64
 """How many gRPC requests are received at the same time; each may be unfinished, and of the maximum size."""
 RECEIVING_EACH_MAX: Final = 16
 """How many of these may belong to one API key; only one while half of the places are taken."""
 RECEIVE_SECONDS_MAX: Final = 20.0
 """How long a gRPC request may take to arrive."""
+GUEST_BYTES_MAX: Final = 4_096
+"""The largest gRPC request without an API key: the name of a service or file, which is kept while the call is open."""
 WATCHES_MAX: Final = 1_000
 """How many health watches and reflection streams, which need no key, may be open on one server."""
 WATCHES_EACH_MAX: Final = 500

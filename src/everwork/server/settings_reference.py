@@ -98,11 +98,13 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     "max_bytes_in_flight": SettingText(
         "Maximum total size in bytes of the request bodies and responses over 64 KiB that REST and the dashboard "
         "receive, process and send concurrently. Further large requests are refused with status 503. On the gRPC port, "
-        "a limit of the same size applies to leased jobs that workers have not read yet.",
+        "limits of the same size apply to requests in progress, which wait for room, and to responses and leased jobs "
+        "that have not been read yet.",
         "1048576 to 1099511627776",
     ),
     "max_bytes_in_flight_per_key": SettingText(
-        "The same limits for each API key. Further large requests of the key are refused with status 429.",
+        "The same limits for each API key. Further large requests of the key are refused with status 429; over gRPC, "
+        "they wait, and queries are refused while too many responses have not been read.",
         "1048576 to 1099511627776",
     ),
     "trusted_proxies": SettingText(

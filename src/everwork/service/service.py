@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -115,12 +115,12 @@ class JobService(StoreAccess):
 
         A caller with a stamp repeats a failed call, so its call is not batched and its jobs are never spooled here.
         """
-        _require_one_batch(jobs)
+        require_one_batch(jobs)
         return await (self._creates.add(jobs) if stamp is None else self.create_stamped(jobs, stamp))
 
     def start_create(self, jobs: Sequence[NewJob], promise: Promise[Created]) -> None:
         """`create` for a caller in another thread or event loop, which waits for the promise."""
-        _require_one_batch(jobs)
+        require_one_batch(jobs)
         self._creates.put(jobs, promise)
 
     async def create_retrying(self, jobs: Sequence[NewJob]) -> list[Created]:
@@ -285,7 +285,8 @@ def is_repeatable(jobs: Sequence[NewJob]) -> bool:
     return bool(jobs) and all(job.dedupe_key is not None for job in jobs)
 
 
-def _require_one_batch(jobs: Sequence[NewJob]) -> None:
+def require_one_batch(jobs: Sized) -> None:
+    """Refuse more jobs than one call may create."""
     if len(jobs) > CREATE_BATCH_MAX:
         raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(jobs):,}")
 

@@ -9,7 +9,7 @@ import pytest
 from grpc import StatusCode
 
 from everwork.core.limits import MESSAGE_BYTES_MAX
-from everwork.proto import gateway_pb2, jobs_pb2
+from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
 from tests.server.grpc.running import SECONDS, TYPE, RunningServer, refused
 
 Mistake = tuple[str, Mapping[str, Any], str]
@@ -67,6 +67,11 @@ JOBS_MISTAKES: Final[Sequence[Mistake]] = (
     ("ActivateJobs", {**WORK, "tenant_ids": "a,b\0"}, "tenant_ids: must consist of printable"),
     ("ActivateJobs", {**WORK, "tenant_ids": ",".join(map(str, range(1_001)))}, "tenant_ids: must name at most"),
     ("ActivateJobs", {**WORK, "group": "g" * 256}, "group: must have"),
+    (
+        "ActivateJobs",
+        {**WORK, "fetch_variable": ["a"] * 1_001},
+        "fetch_variable: must name at most 1,000 variables, not 1,001",
+    ),
     ("CompleteJob", {}, "job_key: is required"),
     ("CompleteJob", {"job_key": "1", "variables_json": "nope"}, "variables_json: must be JSON"),
     (
@@ -112,6 +117,11 @@ ZEEBE_MISTAKES: Final[Sequence[Mistake]] = (
     ("ActivateJobs", {"type": TYPE, "maxJobsToActivate": 1}, "timeout: must be a whole number from 1 to 86400000"),
     ("ActivateJobs", {"timeout": 1, "maxJobsToActivate": 1}, "type: must have 1 to 255 characters"),
     ("StreamActivatedJobs", {"type": TYPE, "timeout": -5}, "timeout: must be"),
+    (
+        "StreamActivatedJobs",
+        {"type": TYPE, "timeout": 5, "fetchVariable": ["a"] * 1_001},
+        "fetchVariable: must name at most 1,000 variables",
+    ),
     ("CompleteJob", {"jobKey": 0}, "jobKey: must be a job key"),
     ("CompleteJob", {"jobKey": -(2**63)}, "jobKey: must be a job key"),
     ("CompleteJob", {"jobKey": 1, "variables": "[1]"}, "variables: must be a JSON object"),
@@ -131,6 +141,34 @@ async def test_the_zeebe_gateway_names_the_field_and_what_is_allowed(sqlite_serv
         request = getattr(gateway_pb2, f"{name}Request")(**fields)
         call = getattr(sqlite_server.zeebe, name)(request, metadata=sqlite_server.metadata, timeout=SECONDS)
         told[name, said] = await call.code(), await call.details()
+    assert_told(told)
+
+
+async def test_long_lists_are_refused_before_they_are_read(sqlite_server: RunningServer) -> None:
+    told: dict[tuple[str, str], tuple[StatusCode, str]] = {}
+    event = work_pb2.NewJob(type="e")
+    many_events = work_pb2.Complete(events=[event] * 10_001)
+    many_states = work_pb2.ListRequest(filter=work_pb2.JobFilter(states=[0] * 21))
+    for path, request, said in (
+        (
+            "DeskService/List",
+            many_states,
+            "states: must be at most 20, not 21",
+        ),
+        (
+            "DeskService/Settle",
+            work_pb2.SettleRequest(outcomes=[work_pb2.Outcome(key=1, attempt=1, complete=many_events)]),
+            "outcomes[0].events: must be at most 10,000 of one attempt, not 10,001",
+        ),
+        (
+            "WorkService/CreateJobs",
+            work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob()] * 10_001),
+            "jobs: must be at most 10,000 in one call, not 10,001",
+        ),
+    ):
+        call: Any = sqlite_server.channel.unary_unary(f"/everwork.v1.{path}", None, None)
+        sent = call(request.SerializeToString(), metadata=sqlite_server.metadata, timeout=SECONDS)
+        told[path, said] = await refused(sent)
     assert_told(told)
 
 

@@ -23,10 +23,12 @@ from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Un
 from everwork.logs import Occasional, get_logger
 from everwork.server.addresses import caller_address, is_https_proxy, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
-from everwork.server.grpc.intake import OpenCalls, Receiving, Undelivered, require_few_fields
+from everwork.server.grpc.fields import LARGE_BYTES, require_few_fields
+from everwork.server.grpc.intake import COUNTED_BYTES, EOF, HeldBytes, OpenCalls, Receiving, request_bytes
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import Caller, Rule, Verb, rule_of
@@ -81,23 +83,30 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.notices = Occasional(log)
         self.calls = OpenCalls(CALLS_TOTAL_FACTOR * self._settings.max_connections, self.notices)
-        self.receiving = Receiving(self.notices)
-        self.undelivered = Undelivered(self._settings.max_bytes_in_flight, self._settings.max_bytes_in_flight_per_key)
+        limits = self._settings.max_bytes_in_flight, self._settings.max_bytes_in_flight_per_key
+        self.receiving = Receiving(self.notices, requests=HeldBytes(*limits))
+        self.undelivered = HeldBytes(*limits)
+        """The responses and leased jobs that clients have not read yet."""
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
         """A call with one request and one response; it runs in its caller's turn, unless it waits for a job."""
         turns = None if rpc.waits else self.service.budgets.requests
+        is_query = rpc.rule.permissions == (Permission.JOBS_READ,)
+        weigh = _weigher(request_type)
 
         async def call(_requests: object, context: Context) -> bytes:
-            caller, owner = None, ""
+            owner, raw, answer, weight = "", b"", b"", 0
+            response: Message | None = None
             try:
                 jobs = self.admit(rpc, context)
                 principal = jobs.principal
                 owner = principal.id
-                caller = self.calls.enter(owner)
-                raw = await self.receiving.message(caller, context)
+                self._enter(owner, context)
+                raw = await self.receiving.message(owner, context, weigh)
+                if weight := weigh(raw):
+                    await self._require_few_fields(jobs, request_type, raw)
                 if turns is None:
                     response = await handle(jobs, parsed(request_type, raw))
                 else:
@@ -107,16 +116,20 @@ class Gateway:
                         response = await handle(jobs, parsed(request_type, raw))
                     finally:
                         turns.leave(principal)
+                answer = response.SerializeToString()
+                if len(answer) > COUNTED_BYTES:
+                    self._hold_response(owner, len(answer), context, is_refusable=is_query)
                 self.metrics.called(rpc.api, rpc.name, "OK")
-                return response.SerializeToString()
+                return answer
             except (grpc.aio.BaseError, asyncio.CancelledError):
                 self.metrics.called(rpc.api, rpc.name, "CANCELLED")
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort
+                raw, response, answer = b"", None, b""  # See `forget_frames`.
                 await self.refuse(rpc, context, error, owner)
             finally:
-                if caller is not None:
-                    self.calls.leave(caller)
+                if weight:
+                    self.receiving.requests.release(owner, weight)
 
         return grpc.stream_unary_rpc_method_handler(call)
 
@@ -124,11 +137,20 @@ class Gateway:
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request, Context], Awaitable[None]]
     ) -> Handler:
         """A call with one request, to which `handle` writes any number of responses, as bytes."""
+        weigh = _weigher(request_type)
 
         async def call(_requests: object, context: Context) -> None:
             async def respond(jobs: Jobs) -> None:
-                raw = await self.receiving.message(jobs.principal.id, context)
-                await handle(jobs, parsed(request_type, raw), context)
+                owner = jobs.principal.id
+                raw = await self.receiving.message(owner, context, weigh)
+                weight = weigh(raw)
+                try:
+                    if weight:
+                        await self._require_few_fields(jobs, request_type, raw)
+                    await handle(jobs, parsed(request_type, raw), context)
+                finally:
+                    if weight:
+                        self.receiving.requests.release(owner, weight)
 
             await self._serve(rpc, context, respond)
 
@@ -183,15 +205,16 @@ class Gateway:
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
         self.metrics.called(rpc.api, rpc.name, code.name)
+        forget_frames(error)
         await self.keys.failures.hold_back(error, owner)
         await context.abort(code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
-        caller, owner = None, ""
+        owner = ""
         try:
             jobs = self.admit(rpc, context)
             owner = jobs.principal.id
-            caller = self.calls.enter(owner)
+            self._enter(owner, context)
             await serve(jobs)
             self.metrics.called(rpc.api, rpc.name, "OK")
         except (grpc.aio.BaseError, asyncio.CancelledError):
@@ -199,9 +222,30 @@ class Gateway:
             raise
         except Exception as error:  # noqa: BLE001 - the last resort
             await self.refuse(rpc, context, error, owner)
-        finally:
-            if caller is not None:
-                self.calls.leave(caller)
+
+    def _enter(self, owner: str, context: Context) -> None:
+        """Count a call until it ends, which is later than its handler: the client may not read the response."""
+        self.calls.enter(owner)
+        context.add_done_callback(partial(self._leave, owner))  # type: ignore[arg-type]  # Too strict in its stubs.
+
+    def _leave(self, owner: str, _context: Context) -> None:
+        self.calls.leave(owner)
+
+    async def _require_few_fields(self, jobs: Jobs, request_type: type[Message], raw: bytes) -> None:
+        if len(raw) > LARGE_BYTES:
+            give_way = self.service.budgets.slices(jobs.principal).give_way
+            await require_few_fields(request_type.DESCRIPTOR, raw, give_way)
+
+    def _hold_response(self, owner: str, size: int, context: Context, *, is_refusable: bool) -> None:
+        """Count a response until the client has read it; above the limits, nothing more can be queried."""
+        if is_refusable:
+            self.undelivered.hold(owner, size)
+        else:
+            self.undelivered.add(owner, size)
+        context.add_done_callback(partial(self._release_response, owner, size))  # type: ignore[arg-type]  # As above.
+
+    def _release_response(self, owner: str, size: int, _context: Context) -> None:
+        self.undelivered.release(owner, size)
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
@@ -215,10 +259,31 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
         return self._methods.get(handler_call_details.method)
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error before its call ends.
+
+    gRPC keeps the error until the garbage collector finds it, and its frames keep the request and the response.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def _weigher(request_type: type[Message]) -> Callable[[bytes], int]:
+    """How much memory a request counts as while it is in progress; 0 if it is small."""
+    has_items = any(one.message_type is not None for one in request_type.DESCRIPTOR.fields)
+
+    def weigh(raw: bytes) -> int:
+        if raw is EOF or len(raw) <= COUNTED_BYTES:
+            return 0
+        return request_bytes(len(raw), has_items=has_items)
+
+    return weigh
+
+
 def parsed(request_type: type[Request], raw: bytes) -> Request:
     """Parse a message; a call without a message has no bytes."""
     try:
-        require_few_fields(raw)
         return request_type.FromString(raw)
     except (DecodeError, TypeError):
         name = request_type.DESCRIPTOR.full_name

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import grpc
 
-from everwork.core.limits import WATCHES_EACH_MAX, WATCHES_MAX
-from everwork.exceptions import EverworkError
+from everwork.core.limits import GUEST_BYTES_MAX, WATCHES_EACH_MAX, WATCHES_MAX
+from everwork.exceptions import EverworkError, InvalidInput
 from everwork.logs import Occasional
 from everwork.server.errors import wire
-from everwork.server.grpc.gateway import Context, parsed, peer_address
+from everwork.server.grpc.gateway import Context, forget_frames, parsed, peer_address
 from everwork.server.grpc.intake import EOF, Receiving
 from everwork.service.access.budgets import decrement
 
@@ -35,11 +35,18 @@ class Guests:
         return self._receiving.is_free(GUEST)
 
     async def request(self, request_type: Any, context: Context) -> Any:
-        """The next request of a call; None if there is none."""
+        """The next request of a call, which is small; None if there is none."""
+        raw = b""
         try:
             raw = await self._receiving.message(GUEST, context)
-            return None if raw is EOF else parsed(request_type, raw)
+            if raw is EOF:
+                return None
+            if len(raw) > GUEST_BYTES_MAX:
+                raise InvalidInput("request", f"must have at most {GUEST_BYTES_MAX:,} bytes, not {len(raw):,}")
+            return parsed(request_type, raw)
         except EverworkError as error:
+            raw = b""  # See `forget_frames`.
+            forget_frames(error)
             return await context.abort(wire(error).grpc, str(error))
 
     @asynccontextmanager

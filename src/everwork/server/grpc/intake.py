@@ -1,16 +1,23 @@
-"""Limits on open calls and on requests being received, so that unfinished requests cannot exhaust the memory."""
+"""Limits on open calls, on requests being received, and on the bytes of requests and responses."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc.aio
 
-from everwork.core.limits import MESSAGE_FIELDS_MAX, RECEIVE_SECONDS_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX
-from everwork.exceptions import CallTimeout, InvalidInput, TooManyRequests
+from everwork.core.limits import (
+    IN_FLIGHT_BYTES_DEFAULT,
+    IN_FLIGHT_BYTES_EACH_DEFAULT,
+    RECEIVE_SECONDS_MAX,
+    RECEIVING_EACH_MAX,
+    RECEIVING_MAX,
+)
+from everwork.exceptions import CallTimeout, TooManyRequests
 from everwork.logs import Occasional
 
 if TYPE_CHECKING:
@@ -19,11 +26,21 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 1_000
 CHECK_SECONDS: Final = 1.0
 WAITED: Final = "this caller has too many unfinished requests; finish or cancel them, or retry later"
-UNREAD: Final = "the workers of this API key do not read the jobs that were sent to them; retry later"
-VARINT, LENGTH_DELIMITED = 0, 2
-FIXED_BYTES: Final = {1: 8, 5: 4}
-"""Wire types of protobuf, and the size of those that have a fixed one."""
+UNREAD: Final = "the clients of this API key do not read what was sent to them; retry later"
 EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
+COUNTED_BYTES: Final = 512
+"""Smaller requests and responses are not counted: the number of open calls limits them."""
+PARSED_FACTOR: Final = 3
+"""The memory that a request takes, as a multiple of its size: as received, as parsed, and its values."""
+ITEM_FACTOR: Final = 120
+"""The memory that a request with small items takes in addition."""
+ITEMS_BYTES_MAX: Final = 8 * 1_048_576
+"""The most that it takes in addition: the number of items in one call is limited."""
+
+
+def request_bytes(size: int, *, has_items: bool = False) -> int:
+    """How much memory a request of this size takes while it is in progress."""
+    return PARSED_FACTOR * size + (min(ITEM_FACTOR * size, ITEMS_BYTES_MAX) if has_items else 0)
 
 
 class OpenCalls:
@@ -61,27 +78,48 @@ class OpenCalls:
             del self._of[caller]
 
 
-class Undelivered:
-    """The bytes of leased jobs that workers have not read yet, limited per API key and in total.
+class HeldBytes:
+    """Bytes that are in memory for a while, limited per API key and in total.
 
-    A key that has none may always hold those of one activation, so that other keys cannot lock it out.
+    A key that has none may always hold some, so that other keys cannot lock it out.
     """
 
     def __init__(self, bytes_max: int, bytes_per_key_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes_per_key_max = bytes_per_key_max
         self.bytes = 0
-        """How many bytes have not been read yet."""
+        """How many bytes are held."""
         self._of: dict[str, int] = {}
+        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        """The sizes that wait for room, by caller."""
 
     def hold(self, caller: str, size: int) -> int:
         """Count bytes until `release`, or refuse them; returns how many were counted."""
-        own = self._of.get(caller, 0)
-        if own and (own + size > self._bytes_per_key_max or self.bytes + size > self._bytes_max):
+        if not self._has_room(caller, size):
             raise TooManyRequests(UNREAD, RETRY_MS)
-        self._of[caller] = own + size
-        self.bytes += size
+        self.add(caller, size)
         return size
+
+    async def reserve(self, caller: str, size: int) -> None:
+        """Count bytes until `release`, as soon as there is room for them."""
+        if caller not in self._waiting and self._has_room(caller, size):
+            self.add(caller, size)
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append((size, granted))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.cancelled():
+                self._admit()
+            else:
+                self.release(caller, size)  # The room came at the same moment as the cancellation.
+            raise
+
+    def add(self, caller: str, size: int) -> None:
+        """Count bytes until `release`, even above the limits."""
+        self._of[caller] = self._of.get(caller, 0) + size
+        self.bytes += size
 
     def release(self, caller: str, size: int) -> None:
         """Stop counting bytes."""
@@ -91,6 +129,23 @@ class Undelivered:
             self._of[caller] = own
         else:
             self._of.pop(caller, None)
+        if self._waiting:
+            self._admit()
+
+    def _has_room(self, caller: str, size: int) -> bool:
+        own = self._of.get(caller, 0)
+        return not own or (own + size <= self._bytes_per_key_max and self.bytes + size <= self._bytes_max)
+
+    def _admit(self) -> None:
+        """Give room to those who wait, those of each key in their order."""
+        for caller, queue in list(self._waiting.items()):
+            while queue and (queue[0][1].done() or self._has_room(caller, queue[0][0])):
+                size, granted = queue.popleft()
+                if not granted.done():
+                    self.add(caller, size)
+                    granted.set_result(None)
+            if not queue:
+                del self._waiting[caller]
 
 
 class Receiving:
@@ -107,8 +162,12 @@ class Receiving:
         total: int = RECEIVING_MAX,
         each: int = RECEIVING_EACH_MAX,
         seconds: float = RECEIVE_SECONDS_MAX,
+        *,
+        requests: HeldBytes | None = None,
     ) -> None:
         self._notices = notices
+        self.requests = requests or HeldBytes(IN_FLIGHT_BYTES_DEFAULT, IN_FLIGHT_BYTES_EACH_DEFAULT)
+        """The memory of the requests in progress."""
         self._half = total // 2
         self._total = total
         self._each = each
@@ -123,8 +182,11 @@ class Receiving:
         """The requests that wait for a place, by caller, and when they started to wait."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def message(self, caller: str, context: Context) -> bytes:
-        """The next request of a call, which must arrive in time; EOF if there is none."""
+    async def message(self, caller: str, context: Context, weigh: Callable[[bytes], int] | None = None) -> bytes:
+        """The next request of a call, which must arrive in time; EOF if there is none.
+
+        If `weigh` says that it takes memory, it keeps its place until there is room, which the caller has to release.
+        """
         if self._has_room(caller) and caller not in self._queues:
             self._of[caller] = self._of.get(caller, 0) + 1
             self.count += 1
@@ -135,13 +197,19 @@ class Receiving:
         self._started[task] = monotonic()
         if self._timer is None:
             self._timer = task.get_loop().call_later(CHECK_SECONDS, self._check)
+        raw: bytes | None = None
         try:
-            return await context.read()
+            raw = await context.read()
+            if weigh is not None and (weight := weigh(raw)):
+                await self.requests.reserve(caller, weight)
+            return raw
         except asyncio.CancelledError:
             if task not in self._late:
                 raise
             self._late.discard(task)
             task.uncancel()
+            if raw is not None:
+                raise TooManyRequests(WAITED, RETRY_MS) from None
             self._notices.warning("gRPC call ended: its request did not arrive in time", key=caller)
             raise CallTimeout(f"the request did not arrive within {self.seconds:g} s") from None
         finally:
@@ -225,41 +293,3 @@ class Receiving:
         self._admit()
         is_needed = self.count or self._queues
         self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check) if is_needed else None
-
-
-def require_few_fields(raw: bytes) -> None:
-    """Refuse a message with very many fields before it is parsed: 300,000 map entries take most of a second.
-
-    Nothing is counted in a message that is too short for that, or is malformed.
-    """
-    if len(raw) <= 2 * MESSAGE_FIELDS_MAX:
-        return
-    at, fields = 0, 0
-    with suppress(IndexError):
-        while at < len(raw):
-            fields += 1
-            if fields > MESSAGE_FIELDS_MAX:
-                raise InvalidInput("request", f"must have at most {MESSAGE_FIELDS_MAX:,} fields and map entries")
-            kind = raw[at] & 7
-            _, at = _varint(raw, at)
-            if kind == LENGTH_DELIMITED:
-                size, at = _varint(raw, at)
-                at += size
-            elif kind == VARINT:
-                _, at = _varint(raw, at)
-            else:
-                at += FIXED_BYTES.get(kind, 0)
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """The number at a position, and where it ends; an IndexError if there is none."""
-    byte = raw[at]
-    value, shift = byte & 127, 7
-    while byte > 127:
-        if shift > 63:
-            raise IndexError
-        at += 1
-        byte = raw[at]
-        value |= (byte & 127) << shift
-        shift += 7
-    return value, at + 1

@@ -95,7 +95,7 @@ class JobsApi:
     async def activate(self, jobs: Jobs, request: pb.ActivateJobsRequest, context: Context) -> None:
         """Wait for jobs and send them; if there are none, report the reason only if the whole type is blocked."""
         demand = requests.demand(request)
-        fetched = frozenset(request.fetch_variable)
+        fetched = requests.fetched("fetch_variable", request.fetch_variable)
         time = poll_time(context, self._long_poll_seconds)
         leased = await lease(self._gateway, API, jobs, demand, time.wait_ms)
         if leased:
@@ -196,8 +196,10 @@ class JobsApi:
     async def list(self, jobs: Jobs, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         """Matching jobs; a list too large for one message is truncated, as noted in the reply."""
         limit, offset = requests.page(request)
-        listed = await list_jobs(jobs, requests.job_filter(request), limit, offset, requests.order(request))
-        shown = next(portions(job_view(job) for job in listed.jobs), [])
+        filter_, order = requests.job_filter(request), requests.order(request)
+        async with self._gateway.service.budgets.lists.of(jobs.principal):
+            listed = await list_jobs(jobs, filter_, limit, offset, order)
+            shown = next(portions(job_view(job) for job in listed.jobs), [])
         message = f"{len(shown)} jobs"
         if len(shown) < len(listed.jobs):
             message += f"; more would make the message too large, continue at offset {offset + len(shown)}"

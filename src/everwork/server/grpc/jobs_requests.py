@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
@@ -17,6 +17,7 @@ from everwork.core.limits import (
     ATTEMPTS_MAX,
     DEFAULT_GROUP,
     DELAY_MS_MAX,
+    FETCHED_MAX,
     LEASE_MS_DEFAULT,
     LEASE_MS_MAX,
     LIST_LIMIT_MAX,
@@ -183,6 +184,13 @@ def tenants(field: str, names: Iterable[str]) -> tuple[str, ...]:
     """The tenants in a request; none means all tenants of the key."""
     stripped = (name.strip() for name in names)
     return tenant_names(field, (name for name in stripped if name))
+
+
+def fetched(field: str, names: Sequence[str]) -> frozenset[str]:
+    """The variables that a worker gets; none means all."""
+    if len(names) > FETCHED_MAX:
+        raise InvalidInput(field, f"must name at most {FETCHED_MAX:,} variables, not {len(names):,}")
+    return frozenset(names)
 
 
 def _require_one(variables: Mapping[str, str]) -> None:

@@ -5,21 +5,36 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, NamedTuple
 
 from everwork.codec.json import decode
-from everwork.codec.proto_requests import outcome_of
+from everwork.codec.proto_requests import new_jobs_of, outcome_of
+from everwork.core.job import NewJob
 from everwork.core.leasing import Judged, Lease, Verdict, accepted
-from everwork.core.limits import SETTLE_BATCH_MAX
-from everwork.core.outcome import Failed, Outcome, Throw
+from everwork.core.limits import EVENTS_MAX, SETTLE_BATCH_MAX, SETTLE_EVENTS_MAX
+from everwork.core.outcome import Complete, Failed, Outcome, Throw
 from everwork.exceptions import EngineError, EverworkError, InvalidInput, JobError, JobNotFound, PermissionDenied
 from everwork.proto import work_pb2
-from everwork.service.jobs import Jobs, Settle
+from everwork.server.grpc.intake import HeldBytes, request_bytes
+from everwork.service.access.budgets import Slices
+from everwork.service.jobs import Jobs
+from everwork.service.service import JobService
 
 UNJUDGED_MAX: Final = 20_000
 """The server stops reading for a while from a worker that reports faster than the engine settles."""
-UNJUDGED_BYTES_MAX: Final = 1_048_576
-"""The same for the size of the messages with these outcomes: a slow or unavailable engine must not fill the memory."""
+UNJUDGED_BYTES_MAX: Final = 8 * 1_048_576
+"""The same for the memory of these outcomes: a slow or unavailable engine must not fill it."""
+OUTCOME_BYTES: Final = 300
+"""What an outcome takes in memory, in addition to its values."""
+BATCH_BYTES_MAX: Final = 8 * 1_048_576
+"""How many bytes of results, variables and events are settled in one step, not counting the last outcome."""
+EVENT_BYTES: Final = 600
+"""What an event takes in memory, without its variables."""
+EVENT_BYTES_MIN: Final = 2
+"""What an event takes at least in a message."""
+OUTCOMES_STEP: Final = 500
+"""How many outcomes are read before other callers are served."""
 MESSAGE_CHARS_MAX: Final = 200
 """A refusal's text is truncated to this length: one message can carry many."""
 _VERDICT_REASONS: Final = {
@@ -31,9 +46,11 @@ _ERROR_REASONS: Final = {JobNotFound: work_pb2.NOT_FOUND, PermissionDenied: work
 
 
 class Reported:
-    """The outcomes that a worker has reported, in order, until they are judged."""
+    """The outcomes that a worker has reported, in order, until they are judged; their memory is held in `requests`."""
 
-    def __init__(self) -> None:
+    def __init__(self, requests: HeldBytes, caller: str) -> None:
+        self._requests = requests
+        self._caller = caller
         self.received = 0
         """How many have been reported."""
         self.judged = 0
@@ -44,7 +61,7 @@ class Reported:
         self._settling: list[work_pb2.Outcome] = []
         self._bytes = 0
         self._sizes: deque[tuple[int, int]] = deque()
-        """For each message with outcomes, the number of its last one, and its size."""
+        """For each message with outcomes, the number of its last one, and the memory that they take."""
         self._capacity = asyncio.Event()
 
     @property
@@ -52,8 +69,10 @@ class Reported:
         """Those that are not judged yet."""
         return [*self._settling, *self.waiting]
 
-    def add(self, outcomes: Sequence[work_pb2.Outcome], size: int) -> list[Lease]:
-        """Queue the outcomes of a message of this size; returns the attempts that they end."""
+    async def add(self, outcomes: Sequence[work_pb2.Outcome], size: int) -> list[Lease]:
+        """Queue the outcomes of a message of this size, once there is room; returns the attempts that they end."""
+        size = request_bytes(size) + OUTCOME_BYTES * len(outcomes)
+        await self._requests.reserve(self._caller, size)
         leases = [Lease(one.key, one.attempt) for one in outcomes]
         self.received += len(leases)
         self.waiting.extend(outcomes)
@@ -74,8 +93,15 @@ class Reported:
         self.ending.difference_update(Lease(one.key, one.attempt) for one in self._settling)
         self._settling = []
         while self._sizes and self._sizes[0][0] <= self.judged:
-            self._bytes -= self._sizes.popleft()[1]
+            _, size = self._sizes.popleft()
+            self._bytes -= size
+            self._requests.release(self._caller, size)
         self._capacity.set()
+
+    def forget(self) -> None:
+        """Stop counting the memory of those that are not judged: their stream has ended, and nothing of it is kept."""
+        self._requests.release(self._caller, self._bytes)
+        self._bytes = 0
 
     async def has_capacity(self) -> None:
         """Wait until few enough are unjudged to read another message."""
@@ -93,16 +119,22 @@ class Batch(NamedTuple):
 
 
 async def settle_messages(
-    settle: Settle, jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1
+    service: JobService, jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int = 1, *, is_late: bool = False
 ) -> list[work_pb2.Refusal]:
-    """Settle outcomes; return the refused ones by number.
+    """Settle outcomes, a batch at a time; return the refused ones by number.
 
     An `EngineError` means that not all are settled. Each outcome names its attempt, so repeating them all is safe.
     """
+    settle = service.settle_late if is_late else service.settle
+    slices = service.budgets.slices(jobs.principal)
     refusals: list[work_pb2.Refusal] = []
-    for start in range(0, len(messages), SETTLE_BATCH_MAX):
-        batch = await _checked(jobs, messages[start : start + SETTLE_BATCH_MAX], first + start)
-        judged = await settle(batch.outcomes) if batch.outcomes else []
+    at = 0
+    while at < len(messages):
+        some = messages[at : at + SETTLE_BATCH_MAX]
+        async with merging(service, jobs, some):
+            batch, count = await _checked(jobs, some, first + at, slices)
+            judged = await settle(batch.outcomes) if batch.outcomes else []
+        at += count
         refusals += batch.refusals
         for number, outcome, one in zip(batch.numbers, batch.outcomes, judged, strict=True):
             if not one.ok:
@@ -110,28 +142,71 @@ async def settle_messages(
     return sorted(refusals, key=lambda refusal: refusal.number)
 
 
-async def _checked(jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int) -> Batch:
-    batch = Batch([], [], [])
-    for number, message in enumerate(messages, first):
-        try:
-            batch.outcomes.append(await _outcome(jobs, message))
-            batch.numbers.append(number)
-        except EngineError:
-            raise
-        except EverworkError as error:
-            batch.refusals.append(_invalid(number, message, error))
-    refused = await jobs.refused([outcome.key for outcome in batch.outcomes])
-    return _without(batch, refused) if refused else batch
+def require_few_events(messages: Sequence[work_pb2.Outcome], size: int) -> None:
+    """Refuse outcomes with too many events in total; `size` is that of their message."""
+    if size <= EVENT_BYTES_MIN * SETTLE_EVENTS_MAX:
+        return
+    events = sum(len(one.complete.events) for one in messages)
+    if events > SETTLE_EVENTS_MAX:
+        raise InvalidInput("outcomes", f"must have at most {SETTLE_EVENTS_MAX:,} events in total, not {events:,}")
 
 
-async def _outcome(jobs: Jobs, message: work_pb2.Outcome) -> Outcome:
-    if not message.attempt:
-        raise InvalidInput("attempt", "is required: a stream knows the attempts of its jobs")
-    outcome = outcome_of(message, jobs.principal.tenant_for_create)
+def merging(
+    service: JobService, jobs: Jobs, messages: Sequence[work_pb2.Outcome]
+) -> AbstractAsyncContextManager[object]:
+    """A turn among the bulk calls, if failures change the variables of several jobs, which may be large."""
+    merged = sum(one.HasField("fail") and bool(one.fail.variables) for one in messages)
+    merged += sum(one.HasField("throw") and bool(one.throw.variables) for one in messages)
+    return service.budgets.bulk.of(jobs.principal) if merged > 1 else nullcontext()
+
+
+async def read_outcome(jobs: Jobs, message: work_pb2.Outcome, slices: Slices) -> Outcome:
+    """A checked outcome, with the variables of a failure merged into those of its job."""
+    tenant_of, sent = jobs.principal.tenant_for_create, message.complete.events
+    events: list[NewJob] = []
+    if len(sent) > EVENTS_MAX:
+        raise InvalidInput("events", f"must be at most {EVENTS_MAX:,} of one attempt, not {len(sent):,}")
+    if len(sent) > slices.size:
+        for start in range(0, len(sent), slices.size):
+            events += new_jobs_of(sent[start : start + slices.size], tenant_of, "events", start)
+            await slices.give_way()
+    outcome = outcome_of(message, tenant_of, events)
     if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
         merged = await jobs.merged_variables(outcome.key, decode(outcome.variables))
         return outcome._replace(variables=merged)
     return outcome
+
+
+async def _checked(jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int, slices: Slices) -> tuple[Batch, int]:
+    """A batch, and of how many messages: it ends with the outcome that makes it large."""
+    batch = Batch([], [], [])
+    count = size = 0
+    for number, message in enumerate(messages, first):
+        count += 1
+        try:
+            if not message.attempt:
+                raise InvalidInput("attempt", "is required: a stream knows the attempts of its jobs")
+            outcome = await read_outcome(jobs, message, slices)
+            batch.outcomes.append(outcome)
+            batch.numbers.append(number)
+            size += _bytes_of(outcome)
+        except EngineError:
+            raise
+        except EverworkError as error:
+            batch.refusals.append(_invalid(number, message, error))
+        if size > BATCH_BYTES_MAX:
+            break
+        if count % OUTCOMES_STEP == 0:
+            await asyncio.sleep(0)
+    refused = await jobs.refused([outcome.key for outcome in batch.outcomes])
+    return (_without(batch, refused) if refused else batch), count
+
+
+def _bytes_of(outcome: Outcome) -> int:
+    """How many bytes an outcome takes, apart from a fixed size."""
+    if isinstance(outcome, Complete):
+        return len(outcome.result or "") + EVENT_BYTES * len(outcome.events)
+    return len(outcome.variables or "") if isinstance(outcome, Failed | Throw) else 0
 
 
 def _without(batch: Batch, refused: Mapping[int, EverworkError]) -> Batch:

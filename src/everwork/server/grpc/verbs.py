@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from everwork.aio.loops import first_of
 from everwork.codec import proto_replies as replies
-from everwork.codec.json import decode
 from everwork.codec.proto_requests import (
     cursor_from,
     demand_of,
@@ -19,21 +18,23 @@ from everwork.codec.proto_requests import (
 )
 from everwork.core import checks
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Judged
-from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_DEFAULT, SETTLE_BATCH_MAX
+from everwork.core.limits import LEASE_MS_MAX, LIST_LIMIT_DEFAULT, MERGED_BYTES_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome, Throw
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobNotFound
 from everwork.proto import work_pb2 as pb
 from everwork.server.errors import STOPPING
 from everwork.server.grpc.delivery import deliver, lease, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
+from everwork.server.grpc.outcomes import merging, read_outcome, require_few_events
 from everwork.service.access.budgets import Slices
-from everwork.service.jobs import Jobs
+from everwork.service.jobs import Jobs, Settle
 
 SERVICE: Final = "everwork.v1.DeskService"
 API: Final = "desk"
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
+SETTLE_FAIR: Final = 200
+"""How many outcomes are settled in one step while other keys are active."""
 
 _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "Activate": Jobs.activate,
@@ -100,19 +101,33 @@ class Verbs:
     async def settle(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts; if one outcome is invalid, the call fails and nothing is settled."""
         slices = self._gateway.service.budgets.slices(jobs.principal)
-        outcomes = await _outcomes(jobs, request, slices)
-        if unfenced := sum(not outcome.attempt for outcome in outcomes):
-            self._gateway.metrics.unfenced(API, unfenced)
-        return await _settled(await jobs.settle(outcomes), slices)
+        async with merging(self._gateway.service, jobs, request.outcomes):
+            outcomes = await _outcomes(jobs, request, slices)
+            if unfenced := sum(not outcome.attempt for outcome in outcomes):
+                self._gateway.metrics.unfenced(API, unfenced)
+            return await self._settled(outcomes, jobs.settle, slices)
 
     async def settle_late(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts of a worker that was disconnected; each outcome must name its attempt."""
         slices = self._gateway.service.budgets.slices(jobs.principal)
-        outcomes = await _outcomes(jobs, request, slices)
-        for index, outcome in enumerate(outcomes):
-            if not outcome.attempt:
-                raise InvalidInput(f"outcomes[{index}].attempt", "is required: another attempt may be running")
-        return await _settled(await jobs.settle_late(outcomes), slices)
+        async with merging(self._gateway.service, jobs, request.outcomes):
+            outcomes = await _outcomes(jobs, request, slices)
+            for index, outcome in enumerate(outcomes):
+                if not outcome.attempt:
+                    raise InvalidInput(f"outcomes[{index}].attempt", "is required: another attempt may be running")
+            return await self._settled(outcomes, jobs.settle_late, slices)
+
+    async def _settled(self, outcomes: Sequence[Outcome], settle: Settle, slices: Slices) -> pb.SettleResponse:
+        """Settle outcomes, in steps while other keys are active: each is judged separately."""
+        turns, response, at = self._gateway.service.budgets.requests, pb.SettleResponse(), 0
+        while at < len(outcomes):
+            judged = await settle(outcomes[at : at + (SETTLE_FAIR if turns.is_contended else len(outcomes))])
+            at += len(judged)
+            for start in range(0, len(judged), slices.size):
+                response.judged.extend([replies.judged_message(one) for one in judged[start : start + slices.size]])
+                if len(response.judged) < len(outcomes):
+                    await slices.give_way()
+        return response
 
     async def extend(self, jobs: Jobs, request: pb.ExtendRequest) -> pb.Judged:
         """Extend a lease."""
@@ -172,8 +187,9 @@ class Verbs:
     async def list(self, jobs: Jobs, request: pb.ListRequest) -> pb.Page:
         """Matching jobs, in the filter's order."""
         filter_ = filter_of(request.filter)
-        page = await jobs.find(filter_, request.limit or LIST_LIMIT_DEFAULT, cursor_from(request))
-        return replies.page_message(page, filter_.order)
+        async with self._gateway.service.budgets.lists.of(jobs.principal):
+            page = await jobs.find(filter_, request.limit or LIST_LIMIT_DEFAULT, cursor_from(request))
+            return replies.page_message(page, filter_.order)
 
     async def stats(self, jobs: Jobs, request: pb.StatsRequest) -> pb.StatsResponse:
         """Job counts by state, and recent worker activity."""
@@ -207,30 +223,24 @@ async def _outcomes(jobs: Jobs, request: pb.SettleRequest, slices: Slices) -> li
     """The outcomes of a request, in slices: others are served in between."""
     if len(request.outcomes) > SETTLE_BATCH_MAX:
         raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
+    require_few_events(request.outcomes, request.ByteSize())
     outcomes: list[Outcome] = []
+    merged = 0
     for index, message in enumerate(request.outcomes):
         if index and index % slices.size == 0:
             await slices.give_way()
-        outcomes.append(await _outcome(jobs, index, message))
+        outcomes.append(outcome := await _outcome(jobs, index, message, slices))
+        if isinstance(outcome, Failed | Throw):
+            merged += len(outcome.variables or "")
+        if merged > MERGED_BYTES_MAX:
+            raise InvalidInput("outcomes", f"must have at most {MERGED_BYTES_MAX:,} bytes of merged variables")
     return outcomes
 
 
-async def _settled(judged: Sequence[Judged], slices: Slices) -> pb.SettleResponse:
-    response = pb.SettleResponse()
-    for start in range(0, len(judged), slices.size):
-        if start:
-            await slices.give_way()
-        response.judged.extend([replies.judged_message(one) for one in judged[start : start + slices.size]])
-    return response
-
-
-async def _outcome(jobs: Jobs, index: int, message: pb.Outcome) -> Outcome:
+async def _outcome(jobs: Jobs, index: int, message: pb.Outcome, slices: Slices) -> Outcome:
     try:
-        outcome = outcome_of(message, jobs.principal.tenant_for_create)
-        if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
-            return outcome._replace(variables=await jobs.merged_variables(outcome.key, decode(outcome.variables)))
+        return await read_outcome(jobs, message, slices)
     except JobNotFound:
         return outcome_of(message, jobs.principal.tenant_for_create)  # The engine reports this with the other verdicts.
     except InvalidInput as error:
         raise InvalidInput(f"outcomes[{index}].{error.field}", error.problem) from None
-    return outcome

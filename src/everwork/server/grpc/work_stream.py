@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -18,10 +18,11 @@ from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
 from everwork.server.grpc.feed import CreditKey, Feed
-from everwork.server.grpc.intake import Undelivered
+from everwork.server.grpc.fields import require_few_fields
+from everwork.server.grpc.intake import HeldBytes
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
-from everwork.server.grpc.outcomes import Reported, settle_messages
+from everwork.server.grpc.outcomes import Reported, require_few_events, settle_messages
 from everwork.service.fleet.clients import type_name
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -34,6 +35,8 @@ LEASES_MAX: Final = 20_000
 """How many attempts one message may name."""
 LEASES_STEP: Final = 1_000
 """How many of these attempts are read, and extended, before other callers are served."""
+LEASES_FAIR: Final = 200
+"""How many are extended in one step while other keys are active."""
 GRANTS_STEP: Final = 10
 """How many grants are read before other callers are served: each may name many tenants."""
 OUTCOMES_MAX: Final = 10_000
@@ -49,8 +52,8 @@ class Streams(Protocol):
     def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
         """Take over attempts of earlier streams; with `by`, only those that were leased with the same key."""
 
-    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
-        """Settle outcomes that arrived before the stream ended."""
+    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome], done: Callable[[], None]) -> None:
+        """Settle outcomes that arrived before the stream ended, and then call `done`."""
 
     def pace(self, jobs: Jobs) -> float:
         """Count one message of the worker; returns how many seconds the key's rate limit delays it."""
@@ -59,7 +62,16 @@ class Streams(Protocol):
 class WorkStream:
     """The state of one stream, served by `run`; `WorkStreams` ends it if its key is invalid or its worker silent."""
 
-    def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send, undelivered: Undelivered) -> None:
+    def __init__(
+        self,
+        service: JobService,
+        jobs: Jobs,
+        streams: Streams,
+        send: Send,
+        *,
+        requests: HeldBytes,
+        undelivered: HeldBytes,
+    ) -> None:
         self._service = service
         self.jobs = jobs
         self._streams = streams
@@ -75,7 +87,7 @@ class WorkStream:
         self._feeds: dict[CreditKey, Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._reported = Reported()
+        self._reported = Reported(requests, jobs.principal.id)
         self._is_settled = asyncio.Event()
         """Cleared while the engine is unavailable: finished jobs are settled before more are leased, or they could
         run again."""
@@ -149,6 +161,7 @@ class WorkStream:
             self.heard_at = math.inf
             if wait := self._streams.pace(self.jobs):
                 await asyncio.sleep(wait)
+            await require_few_fields(work_pb2.FromWorker.DESCRIPTOR, raw, _next_pass)
             message = _parsed(raw)
             if message.HasField("hello"):
                 await self._welcome(message.hello)
@@ -161,6 +174,7 @@ class WorkStream:
         if len(message.outcomes) > OUTCOMES_MAX:
             problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
             raise InvalidInput("outcomes", problem)
+        require_few_events(message.outcomes, size)
         if len(message.grants) > FEEDS_MAX:
             raise InvalidInput("grants", f"must be at most {FEEDS_MAX:,} in one message, not {len(message.grants):,}")
         for start in range(0, len(message.grants), GRANTS_STEP):
@@ -169,7 +183,7 @@ class WorkStream:
             for grant in message.grants[start : start + GRANTS_STEP]:
                 self._grant(grant)
         if message.outcomes:
-            for lease in self._reported.add(message.outcomes, size):
+            for lease in await self._reported.add(message.outcomes, size):
                 self.held.pop(lease, None)
             self._wakeup.set()
         if message.heartbeats:
@@ -233,16 +247,19 @@ class WorkStream:
     async def _extended(self, leases: Sequence[Lease], *, is_late: bool = False) -> dict[Lease, LeaseStatus]:
         """Extend the caller's own leases; return the statuses of all leases."""
         found = dict.fromkeys(leases, LeaseStatus.LOST)
-        for start in range(0, len(leases), LEASES_STEP):
-            batch = leases[start : start + LEASES_STEP]
-            found |= await retrying(partial(self._extend, batch, is_late), on=(EngineError,))
+        start = 0
+        while start < len(leases):
+            batch = leases[start : start + (LEASES_FAIR if self._turns.is_contended else LEASES_STEP)]
+            start += len(batch)
+            found |= await retrying(partial(self._extend, batch, is_late), on=(EngineError, TooManyRequests))
         return found
 
     async def _extend(self, leases: Sequence[Lease], is_late: bool) -> dict[Lease, LeaseStatus]:
-        refused = await self.jobs.refused([lease.key for lease in leases if lease not in self.held])
-        own = [lease for lease in leases if lease.key not in refused]
-        extend = self._service.reclaim_all if is_late else self._service.extend_all
-        return dict(zip(own, await extend(own, self.lease_ms), strict=True))
+        async with self._turns.of(self.jobs.principal):
+            refused = await self.jobs.refused([lease.key for lease in leases if lease not in self.held])
+            own = [lease for lease in leases if lease.key not in refused]
+            extend = self._service.reclaim_all if is_late else self._service.extend_all
+            return dict(zip(own, await extend(own, self.lease_ms), strict=True))
 
     # Outcomes -----------------------------------------------------------------------------------
 
@@ -257,16 +274,16 @@ class WorkStream:
 
     async def _settle(self, messages: list[work_pb2.Outcome]) -> None:
         """Settle outcomes, retrying while the engine is unavailable: each names its attempt, so repeats are safe."""
-        refusals = await retrying(partial(self._settle_once, messages), on=(EngineError,))
+        refusals = await retrying(partial(self._settle_once, messages), on=(EngineError, TooManyRequests))
         self._is_settled.set()
         self._reported.settled()
         self._writer.judged(self._reported.judged, refusals)
 
     async def _settle_once(self, messages: Sequence[work_pb2.Outcome]) -> list[work_pb2.Refusal]:
         """Settle outcomes once. Leases can expire during an outage; after it, they are restored where possible."""
-        settle = self._service.settle if self._is_settled.is_set() else self._service.settle_late
+        first, is_late = self._reported.judged + 1, not self._is_settled.is_set()
         try:
-            return await settle_messages(settle, self.jobs, messages, self._reported.judged + 1)
+            return await settle_messages(self._service, self.jobs, messages, first, is_late=is_late)
         except EngineError:
             self._is_settled.clear()
             raise
@@ -365,7 +382,12 @@ class WorkStream:
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.release_undelivered(unwritten)
-        self._streams.finish(self.jobs, self._reported.unjudged)
+        self._streams.finish(self.jobs, self._reported.unjudged, self._reported.forget)
+
+
+async def _next_pass() -> None:
+    """Let other callers go first."""
+    await asyncio.sleep(0)
 
 
 def _parsed(raw: bytes) -> work_pb2.FromWorker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -28,7 +28,7 @@ from everwork.service.access.budgets import decrement
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Party, Principal
 from everwork.service.jobs import Jobs
-from everwork.service.service import JobService
+from everwork.service.service import JobService, require_one_batch
 
 SERVICE: Final = "everwork.v1.WorkService"
 WORK: Final = Rpc("stream", SERVICE, "Work", Jobs.activate)
@@ -83,7 +83,8 @@ class WorkStreams:
         """Serve one stream to its end."""
         principal = jobs.principal
         self._require_room(gateway, principal)
-        stream = WorkStream(self._service, jobs, self, context.write, gateway.undelivered)
+        requests, undelivered = gateway.receiving.requests, gateway.undelivered
+        stream = WorkStream(self._service, jobs, self, context.write, requests=requests, undelivered=undelivered)
         self._streams.add(stream)
         self._of_key[principal.id] += 1
         self._of_party[principal.party] += 1
@@ -119,6 +120,7 @@ class WorkStreams:
 
     async def _create(self, jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
         """Accept jobs, all or none; they are parsed in slices while other keys are active."""
+        require_one_batch(request.jobs)
         stamp, slices = stamp_of(request), self._service.budgets.slices(jobs.principal)
         checked: list[NewJob] = []
         for start in range(0, len(request.jobs), slices.size):
@@ -148,10 +150,13 @@ class WorkStreams:
                     del stream.held[lease]
                     self._orphans.pop(lease, None)
 
-    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
-        """Settle outcomes that arrived before their stream ended."""
+    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome], done: Callable[[], None]) -> None:
+        """Settle outcomes that arrived before their stream ended, and then call `done`."""
         if outcomes:
-            self._start(retry_while_unavailable(lambda: settle_messages(self._service.settle, jobs, outcomes), None))
+            settle = partial(settle_messages, self._service, jobs, outcomes)
+            self._start(retry_while_unavailable(settle, None)).add_done_callback(lambda _: done())
+        else:
+            done()
 
     def _leave(self, stream: WorkStream) -> None:
         """Give the worker of a broken stream a moment to reconnect before its attempts fail.
@@ -190,11 +195,12 @@ class WorkStreams:
         if outcomes:
             await self._service.settle(outcomes)
 
-    def _start(self, work: Awaitable[object]) -> None:
+    def _start(self, work: Awaitable[object]) -> asyncio.Task[None]:
         """Start a task that only `wait_closed` waits for."""
         task = asyncio.ensure_future(_unless_unavailable(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # Background loop ----------------------------------------------------------------------------
 

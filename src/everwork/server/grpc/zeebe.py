@@ -28,7 +28,7 @@ from everwork.proto import gateway_pb2 as pb
 from everwork.server.grpc.delivery import deliver, lease, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.jobs_replies import chosen, process_fields, refusal
-from everwork.server.grpc.jobs_requests import tenants
+from everwork.server.grpc.jobs_requests import fetched, tenants
 from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
 from everwork.service.verb import ANY, Rule
@@ -99,10 +99,11 @@ class ZeebeGateway:
         """Wait for jobs as long as the caller requests, and send them."""
         limit = checks.whole_number("maxJobsToActivate", request.maxJobsToActivate, 1, 2**31 - 1)
         demand = _demand(request, min(limit, ACTIVATE_MAX))
+        names = fetched("fetchVariable", request.fetchVariable)
         time = poll_time(context, self._seconds(request.requestTimeout))
         leased = await lease(self._gateway, API, jobs, demand, time.wait_ms)
         if leased:
-            messages = _messages(leased, demand.worker, frozenset(request.fetchVariable))
+            messages = _messages(leased, demand.worker, names)
             await self._deliver(jobs, context, leased, messages)
         else:
             time.require_in_time(self._gateway)
@@ -110,13 +111,13 @@ class ZeebeGateway:
     async def stream(self, jobs: Jobs, request: pb.StreamActivatedJobsRequest, context: Context) -> None:
         """Send jobs as they become due, until the caller disconnects; a slow caller delays the next message."""
         demand = _demand(request, STREAM_BATCH)
-        fetched = frozenset(request.fetchVariable)
+        names = fetched("fetchVariable", request.fetchVariable)
         # End a stream well before its deadline: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
         while not self._gateway.stopping.is_set() and (wait := poll_time(context, STREAM_WAIT_SECONDS).wait_ms):
             self._gateway.require_live(jobs)
             leased = await lease(self._gateway, API, jobs, demand, wait)
             if leased:
-                messages = ((_activated(job, demand.worker, fetched).SerializeToString(), 1) for job in leased)
+                messages = ((_activated(job, demand.worker, names).SerializeToString(), 1) for job in leased)
                 await self._deliver(jobs, context, leased, messages)
 
     async def _deliver(

@@ -84,6 +84,8 @@ class Budgets:
         """Searches for a text in variables or errors: they read far more than they return."""
         self.bulk = Turns(Budget("bulk calls", "requests_per_key", requests_per_key, tenant_factor, 1, 1, 2))
         """Calls that create many jobs."""
+        self.lists = Turns(Budget("lists", "requests_per_key", requests_per_key, tenant_factor, 1, 1, 2))
+        """Lists of jobs over gRPC: each can take as much memory as the largest page. REST counts their bytes itself."""
         self.polls = PollLimits(pollers_per_type, per_key=pollers_per_key, tenant_factor=tenant_factor)
 
     def slices(self, principal: Principal) -> Slices:
