@@ -186,14 +186,14 @@ def _settled(attack: Attack) -> None:
         one.ping()
 
 
-def push_all(attack: Attack, left: dict[tuple[Http2, int], memoryview]) -> None:
-    """Send as much on each stream as the server takes."""
+def push_all(attack: Attack, left: dict[tuple[Http2, int], memoryview], *, end: bool = False) -> None:
+    """Send as much on each stream as the server takes; `end` ends those that were sent as a whole."""
     moved_at = time.monotonic()
     while left and time.monotonic() - moved_at < STALLED_SECONDS:
         attack.look()
         sent_before = attack.sent_bytes
         for (one, stream), rest in list(left.items()):
-            sent = one.push(stream, rest)
+            sent = one.push(stream, rest, end=end)
             attack.sent_bytes += sent
             left[one, stream] = rest[sent:]
             if len(rest) == sent or stream not in one.windows or one.is_closed:

@@ -28,13 +28,31 @@ def unfinished_after_hello(
 
 
 @contextmanager
-def worker_messages(port: int, key: str, messages: Sequence[work_pb2.FromWorker], streams: int = 1) -> Iterator[Attack]:
-    """Worker streams that send these messages."""
+def worker_messages(
+    port: int, key: str, messages: Sequence[work_pb2.FromWorker], streams: int = 1, *, end: bool = False
+) -> Iterator[Attack]:
+    """Worker streams that send these messages; with `end`, they then close their side."""
     data = memoryview(b"".join(grpc_message(one.SerializeToString()) for one in messages))
     with connected(port, 1) as attack:
         [one] = attack.connections
-        push_all(attack, {(one, one.open(WORK, with_key(key))): data for _ in range(streams)})
+        push_all(attack, {(one, one.open(WORK, with_key(key))): data for _ in range(streams)}, end=end)
         one.ping()
+        yield attack
+
+
+@contextmanager
+def outcomes_without_reading(port: int, key: str, type: str, count: int, bytes: int = 4_000_000) -> Iterator[Attack]:
+    """A worker that reports outcomes as large as a message may be, and reads nothing, so that none is settled."""
+    hello = work_pb2.FromWorker(hello=HELLO.hello, grants=[work_pb2.Grant(type=type, credits=1_000)])
+    complete = work_pb2.Complete(result=b"1" * bytes)
+    outcome = work_pb2.FromWorker(outcomes=[work_pb2.Outcome(key=1, attempt=1, complete=complete)])
+    with connected(port, 1) as attack:
+        [one] = attack.connections
+        _read_nothing(one)
+        stream = one.open(WORK, with_key(key))
+        one.push(stream, grpc_message(hello.SerializeToString()))
+        one.ping()
+        push_all(attack, {(one, stream): memoryview(grpc_message(outcome.SerializeToString()) * count)})
         yield attack
 
 

@@ -292,7 +292,7 @@ async def test_it_does_not_see_the_history_of_such_a_job_nor_settles_it_on_a_str
     assert (await jobs.history(1), asked) == ([], [])
     late = created_meanwhile[0] + 1
     [refusal] = await settle_messages(
-        service.settle, jobs, [work_pb2.Outcome(key=late, attempt=1, complete=work_pb2.Complete())]
+        service, jobs, [work_pb2.Outcome(key=late, attempt=1, complete=work_pb2.Complete())]
     )
     assert (refusal.reason, refusal.message) == (work_pb2.NOT_FOUND, f"Job '{late}' not found")
     assert created_meanwhile == [late]

@@ -260,13 +260,16 @@ _MESSAGES: Final[Mapping[type, Callable[[Any], pb.Outcome]]] = {
 }
 
 
-def outcome_of(message: pb.Outcome, tenant_of: TenantOf) -> o.Outcome:
-    """One checked outcome. The variables of a failure must still be merged into the job's."""
+def outcome_of(message: pb.Outcome, tenant_of: TenantOf, events: Sequence[NewJob] = ()) -> o.Outcome:
+    """One checked outcome, with its events if they are checked already.
+
+    The variables of a failure must still be merged into the job's.
+    """
     key = checks.job_key(message.key)
     attempt = checks.attempt(message.attempt)
     match message.WhichOneof("kind"):
         case "complete":
-            return _complete_of(key, attempt, message.complete, tenant_of)
+            return _complete_of(key, attempt, message.complete, events, tenant_of)
         case "fail":
             return _failed_of(key, attempt, message.fail)
         case "retry":
@@ -285,14 +288,16 @@ def outcome_of(message: pb.Outcome, tenant_of: TenantOf) -> o.Outcome:
             raise InvalidInput("kind", "must be one of complete, fail, retry, reject, release, throw")
 
 
-def _complete_of(key: int, attempt: int, complete: pb.Complete, tenant_of: TenantOf) -> o.Complete:
+def _complete_of(
+    key: int, attempt: int, complete: pb.Complete, events: Sequence[NewJob], tenant_of: TenantOf
+) -> o.Complete:
     result = None
     if complete.result:
         value = decode_json("result", complete.result, PAYLOAD_BYTES_MAX)
         result = encode("result", value, PAYLOAD_BYTES_MAX)
     if not complete.events:
         return o.Complete(key, attempt, result)
-    return o.Complete(key, attempt, result, tuple(new_jobs_of(complete.events, tenant_of, "events")))
+    return o.Complete(key, attempt, result, tuple(events or new_jobs_of(complete.events, tenant_of, "events")))
 
 
 def _failed_of(key: int, attempt: int, fail: pb.Fail) -> o.Failed:

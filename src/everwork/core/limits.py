@@ -142,6 +142,14 @@ RECEIVING_EACH_MAX: Final = 16
 """How many of those one API key may have; only one while half of the places are taken."""
 RECEIVE_SECONDS_MAX: Final = 20.0
 """How long a gRPC request may take to arrive."""
+GUEST_BYTES_MAX: Final = 4_096
+"""The largest gRPC request without an API key: the name of a service or a file."""
+SETTLE_EVENTS_MAX: Final = 20_000
+"""How many events the outcomes of one message or call may have in total."""
+MESSAGE_FIELDS_MAX: Final = 100_000
+"""How many fields a gRPC message may have, nested ones included: small ones take far more than their bytes."""
+MERGED_BYTES_MAX: Final = 32 * 1_048_576
+"""How many bytes of variables the failures of one call may add up to, once merged into those of their jobs."""
 WATCHES_MAX: Final = 1_000
 """How many health watches and reflection streams, which need no key, one server holds."""
 WATCHES_EACH_MAX: Final = 500

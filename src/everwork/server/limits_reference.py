@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from everwork.core import limits
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX
-from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, LEASES_MAX, OUTCOMES_MAX
+from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, LEASES_MAX, OUTCOMES_MAX, UNJUDGED_BYTES_MAX
 from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, VALUES_MAX
 from everwork.server.http.framework.protocol import HEAD_BYTES_MAX, HEADERS_MAX
 from everwork.server.http.ui.visit import FORM_BYTES_MAX, LOGIN_BYTES_MAX
@@ -17,6 +17,8 @@ BUSY: Final = "429, `RESOURCE_EXHAUSTED`, with the time to wait"
 INVALID: Final = "422, `INVALID_ARGUMENT`, naming the field"
 TOO_LARGE: Final = "413"
 _NO_CONNECTION: Final = "HTTP: the one idle the longest is closed, or 503; gRPC: `UNAVAILABLE`"
+_IN_FLIGHT: Final = "each key has an equal share, then 503; gRPC requests wait"
+_IN_FLIGHT_OF_KEY: Final = "429, `RESOURCE_EXHAUSTED`; gRPC requests wait"
 _MIB: Final = 1_048_576
 
 
@@ -61,8 +63,8 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("seconds in which a gRPC request must arrive", int(limits.RECEIVE_SECONDS_MAX), "`DEADLINE_EXCEEDED`"),
         _fixed("health watches and reflection streams", limits.WATCHES_MAX, "`RESOURCE_EXHAUSTED`"),
         _fixed("of these, from one address", limits.WATCHES_EACH_MAX, "`RESOURCE_EXHAUSTED`"),
-        _set("bytes of large bodies and responses in flight", "max_bytes_in_flight", "503", is_bytes=True),
-        _set("of these, of one API key", "max_bytes_in_flight_per_key", "429", is_bytes=True),
+        _set("bytes of large requests and responses in flight", "max_bytes_in_flight", _IN_FLIGHT, is_bytes=True),
+        _set("of these, of one API key", "max_bytes_in_flight_per_key", _IN_FLIGHT_OF_KEY, is_bytes=True),
         _fixed("failed authentications per second, by address", limits.AUTH_FAILURES_PER_SECOND, "429 for failures"),
     ),
     "Requests": (
@@ -74,8 +76,18 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("form of the login page", LOGIN_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("form of the dashboard", FORM_BYTES_MAX, TOO_LARGE, is_bytes=True),
         _fixed("gRPC message", limits.MESSAGE_BYTES_MAX, "`RESOURCE_EXHAUSTED`", is_bytes=True),
+        _fixed("fields in one gRPC message, nested ones included", limits.MESSAGE_FIELDS_MAX, "`INVALID_ARGUMENT`"),
+        _fixed("gRPC request without an API key", limits.GUEST_BYTES_MAX, "`INVALID_ARGUMENT`", is_bytes=True),
         _fixed("jobs in one create", limits.CREATE_BATCH_MAX, INVALID),
         _fixed("outcomes in one settle", limits.SETTLE_BATCH_MAX, INVALID),
+        _fixed("events of one outcome", limits.EVENTS_MAX, INVALID),
+        _fixed("events of all outcomes in one gRPC message", limits.SETTLE_EVENTS_MAX, "`INVALID_ARGUMENT`"),
+        _fixed(
+            "variables of jobs that the failures in one settle change",
+            limits.MERGED_BYTES_MAX,
+            "`INVALID_ARGUMENT`",
+            is_bytes=True,
+        ),
         _fixed("jobs in one activation over gRPC", limits.ACTIVATE_MAX, "fewer jobs"),
         _fixed("variables in one activation", limits.ACTIVATE_BYTES_MAX, "fewer jobs, at least one", is_bytes=True),
         _fixed("jobs leased in one step, for all callers", limits.LEASE_STEP_MAX, "further ones in the next step"),
@@ -90,6 +102,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("grants in one message", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("attempts named in one message", LEASES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("variables of unread jobs in one stream", UNWRITTEN_BYTES_MAX, "no more are leased", is_bytes=True),
+        _fixed("memory of outcomes in one stream", UNJUDGED_BYTES_MAX, "the server reads no more", is_bytes=True),
         _fixed("credits for one type", CREDITS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("outcomes in one message", OUTCOMES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
     ),

@@ -97,12 +97,14 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     ),
     "max_bytes_in_flight": SettingText(
         "Maximum bytes of request bodies and responses over 64 KiB that REST and the dashboard receive, work on and "
-        "send concurrently. Further large requests are refused with status 503. The gRPC port has as many bytes for "
-        "leased jobs that workers have not read yet.",
+        "send concurrently. Above it, each API key has an equal share, and further large requests are refused with "
+        "status 503. The gRPC port has as many bytes for requests, which wait for room, and as many for responses and "
+        "leased jobs that have not been read yet.",
         "1048576 to 1099511627776",
     ),
     "max_bytes_in_flight_per_key": SettingText(
-        "The same for each API key. Further large requests of this key are refused with status 429.",
+        "The same for each API key. Further large requests of this key are refused with status 429; over gRPC, they "
+        "wait, and reads are refused while too many responses have not been read.",
         "1048576 to 1099511627776",
     ),
     "trusted_proxies": SettingText(

@@ -23,10 +23,12 @@ from everwork.exceptions import EverworkError, InvalidInput, TooManyRequests, Un
 from everwork.logs import Occasional, get_logger
 from everwork.server.addresses import is_https, is_trusted, plain, refuses_clear_keys, require_private
 from everwork.server.errors import public_text, wire
-from everwork.server.grpc.intake import OpenCalls, Receiving, Undelivered
+from everwork.server.grpc.fields import require_few_fields
+from everwork.server.grpc.intake import COUNTED_BYTES, EOF, HeldBytes, OpenCalls, Receiving, request_bytes
 from everwork.server.metrics import Metrics
 from everwork.server.settings import Settings
 from everwork.service.access.keys import KeyRing
+from everwork.service.access.principal import Permission
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
 from everwork.service.verb import Caller, Rule, Verb, rule_of
@@ -82,40 +84,55 @@ class Gateway:
         self.notices = Occasional(log)
         self.calls = OpenCalls(CALLS_TOTAL_FACTOR * self._settings.max_connections, self.notices)
         self.receiving = Receiving(self.notices)
-        self.undelivered = Undelivered(self._settings.max_bytes_in_flight, self._settings.max_bytes_in_flight_per_key)
+        limits = self._settings.max_bytes_in_flight, self._settings.max_bytes_in_flight_per_key
+        self.requests = HeldBytes(*limits)
+        """The requests in progress."""
+        self.undelivered = HeldBytes(*limits)
+        """The responses and leased jobs that are not read yet."""
 
     def unary(
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
     ) -> Handler:
         """A call with one request and one response, made in its caller's turn, unless it waits for a job."""
         turns = None if rpc.waits else self.service.budgets.requests
+        is_read = Permission.JOBS_READ in rpc.rule.permissions
+        weigh = _weigher(request_type)
 
         async def call(_requests: object, context: Context) -> bytes:
-            caller = None
+            caller, reserved, raw, answer = None, 0, b"", b""
+            response: Message | None = None
             try:
                 jobs = self.admit(rpc, context)
                 principal = jobs.principal
                 caller = self.calls.enter(principal.id)
-                raw = await self.receiving.message(caller, context)
+                # Until its response is read, the call is open.
+                context.add_done_callback(partial(self._leave, caller))  # type: ignore[arg-type]  # Too strict in its stubs.
+                raw = await self.receiving.message(caller, context, partial(self._reserve, caller, weigh))
+                reserved = weigh(raw)
                 if turns is None:
                     response = await handle(jobs, parsed(request_type, raw))
                 else:
                     if not turns.try_enter(principal):
                         await turns.wait(principal)
                     try:
+                        if reserved:
+                            await self._require_few_fields(jobs, request_type, raw)
                         response = await handle(jobs, parsed(request_type, raw))
                     finally:
                         turns.leave(principal)
+                answer = response.SerializeToString()
+                self._hold_response(caller, len(answer), context, is_refusable=is_read)
                 self.metrics.called(rpc.api, rpc.name, "OK")
-                return response.SerializeToString()
+                return answer
             except (grpc.aio.BaseError, asyncio.CancelledError):
                 self.metrics.called(rpc.api, rpc.name, "CANCELLED")
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort
+                raw, answer, response = b"", b"", None  # See `_forget_frames`.
                 await self.refuse(rpc, context, error)
             finally:
-                if caller is not None:
-                    self.calls.leave(caller)
+                if caller is not None and reserved:
+                    self.requests.release(caller, reserved)
 
         return grpc.stream_unary_rpc_method_handler(call)
 
@@ -123,11 +140,16 @@ class Gateway:
         self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request, Context], Awaitable[None]]
     ) -> Handler:
         """A call with one request, to which `handle` writes any number of responses, as bytes."""
+        weigh = _weigher(request_type)
 
         async def call(_requests: object, context: Context) -> None:
             async def respond(jobs: Jobs) -> None:
-                raw = await self.receiving.message(jobs.principal.id, context)
-                await handle(jobs, parsed(request_type, raw), context)
+                caller = jobs.principal.id
+                raw = await self.receiving.message(caller, context, partial(self._reserve, caller, weigh))
+                try:
+                    await handle(jobs, parsed(request_type, raw), context)
+                finally:
+                    self.requests.release(caller, weigh(raw))
 
             await self._serve(rpc, context, respond)
 
@@ -178,12 +200,38 @@ class Gateway:
         else:
             code, details = grpc.StatusCode.INTERNAL, INTERNAL_ERROR
             log.error("internal error in a call", call=rpc.path, exc_info=error)
+        _forget_frames(error)
         if isinstance(error, TooManyRequests):
             hint = str(error.retry_after_ms)
             trailing = (*trailing, ("retry-after-ms", hint), ("grpc-retry-pushback-ms", hint))
         self.metrics.called(rpc.api, rpc.name, code.name)
         await self.keys.failures.hold_back(error)
         await context.abort(code, cut_to_fit(details), trailing)
+
+    async def _require_few_fields(self, jobs: Jobs, request_type: type[Request], raw: bytes) -> None:
+        await require_few_fields(request_type.DESCRIPTOR, raw, self.service.budgets.slices(jobs.principal).give_way)
+
+    async def _reserve(self, caller: str, weigh: Callable[[bytes], int], raw: bytes) -> None:
+        if weight := weigh(raw):
+            await self.requests.reserve(caller, weight)
+
+    def _hold_response(self, caller: str, size: int, context: Context, *, is_refusable: bool) -> None:
+        """Count a response until it is read; above the limit, only one whose call changed nothing is refused."""
+        if size <= COUNTED_BYTES:
+            return
+        if is_refusable:
+            self.undelivered.hold(caller, size)
+        else:
+            self.undelivered.add(caller, size)
+
+        release = partial(self._read, caller, size)
+        context.add_done_callback(release)  # type: ignore[arg-type]  # Too strict in its stubs.
+
+    def _read(self, caller: str, size: int, _context: Context) -> None:
+        self.undelivered.release(caller, size)
+
+    def _leave(self, caller: str, _context: Context) -> None:
+        self.calls.leave(caller)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
         caller = None
@@ -211,6 +259,26 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
         """The handler; None becomes UNIMPLEMENTED."""
         return self._methods.get(handler_call_details.method)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error: gRPC keeps it in a cycle, whose frames would keep requests and responses."""
+    while error is not None:
+        before = error.__cause__ or error.__context__
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        error = before
+
+
+def _weigher(request_type: type[Message]) -> Callable[[bytes], int]:
+    """How much memory a request counts as while it is in progress; nothing if it is small."""
+    has_items = any(one.message_type is not None for one in request_type.DESCRIPTOR.fields)
+
+    def weigh(raw: bytes) -> int:
+        if raw is EOF or len(raw) <= COUNTED_BYTES:
+            return 0
+        return request_bytes(len(raw), has_items=has_items)
+
+    return weigh
 
 
 def parsed(request_type: type[Request], raw: bytes) -> Request:

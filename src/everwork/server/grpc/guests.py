@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import grpc
 
-from everwork.core.limits import WATCHES_EACH_MAX, WATCHES_MAX
-from everwork.exceptions import EverworkError
+from everwork.core.limits import GUEST_BYTES_MAX, WATCHES_EACH_MAX, WATCHES_MAX
+from everwork.exceptions import EverworkError, InvalidInput
 from everwork.logs import Occasional
 from everwork.server.errors import wire
 from everwork.server.grpc.gateway import Context, origin_of, parsed
@@ -38,8 +38,13 @@ class Guests:
         """The next request of a call; None if there is none."""
         try:
             raw = await self._receiving.message(GUEST, context)
-            return None if raw is EOF else parsed(request_type, raw)
+            if raw is EOF:
+                return None
+            if len(raw) > GUEST_BYTES_MAX:
+                raise InvalidInput("request", f"must be at most {GUEST_BYTES_MAX:,} bytes, not {len(raw):,}")
+            return parsed(request_type, raw)
         except EverworkError as error:
+            raw = b""  # gRPC keeps the frames of an error.
             return await context.abort(wire(error).grpc, str(error))
 
     @asynccontextmanager

@@ -1,8 +1,10 @@
-"""Limits on open calls and on requests being received, so that unfinished requests cannot fill the memory."""
+"""Limits on open calls, on requests being received, and on the bytes of requests and responses."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +20,24 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 1_000
 CHECK_SECONDS: Final = 1.0
 WAITED: Final = "this caller has too many unfinished requests; finish or cancel them, or retry later"
-UNREAD: Final = "the workers of this API key do not read the jobs that were sent to them; retry later"
+UNREAD: Final = "the callers with this API key do not read what was sent to them; retry later"
 EOF: Final[object] = grpc.aio.EOF  # type: ignore[attr-defined]  # Missing in its stubs.
+COUNTED_BYTES: Final = 512
+"""Smaller requests and responses are not counted: the number of open calls limits them."""
+PARSED_FACTOR: Final = 3
+"""What a request takes, as a multiple of its size: as received, as parsed, and its values."""
+ITEM_FACTOR: Final = 120
+"""What a request that lists small items takes in addition."""
+ITEMS_BYTES_MAX: Final = 8 * 1_048_576
+"""The most that it takes in addition: the number of items of one call is limited."""
+
+Reserve = Callable[[bytes], Awaitable[None]]
+"""Waits for room for a request."""
+
+
+def request_bytes(size: int, *, has_items: bool = False) -> int:
+    """How much memory a request of a size takes while it is in progress."""
+    return PARSED_FACTOR * size + (min(ITEM_FACTOR * size, ITEMS_BYTES_MAX) if has_items else 0)
 
 
 class OpenCalls:
@@ -57,27 +75,45 @@ class OpenCalls:
             del self._of[caller]
 
 
-class Undelivered:
-    """The bytes of leased jobs that workers have not read yet, limited for each API key and in all.
+class HeldBytes:
+    """Bytes that are in memory for a while, limited for each API key and in all.
 
-    A key without any may always hold those of one activation, so that others cannot lock it out.
+    A key without any may always hold some, so that others cannot lock it out.
     """
 
     def __init__(self, bytes_max: int, bytes_per_key_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes_per_key_max = bytes_per_key_max
         self.bytes = 0
-        """How many bytes are not read yet."""
+        """How many bytes are held."""
         self._of: dict[str, int] = {}
+        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     def hold(self, caller: str, size: int) -> int:
         """Count bytes until `release`, or refuse them; returns how many were counted."""
-        own = self._of.get(caller, 0)
-        if own and (own + size > self._bytes_per_key_max or self.bytes + size > self._bytes_max):
+        if not self._has_room(caller, size):
             raise TooManyRequests(UNREAD, RETRY_MS)
-        self._of[caller] = own + size
-        self.bytes += size
+        self.add(caller, size)
         return size
+
+    async def reserve(self, caller: str, size: int) -> None:
+        """Count bytes until `release`, as soon as there is room for them."""
+        if caller not in self._waiting and self._has_room(caller, size):
+            self.add(caller, size)
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append((size, granted))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if not granted.cancelled():
+                self.release(caller, size)  # The room came at the same moment as the cancellation.
+            raise
+
+    def add(self, caller: str, size: int) -> None:
+        """Count bytes until `release`, even above the limits."""
+        self._of[caller] = self._of.get(caller, 0) + size
+        self.bytes += size
 
     def release(self, caller: str, size: int) -> None:
         """Stop counting bytes."""
@@ -87,6 +123,23 @@ class Undelivered:
             self._of[caller] = own
         else:
             self._of.pop(caller, None)
+        if self._waiting:
+            self._admit()
+
+    def _has_room(self, caller: str, size: int) -> bool:
+        own = self._of.get(caller, 0)
+        return not own or (own + size <= self._bytes_per_key_max and self.bytes + size <= self._bytes_max)
+
+    def _admit(self) -> None:
+        """Give room to those who wait, those of each key in their order."""
+        for caller, queue in list(self._waiting.items()):
+            while queue and (queue[0][1].done() or self._has_room(caller, queue[0][0])):
+                size, granted = queue.popleft()
+                if not granted.done():
+                    self.add(caller, size)
+                    granted.set_result(None)
+            if not queue:
+                del self._waiting[caller]
 
 
 class Receiving:
@@ -119,8 +172,11 @@ class Receiving:
         """The requests that wait for a place, by caller, and since when."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def message(self, caller: str, context: Context) -> bytes:
-        """The next request of a call, which must arrive in time; EOF if there is none."""
+    async def message(self, caller: str, context: Context, reserve: Reserve | None = None) -> bytes:
+        """The next request of a call, which must arrive in time; EOF if there is none.
+
+        It keeps its place until `reserve` returns, which waits for room in memory.
+        """
         if self._has_room(caller) and caller not in self._queues:
             self._of[caller] = self._of.get(caller, 0) + 1
             self.count += 1
@@ -131,13 +187,19 @@ class Receiving:
         self._started[task] = monotonic()
         if self._timer is None:
             self._timer = task.get_loop().call_later(CHECK_SECONDS, self._check)
+        raw = None
         try:
-            return await context.read()
+            raw = await context.read()
+            if reserve is not None and raw is not EOF and len(raw) > COUNTED_BYTES:
+                await reserve(raw)
+            return raw
         except asyncio.CancelledError:
             if task not in self._late:
                 raise
             self._late.discard(task)
             task.uncancel()
+            if raw is not None:
+                raise TooManyRequests(WAITED, RETRY_MS) from None
             self._notices.warning("gRPC call ended: its request did not arrive in time", key=caller)
             raise CallTimeout(f"the request did not arrive within {self.seconds:g} s") from None
         finally:

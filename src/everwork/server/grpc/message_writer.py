@@ -11,7 +11,7 @@ from everwork.core.job import LeasedJob
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.exceptions import TooManyRequests
 from everwork.proto import work_pb2
-from everwork.server.grpc.intake import RETRY_MS, UNREAD, Undelivered
+from everwork.server.grpc.intake import RETRY_MS, UNREAD, HeldBytes
 
 MESSAGE_BYTES_MAX: Final = 1_000_000
 """A message ends with the job that exceeds this size, far below the limit of clients."""
@@ -39,7 +39,7 @@ class MessageWriter:
     """
 
     def __init__(
-        self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None], undelivered: Undelivered, caller: str
+        self, send: Send, on_send: Callable[[Sequence[LeasedJob]], None], undelivered: HeldBytes, caller: str
     ) -> None:
         self._send = send
         self._on_send = on_send

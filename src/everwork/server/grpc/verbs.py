@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from everwork.codec import proto_replies as replies
-from everwork.codec.json import decode
 from everwork.codec.proto_requests import (
     cursor_from,
     demand_of,
@@ -21,6 +20,7 @@ from everwork.core.job import LeasedJob
 from everwork.core.limits import (
     LEASE_MS_MAX,
     LIST_LIMIT_DEFAULT,
+    MERGED_BYTES_MAX,
     SETTLE_BATCH_MAX,
 )
 from everwork.core.outcome import Failed, Outcome, Throw
@@ -29,12 +29,16 @@ from everwork.proto import work_pb2 as pb
 from everwork.server.errors import STOPPING
 from everwork.server.grpc.delivery import deliver, lease, poll_time
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
-from everwork.service.jobs import Jobs
+from everwork.server.grpc.outcomes import merging, read_outcome, require_few_events
+from everwork.service.access.budgets import Slices
+from everwork.service.jobs import Jobs, Settle
 
 SERVICE: Final = "everwork.v1.DeskService"
 API: Final = "desk"
 HOURS_DEFAULT: Final = 24
 RESULT_SECONDS_MAX: Final = 30.0
+SETTLE_FAIR: Final = 200
+"""How many outcomes are settled in one step while other keys are active."""
 
 _VERBS: Final[Mapping[str, Callable[..., Any]]] = {
     "Activate": Jobs.activate,
@@ -98,20 +102,35 @@ class Verbs:
         if not leased:
             time.require_in_time(self._gateway)
 
+    def _slices(self, jobs: Jobs) -> Slices:
+        return self._gateway.service.budgets.slices(jobs.principal)
+
     async def settle(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts; if one outcome is invalid, the call fails and nothing is settled."""
-        outcomes = await _outcomes(jobs, request)
-        if unfenced := sum(not outcome.attempt for outcome in outcomes):
-            self._gateway.metrics.unfenced(API, unfenced)
-        return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle(outcomes)])
+        async with merging(self._gateway.service, jobs, request.outcomes):
+            outcomes = await _outcomes(jobs, request, self._slices(jobs))
+            if unfenced := sum(not outcome.attempt for outcome in outcomes):
+                self._gateway.metrics.unfenced(API, unfenced)
+            return await self._settled(jobs, outcomes, jobs.settle)
 
     async def settle_late(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts of a worker that was disconnected; each outcome must name its attempt."""
-        outcomes = await _outcomes(jobs, request)
-        for index, outcome in enumerate(outcomes):
-            if not outcome.attempt:
-                raise InvalidInput(f"outcomes[{index}].attempt", "is required: another attempt may be running")
-        return pb.SettleResponse(judged=[replies.judged_message(one) for one in await jobs.settle_late(outcomes)])
+        async with merging(self._gateway.service, jobs, request.outcomes):
+            outcomes = await _outcomes(jobs, request, self._slices(jobs))
+            for index, outcome in enumerate(outcomes):
+                if not outcome.attempt:
+                    raise InvalidInput(f"outcomes[{index}].attempt", "is required: another attempt may be running")
+            return await self._settled(jobs, outcomes, jobs.settle_late)
+
+    async def _settled(self, jobs: Jobs, outcomes: Sequence[Outcome], settle: Settle) -> pb.SettleResponse:
+        """Settle outcomes, in steps while other keys are active: each names its attempt and is judged on its own."""
+        turns, slices, response, at = self._gateway.service.budgets.requests, self._slices(jobs), pb.SettleResponse(), 0
+        while at < len(outcomes):
+            end = at + (SETTLE_FAIR if turns.is_contended else len(outcomes))
+            response.judged.extend([replies.judged_message(one) for one in await settle(outcomes[at:end])])
+            at = end
+            await slices.give_way()
+        return response
 
     async def extend(self, jobs: Jobs, request: pb.ExtendRequest) -> pb.Judged:
         """Extend a lease."""
@@ -204,19 +223,27 @@ def _messages(jobs: Sequence[LeasedJob]) -> Iterator[tuple[bytes, int]]:
         yield pb.ActivateResponse(jobs=group).SerializeToString(), len(group)
 
 
-async def _outcomes(jobs: Jobs, request: pb.SettleRequest) -> list[Outcome]:
+async def _outcomes(jobs: Jobs, request: pb.SettleRequest, slices: Slices) -> list[Outcome]:
     if len(request.outcomes) > SETTLE_BATCH_MAX:
         raise InvalidInput("outcomes", f"must be at most {SETTLE_BATCH_MAX:,} in one call")
-    return [await _outcome(jobs, index, message) for index, message in enumerate(request.outcomes)]
+    require_few_events(request.outcomes, request.ByteSize())
+    outcomes: list[Outcome] = []
+    merged = 0
+    for index, message in enumerate(request.outcomes):
+        if index % slices.size == slices.size - 1:
+            await slices.give_way()
+        outcomes.append(outcome := await _outcome(jobs, index, message, slices))
+        if isinstance(outcome, Failed | Throw):
+            merged += len(outcome.variables or "")
+        if merged > MERGED_BYTES_MAX:
+            raise InvalidInput("outcomes", f"must have at most {MERGED_BYTES_MAX:,} bytes of merged variables")
+    return outcomes
 
 
-async def _outcome(jobs: Jobs, index: int, message: pb.Outcome) -> Outcome:
+async def _outcome(jobs: Jobs, index: int, message: pb.Outcome, slices: Slices) -> Outcome:
     try:
-        outcome = outcome_of(message, jobs.principal.tenant_for_create)
-        if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
-            return outcome._replace(variables=await jobs.merged_variables(outcome.key, decode(outcome.variables)))
+        return await read_outcome(jobs, message, slices)
     except JobNotFound:
         return outcome_of(message, jobs.principal.tenant_for_create)  # The engine reports this with the other verdicts.
     except InvalidInput as error:
         raise InvalidInput(f"outcomes[{index}].{error.field}", error.problem) from None
-    return outcome

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -18,10 +19,11 @@ from everwork.core.limits import LEASE_MS_DEFAULT, LEASE_MS_MAX
 from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
 from everwork.server.grpc.feed import CreditKey, Feed
-from everwork.server.grpc.intake import Undelivered
+from everwork.server.grpc.fields import require_few_fields
+from everwork.server.grpc.intake import HeldBytes, request_bytes
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
-from everwork.server.grpc.outcomes import settle_messages
+from everwork.server.grpc.outcomes import require_few_events, settle_messages
 from everwork.service.fleet.clients import type_name
 from everwork.service.jobs import Jobs
 from everwork.service.service import JobService
@@ -33,7 +35,9 @@ CREDITS_MAX: Final = 100_000
 LEASES_MAX: Final = 20_000
 """How many attempts one message may name."""
 LEASES_STEP: Final = 1_000
-"""How many of them are read, and extended, before other callers are served."""
+"""How many of them are extended in one step."""
+LEASES_FAIR: Final = 200
+"""How many are extended in one step while other keys are active, and read before other callers are served."""
 GRANTS_STEP: Final = 10
 """How many grants are read before other callers are served: each may name many tenants."""
 OUTCOMES_MAX: Final = 10_000
@@ -41,6 +45,10 @@ OUTCOMES_MAX: Final = 10_000
 FEEDS_MAX: Final = 1_000
 UNJUDGED_MAX: Final = 20_000
 """The server stops reading for a while from a worker that reports faster than the engine settles."""
+UNJUDGED_BYTES_MAX: Final = 8 * 1_048_576
+"""The same for the memory of the outcomes."""
+OUTCOME_BYTES: Final = 300
+"""What an outcome takes in memory, in addition to its values."""
 HEARTBEAT_MS_MAX: Final = 10_000
 MISSED_HEARTBEATS: Final = 3
 
@@ -51,8 +59,8 @@ class Streams(Protocol):
     def adopt(self, leases: Iterable[Lease], by: Jobs | None = None) -> None:
         """Take over attempts of earlier streams; with `by`, only those that were leased with the same key."""
 
-    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
-        """Settle outcomes that arrived before the stream ended."""
+    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome], done: Callable[[], None]) -> None:
+        """Settle outcomes that arrived before the stream ended, and then call `done`."""
 
     def pace(self, jobs: Jobs) -> float:
         """Count one message of the worker; returns how many seconds the key's rate limit delays it."""
@@ -61,8 +69,18 @@ class Streams(Protocol):
 class WorkStream:
     """The state of one stream, served by `run`; `WorkStreams` ends it if its key is invalid or its worker silent."""
 
-    def __init__(self, service: JobService, jobs: Jobs, streams: Streams, send: Send, undelivered: Undelivered) -> None:
+    def __init__(
+        self,
+        service: JobService,
+        jobs: Jobs,
+        streams: Streams,
+        send: Send,
+        *,
+        requests: HeldBytes,
+        undelivered: HeldBytes,
+    ) -> None:
         self._service = service
+        self._requests = requests
         self.jobs = jobs
         self._streams = streams
         self._turns = service.budgets.requests
@@ -80,6 +98,9 @@ class WorkStream:
         self._unjudged: list[work_pb2.Outcome] = []
         self._settling: list[work_pb2.Outcome] = []
         self._ending: set[Lease] = set()
+        self._weights: deque[tuple[int, int]] = deque()
+        """The memory of each message whose outcomes are not all judged, with the number of its last outcome."""
+        self._unjudged_bytes = 0
         self._received = 0
         self._judged = 0
         self._is_settled = asyncio.Event()
@@ -156,18 +177,20 @@ class WorkStream:
             self.heard_at = math.inf
             if wait := self._streams.pace(self.jobs):
                 await asyncio.sleep(wait)
+            await require_few_fields(work_pb2.FromWorker.DESCRIPTOR, raw, _next_pass)
             message = _parsed(raw)
             if message.HasField("hello"):
                 await self._welcome(message.hello)
             elif not self.worker:
                 raise InvalidInput("hello", "must be in the first message")
-            await self._receive(message)
+            await self._receive(message, len(raw))
             self.heard_at = self._loop.time()
 
-    async def _receive(self, message: work_pb2.FromWorker) -> None:
+    async def _receive(self, message: work_pb2.FromWorker, size: int) -> None:
         if len(message.outcomes) > OUTCOMES_MAX:
             problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
             raise InvalidInput("outcomes", problem)
+        require_few_events(message.outcomes, size)
         if len(message.grants) > FEEDS_MAX:
             raise InvalidInput("grants", f"must be at most {FEEDS_MAX:,} in one message, not {len(message.grants):,}")
         for start in range(0, len(message.grants), GRANTS_STEP):
@@ -176,12 +199,13 @@ class WorkStream:
             for grant in message.grants[start : start + GRANTS_STEP]:
                 self._grant(grant)
         if message.outcomes:
-            self._accept(message.outcomes)
-        if message.heartbeats:
-            await self._heartbeat(await _leases("heartbeats", message.heartbeats))
+            await self._accept(message.outcomes, size)
+        _require_few_leases("heartbeats", message.heartbeats)
+        for start in range(0, len(message.heartbeats), LEASES_FAIR):
+            await self._heartbeat(await _leases("heartbeats", message.heartbeats[start : start + LEASES_FAIR]))
         if message.draining:
             self.stop_feeding()
-        while len(self._unjudged) > UNJUDGED_MAX:
+        while len(self._unjudged) > UNJUDGED_MAX or self._unjudged_bytes > UNJUDGED_BYTES_MAX:
             self._capacity.clear()
             await self._capacity.wait()
 
@@ -218,8 +242,12 @@ class WorkStream:
             self._service.clients.note_change()
         feed.add(checks.whole_number("credits", grant.credits + feed.credits, 0, CREDITS_MAX) - feed.credits)
 
-    def _accept(self, outcomes: Iterable[work_pb2.Outcome]) -> None:
-        """Queue outcomes to be settled; their attempts are no longer held."""
+    async def _accept(self, outcomes: Sequence[work_pb2.Outcome], size: int) -> None:
+        """Queue outcomes to be settled, once there is room for them; their attempts are no longer held."""
+        weight = request_bytes(size) + OUTCOME_BYTES * len(outcomes)
+        await self._requests.reserve(self.jobs.principal.id, weight)
+        self._weights.append((self._received + len(outcomes), weight))
+        self._unjudged_bytes += weight
         for outcome in outcomes:
             lease = Lease(outcome.key, outcome.attempt)
             self._received += 1
@@ -245,16 +273,19 @@ class WorkStream:
     async def _extended(self, leases: Sequence[Lease], *, is_late: bool = False) -> dict[Lease, LeaseStatus]:
         """Extend the caller's own leases; return the statuses of all leases."""
         found = dict.fromkeys(leases, LeaseStatus.LOST)
-        for start in range(0, len(leases), LEASES_STEP):
-            batch = leases[start : start + LEASES_STEP]
-            found |= await retrying(partial(self._extend, batch, is_late), on=(EngineError,))
+        left = list(leases)
+        while left:
+            size = LEASES_FAIR if self._turns.is_contended else LEASES_STEP
+            batch, left = left[:size], left[size:]
+            found |= await retrying(partial(self._extend, batch, is_late), on=(EngineError, TooManyRequests))
         return found
 
     async def _extend(self, leases: Sequence[Lease], is_late: bool) -> dict[Lease, LeaseStatus]:
-        refused = await self.jobs.refused([lease.key for lease in leases if lease not in self.held])
-        own = [lease for lease in leases if lease.key not in refused]
-        extend = self._service.reclaim_all if is_late else self._service.extend_all
-        return dict(zip(own, await extend(own, self.lease_ms), strict=True))
+        async with self._turns.of(self.jobs.principal):
+            refused = await self.jobs.refused([lease.key for lease in leases if lease not in self.held])
+            own = [lease for lease in leases if lease.key not in refused]
+            extend = self._service.reclaim_all if is_late else self._service.extend_all
+            return dict(zip(own, await extend(own, self.lease_ms), strict=True))
 
     # Outcomes -----------------------------------------------------------------------------------
 
@@ -272,18 +303,27 @@ class WorkStream:
 
     async def _settle(self, messages: list[work_pb2.Outcome]) -> None:
         """Settle outcomes, retrying while the engine is unavailable: each names its attempt, so repeats are safe."""
-        refusals = await retrying(partial(self._settle_once, messages), on=(EngineError,))
+        refusals = await retrying(partial(self._settle_once, messages), on=(EngineError, TooManyRequests))
         self._is_settled.set()
         self._judged += len(messages)
         self._ending.difference_update(Lease(one.key, one.attempt) for one in messages)
         self._settling = []
+        self._release_judged()
         self._writer.judged(self._judged, refusals)
+
+    def _release_judged(self) -> None:
+        """Stop counting the memory of messages whose outcomes are all judged."""
+        while self._weights and self._weights[0][0] <= self._judged:
+            _, weight = self._weights.popleft()
+            self._unjudged_bytes -= weight
+            self._requests.release(self.jobs.principal.id, weight)
+        self._capacity.set()
 
     async def _settle_once(self, messages: Sequence[work_pb2.Outcome]) -> list[work_pb2.Refusal]:
         """Settle outcomes once. Leases can expire during an outage; after it, they are restored where possible."""
-        settle = self._service.settle if self._is_settled.is_set() else self._service.settle_late
+        is_late = not self._is_settled.is_set()
         try:
-            return await settle_messages(settle, self.jobs, messages, self._judged + 1)
+            return await settle_messages(self._service, self.jobs, messages, self._judged + 1, is_late=is_late)
         except EngineError:
             self._is_settled.clear()
             raise
@@ -382,7 +422,12 @@ class WorkStream:
         for job in unwritten:
             self.held.pop(Lease(job.key, job.attempt), None)
         self._service.release_undelivered(unwritten)
-        self._streams.finish(self.jobs, [*self._settling, *self._unjudged])
+        left = partial(self._requests.release, self.jobs.principal.id, self._unjudged_bytes)
+        self._streams.finish(self.jobs, [*self._settling, *self._unjudged], left)
+
+
+async def _next_pass() -> None:
+    await asyncio.sleep(0)
 
 
 def _parsed(raw: bytes) -> work_pb2.FromWorker:
@@ -392,14 +437,18 @@ def _parsed(raw: bytes) -> work_pb2.FromWorker:
         raise InvalidInput("message", "must be a protobuf message of type everwork.v1.FromWorker") from None
 
 
-async def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:
-    """The attempts that a message names, each once."""
+def _require_few_leases(field: str, messages: Sequence[work_pb2.Lease]) -> None:
     if len(messages) > LEASES_MAX:
         raise InvalidInput(field, f"must name at most {LEASES_MAX:,} attempts in one message, not {len(messages):,}")
+
+
+async def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:
+    """The attempts that a message names, each once."""
+    _require_few_leases(field, messages)
     leases: dict[Lease, None] = {}
-    for start in range(0, len(messages), LEASES_STEP):
+    for start in range(0, len(messages), LEASES_FAIR):
         if start:
             await asyncio.sleep(0)
-        for one in messages[start : start + LEASES_STEP]:
+        for one in messages[start : start + LEASES_FAIR]:
             leases[Lease(checks.job_key(one.key, f"{field}.key"), checks.attempt(one.attempt))] = None
     return list(leases)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -15,9 +15,9 @@ from everwork.codec.proto_replies import created_message
 from everwork.codec.proto_requests import new_jobs_of, stamp_of
 from everwork.core.job import NewJob
 from everwork.core.leasing import Lease, LeaseStatus
-from everwork.core.limits import SETTLE_BATCH_MAX
+from everwork.core.limits import CREATE_BATCH_MAX, SETTLE_BATCH_MAX
 from everwork.core.outcome import Failed, Outcome
-from everwork.exceptions import CallTimeout, EngineError, EverworkError, TooManyRequests, Unauthenticated
+from everwork.exceptions import CallTimeout, EngineError, EverworkError, InvalidInput, TooManyRequests, Unauthenticated
 from everwork.proto import work_pb2
 from everwork.server.grpc.gateway import Context, Gateway, Methods, Rpc
 from everwork.server.grpc.intake import EOF, RETRY_MS
@@ -78,7 +78,9 @@ class WorkStreams:
     async def _serve(self, gateway: Gateway, jobs: Jobs, context: Context) -> None:
         """Serve one stream to its end."""
         self._require_room(gateway, jobs)
-        stream = WorkStream(self._service, jobs, self, context.write, gateway.undelivered)
+        stream = WorkStream(
+            self._service, jobs, self, context.write, requests=gateway.requests, undelivered=gateway.undelivered
+        )
         self._streams.add(stream)
         if self._is_closing:
             stream.stop_feeding(closing=True)
@@ -113,6 +115,8 @@ class WorkStreams:
 
     async def _create(self, jobs: Jobs, request: work_pb2.CreateJobsRequest) -> work_pb2.CreateJobsResponse:
         """Accept jobs, all or none; they are parsed in slices while other keys are active."""
+        if len(request.jobs) > CREATE_BATCH_MAX:
+            raise InvalidInput("jobs", f"must be at most {CREATE_BATCH_MAX:,} in one call, not {len(request.jobs):,}")
         stamp, slices = stamp_of(request), self._service.budgets.slices(jobs.principal)
         checked: list[NewJob] = []
         for start in range(0, len(request.jobs), slices.size):
@@ -142,10 +146,13 @@ class WorkStreams:
                     del stream.held[lease]
                     self._orphans.pop(lease, None)
 
-    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome]) -> None:
-        """Settle outcomes that arrived before their stream ended."""
-        if outcomes:
-            self._start(retry_while_unavailable(lambda: settle_messages(self._service.settle, jobs, outcomes), None))
+    def finish(self, jobs: Jobs, outcomes: Sequence[work_pb2.Outcome], done: Callable[[], None]) -> None:
+        """Settle outcomes that arrived before their stream ended, and then call `done`."""
+        if not outcomes:
+            done()
+            return
+        task = self._start(retry_while_unavailable(lambda: settle_messages(self._service, jobs, outcomes), None))
+        task.add_done_callback(lambda _: done())
 
     def _leave(self, stream: WorkStream) -> None:
         """Give the worker of a broken stream a moment to reconnect before its attempts fail.
@@ -182,11 +189,12 @@ class WorkStreams:
             if self._orphans.get(lease) is stream:
                 del self._orphans[lease]
 
-    def _start(self, work: Awaitable[object]) -> None:
+    def _start(self, work: Awaitable[object]) -> asyncio.Task[None]:
         """Start a task that only `wait_closed` waits for."""
         task = asyncio.ensure_future(_unless_unavailable(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # Background loop ----------------------------------------------------------------------------
 
