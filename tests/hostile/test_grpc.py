@@ -74,6 +74,17 @@ def test_cancelled_calls_floods_of_frames_and_large_metadata_fill_no_memory(tmp_
         assert server.peak_rss_bytes < before + PENDING_BYTES
 
 
+def test_callers_without_a_key_cannot_fill_the_log(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        with attacks.connected(server.grpc_port, 1) as attack:
+            [one] = attack.connections
+            for _ in range(50):
+                one.open(attacks.CREATE, [("x-name", "\udcff" * 2_000)], end=True)
+            until_sync(lambda: attack.look(0.1).streams == 0)
+        assert create(server) is grpc.StatusCode.OK
+        assert len(log_of(tmp_path).splitlines()) <= 1, log_of(tmp_path)[:2_000]
+
+
 def checked(server: Served) -> int:
     """The health status of the server."""
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options=OWN) as channel:
