@@ -7,6 +7,7 @@ import functools
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,9 @@ import pytest
 
 from everwork import Job
 from everwork.client import ActiveJob, Client
+from everwork.client.remote_stream import RemoteStream
 from everwork.client.stream_source import runtime_handlers, work_on
+from everwork.core.limits import EVENTS_MAX
 from everwork.core.outcome import Outcome
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines.open import open_engine
@@ -29,6 +32,7 @@ from everwork.exceptions import (
     ResultTimeout,
     Retry,
 )
+from everwork.proto import work_pb2 as pb
 from tests.app.waiting import until
 from tests.client.server import KEY, ServerProcess
 
@@ -534,6 +538,14 @@ async def test_a_stream_carries_jobs_and_every_outcome(client: Client) -> None:
     assert (seen[3].rejected, seen[4].attempts, seen[5].error_code) == (True, 0, "CODE")
     assert len((await client.page(type="t")).jobs) == 1
     assert list(stream.refusals) == []
+
+
+def test_a_message_ends_with_the_outcome_that_brings_too_many_events() -> None:
+    stream = RemoteStream.__new__(RemoteStream)
+    events = [pb.NewJob(type="t")] * (EVENTS_MAX // 2)
+    stream._outcomes = deque([pb.Outcome(complete=pb.Complete(events=events))] * 5)
+    stream._unjudged = deque([pb.Outcome()])
+    assert [len(list(stream._next_outcomes())) for _ in range(3)] == [2, 2, 1]
 
 
 async def test_no_more_jobs_come_than_credits_were_granted(client: Client) -> None:

@@ -68,16 +68,6 @@ def unfinished_messages(
 
 
 @contextmanager
-def large_requests(port: int, key: str | None, path: str, request: bytes, streams: int) -> Iterator[Attack]:
-    """Calls whose only message arrives as a whole; the server keeps them open."""
-    with connected(port, 1) as attack:
-        [one] = attack.connections
-        message = memoryview(grpc_message(request))
-        push_all(attack, {(one, one.open(path, with_key(key))): message for _ in range(streams)})
-        yield attack
-
-
-@contextmanager
 def health_watches(port: int, count: int = 25_000, *, per_connection: int = 1_000) -> Iterator[Attack]:
     """Watches of the server's health, which need no key."""
     with connected(port, -(-count // per_connection)) as attack:
@@ -202,16 +192,20 @@ def _settled(attack: Attack) -> None:
 
 
 def push_all(
-    attack: Attack, left: dict[tuple[Http2, int], memoryview], until: Callable[[Attack], bool] = lambda _: True
+    attack: Attack,
+    left: dict[tuple[Http2, int], memoryview],
+    until: Callable[[Attack], bool] = lambda _: True,
+    *,
+    end: bool = False,
 ) -> None:
-    """Send as much on each stream as the server takes."""
+    """Send as much on each stream as the server takes; `end` ends those that were sent as a whole."""
     moved_at = time.monotonic()
     while left and (time.monotonic() - moved_at < STALLED_SECONDS or not until(attack)):
         assert time.monotonic() - moved_at < SECONDS_MAX, f"{attack.sent_bytes:,} bytes and {attack.streams} streams"
         attack.look()
         sent_before = attack.sent_bytes
         for (one, stream), rest in list(left.items()):
-            sent = one.push(stream, rest)
+            sent = one.push(stream, rest, end=end)
             attack.sent_bytes += sent
             left[one, stream] = rest[sent:]
             if len(rest) == sent or stream not in one.windows or one.is_closed:

@@ -35,6 +35,15 @@ def slow_readers(port: int, key: str, count: int, path: str = PAGE) -> list[sock
     return _attackers(port, count, lambda peer: peer.sendall(request))
 
 
+def posts(port: int, key: str, path: str, body: bytes, *, count: int, method: str = "POST") -> list[socket.socket]:
+    """Requests with a body, whose responses are never read."""
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return _attackers(port, count, lambda peer: peer.sendall(head.encode() + body))
+
+
 def idle_connections(port: int, count: int) -> list[socket.socket]:
     """Connections that send nothing."""
     return _attackers(port, count, lambda _: None)

@@ -1,4 +1,4 @@
-"""Attacks with the key of a worker: on its stream, and with leases and responses that it does not read."""
+"""Attacks with the key of a worker: on its stream, and with leases that it does not read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from everwork.proto import work_pb2
-from tests.hostile.attacks_grpc import MIB, SECONDS_MAX, WORK, Attack, connected, grpc_message, push_all, with_key
-from tests.hostile.http2 import INITIAL_WINDOW_SIZE, SETTINGS, Http2, frame
+from tests.hostile.attacks_grpc import MIB, WORK, Attack, connected, grpc_message, push_all, with_key
+from tests.hostile.attacks_requests import read_nothing
 
 ACTIVATE: Final = "/everwork.v1.DeskService/Activate"
-LIST: Final = "/everwork.v1.DeskService/List"
 HELLO: Final = work_pb2.FromWorker(hello=work_pb2.Hello(worker="hostile"))
 
 
@@ -29,50 +28,42 @@ def unfinished_after_hello(
 
 
 @contextmanager
-def worker_messages(port: int, key: str, messages: Sequence[work_pb2.FromWorker], streams: int = 1) -> Iterator[Attack]:
-    """Worker streams that send these messages."""
+def worker_messages(
+    port: int, key: str, messages: Sequence[work_pb2.FromWorker], streams: int = 1, *, end: bool = False
+) -> Iterator[Attack]:
+    """Worker streams that send these messages; with `end`, they then close their side."""
     data = memoryview(b"".join(grpc_message(one.SerializeToString()) for one in messages))
     with connected(port, 1) as attack:
         [one] = attack.connections
-        push_all(attack, {(one, one.open(WORK, with_key(key))): data for _ in range(streams)})
+        push_all(attack, {(one, one.open(WORK, with_key(key))): data for _ in range(streams)}, end=end)
         one.ping()
+        yield attack
+
+
+@contextmanager
+def outcomes_without_reading(port: int, key: str, type: str, count: int, bytes: int = 4_000_000) -> Iterator[Attack]:
+    """A worker that reports outcomes as large as a message may be, and reads nothing, so that none is settled."""
+    hello = work_pb2.FromWorker(hello=HELLO.hello, grants=[work_pb2.Grant(type=type, credits=1_000)])
+    complete = work_pb2.Complete(result=b"1" * bytes)
+    outcome = work_pb2.FromWorker(outcomes=[work_pb2.Outcome(key=1, attempt=1, complete=complete)])
+    with connected(port, 1) as attack:
+        [one] = attack.connections
+        read_nothing(one)
+        stream = one.open(WORK, with_key(key))
+        one.push(stream, grpc_message(hello.SerializeToString()))
+        one.ping()
+        push_all(attack, {(one, stream): memoryview(grpc_message(outcome.SerializeToString()) * count)})
         yield attack
 
 
 @contextmanager
 def unread_activations(port: int, key: str, types: Sequence[str], max_jobs: int = 1_000) -> Iterator[Attack]:
     """Activations whose jobs are never read, one for each of these types."""
-    requests = [work_pb2.ActivateRequest(type=type, worker="reads-nothing", limit=max_jobs) for type in types]
-    with unread_calls(port, key, ACTIVATE, [one.SerializeToString() for one in requests]) as attack:
-        yield attack
-
-
-@contextmanager
-def unread_calls(port: int, key: str, path: str, requests: Sequence[bytes]) -> Iterator[Attack]:
-    """Calls whose responses are never read."""
     with connected(port, 1) as attack:
         [one] = attack.connections
-        _read_nothing(one)
-        for request in requests:
-            one.push(one.open(path, with_key(key)), grpc_message(request), end=True)
+        read_nothing(one)
+        for type in types:
+            request = work_pb2.ActivateRequest(type=type, worker="reads-nothing", limit=max_jobs)
+            one.push(one.open(ACTIVATE, with_key(key)), grpc_message(request.SerializeToString()), end=True)
         one.ping()
         yield attack
-
-
-@contextmanager
-def unread_verdicts(port: int, key: str, count: int, bytes: int = 1_000_000) -> Iterator[Attack]:
-    """A worker that reports large results and reads no verdict: first it fills the server's list of verdicts."""
-    unknown = [work_pb2.Outcome(key=number, attempt=1) for number in range(1, 10_001)]
-    large = work_pb2.Outcome(key=1, attempt=1, complete=work_pb2.Complete(result=b"1" * bytes))
-    messages = [HELLO, *[work_pb2.FromWorker(outcomes=unknown)] * 3, *[work_pb2.FromWorker(outcomes=[large])] * count]
-    with connected(port, 1) as attack:
-        [one] = attack.connections
-        _read_nothing(one)
-        data = memoryview(b"".join(grpc_message(message.SerializeToString()) for message in messages))
-        push_all(attack, {(one, one.open(WORK, with_key(key))): data})
-        yield attack
-
-
-def _read_nothing(one: Http2) -> None:
-    one.send(frame(SETTINGS, 0, INITIAL_WINDOW_SIZE.to_bytes(2, "big") + bytes(4)))
-    one.receive(SECONDS_MAX)

@@ -166,7 +166,7 @@ def _literal(name: str) -> bytes:
 
 
 def _literal_value(text: str) -> bytes:
-    data = text.encode()
+    data = text.encode("utf-8", "surrogateescape")
     return _length(len(data)) + data
 
 

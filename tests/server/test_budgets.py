@@ -122,6 +122,14 @@ async def test_refusals_are_held_back_for_the_key_that_is_refused(
     assert held == [(TooManyRequests, own), (TooManyRequests, together), (Throttled, "")]
 
 
+async def test_the_dashboard_uses_the_budget_of_its_key(tmp_path: Path) -> None:
+    async with doors(tmp_path, requests_per_key=2) as at:
+        assert (await at.rest.post("/ui/login", data={"key": at.noisy.text})).status_code == 303
+        async with in_progress(at.whole.service.budgets.requests, at.noisy, 2):
+            assert (await at.rest.get("/ui/jobs")).status_code == 429
+        assert (await at.rest.get("/ui/jobs")).status_code == 200
+
+
 async def test_the_keys_of_one_tenant_have_a_budget_together(tmp_path: Path) -> None:
     async with (
         doors(tmp_path, requests_per_key=2, tenant_factor=1) as at,

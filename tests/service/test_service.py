@@ -17,6 +17,7 @@ from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
 from everwork.service.jobs import in_process
+from everwork.service.result_waiter import READ_BYTES_MAX
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
 from tests.factories import LEASE_MS, TYPE, a_completed_job, a_dead_letter, a_pending_job, a_processing_job, the_job
@@ -349,6 +350,16 @@ async def test_many_who_wait_for_results_share_a_look(service: JobService, engin
     assert await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S) == [str(one.key) for one in created]
     assert looks < 30
     assert not service._result_waiter._waiters
+
+
+async def test_those_who_wait_for_large_jobs_read_a_few_at_a_time(service: JobService) -> None:
+    large = '{"text": "%s"}' % ("x" * 1_000_000)
+    created = await service.create([NewJob(TYPE, large)] * 12)
+    waiting = [asyncio.create_task(service.result(one.key, None)) for one in created]
+    await until(lambda: service._result_waiter._read_max == READ_BYTES_MAX // 1_000_013)
+    leased = await service.activate(DEMAND._replace(limit=12))
+    await service.settle([Complete(job.key, job.attempt) for job in leased])
+    assert await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S) == [None] * 12
 
 
 async def test_a_result_that_nobody_waits_for_any_more_is_forgotten(service: JobService, engine: Engine) -> None:

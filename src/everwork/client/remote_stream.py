@@ -18,7 +18,7 @@ from everwork.client.remote import require_size
 from everwork.client.stream import CreditKey, Refused, Stream
 from everwork.codec.proto_requests import outcome_message, outcome_of
 from everwork.core.leasing import Lease
-from everwork.core.limits import DEFAULT_TENANT
+from everwork.core.limits import DEFAULT_TENANT, EVENTS_MAX
 from everwork.core.outcome import Complete, Outcome
 from everwork.exceptions import (
     AccessError,
@@ -275,7 +275,7 @@ class RemoteStream(Stream):
         return message if has_content else None
 
     def _next_outcomes(self) -> Iterator[pb.Outcome]:
-        outcomes, unjudged, size = self._outcomes, self._unjudged, 0
+        outcomes, unjudged, size, events = self._outcomes, self._unjudged, 0, 0
         if not unjudged:
             self._judged_at = asyncio.get_running_loop().time()
         for _ in range(min(len(outcomes), OUTCOMES_MAX)):
@@ -283,7 +283,8 @@ class RemoteStream(Stream):
             unjudged.append(outcome)
             yield outcome
             size += outcome.ByteSize()
-            if size > MESSAGE_BYTES_MAX:
+            events += len(outcome.complete.events)
+            if size > MESSAGE_BYTES_MAX or events >= EVENTS_MAX:
                 return
 
     async def _send_heartbeats(self, seconds: float) -> None:

@@ -19,6 +19,8 @@ BUSY: Final = "429, `RESOURCE_EXHAUSTED`, with the time to wait"
 INVALID: Final = "422, `INVALID_ARGUMENT`, naming the field"
 TOO_LARGE: Final = "413"
 _NO_CONNECTION: Final = "HTTP: the connection idle for longest is closed, otherwise 503; gRPC: `UNAVAILABLE`"
+_IN_FLIGHT: Final = "each key keeps an equal share, then 503; gRPC requests wait"
+_IN_FLIGHT_OF_KEY: Final = "429, `RESOURCE_EXHAUSTED`; gRPC requests wait"
 _MIB: Final = 1_048_576
 
 
@@ -64,8 +66,8 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("seconds in which a gRPC request must arrive", int(limits.RECEIVE_SECONDS_MAX), "`DEADLINE_EXCEEDED`"),
         _fixed("health watches and reflection streams", limits.WATCHES_MAX, "`RESOURCE_EXHAUSTED`"),
         _fixed("of these, from one address", limits.WATCHES_EACH_MAX, "`RESOURCE_EXHAUSTED`"),
-        _set("bytes of large bodies and responses in flight", "max_bytes_in_flight", "503", is_bytes=True),
-        _set("of these, of one API key", "max_bytes_in_flight_per_key", "429", is_bytes=True),
+        _set("bytes of large requests and responses in flight", "max_bytes_in_flight", _IN_FLIGHT, is_bytes=True),
+        _set("of these, of one API key", "max_bytes_in_flight_per_key", _IN_FLIGHT_OF_KEY, is_bytes=True),
         _fixed("failed authentications per second and address", limits.AUTH_FAILURES_PER_SECOND, "429 instead of 401"),
     ),
     "Requests": (

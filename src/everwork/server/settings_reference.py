@@ -97,9 +97,9 @@ REFERENCE: Final[Mapping[str, SettingText]] = {
     ),
     "max_bytes_in_flight": SettingText(
         "Maximum total size in bytes of the request bodies and responses over 64 KiB that REST and the dashboard "
-        "receive, process and send concurrently. Further large requests are refused with status 503. On the gRPC port, "
-        "limits of the same size apply to requests in progress, which wait for room, and to responses and leased jobs "
-        "that have not been read yet.",
+        "receive, process and send concurrently. Above it, each API key keeps an equal share; further large requests "
+        "are refused with status 503. On the gRPC port, limits of the same size apply to requests in progress, which "
+        "wait for room, and to responses and leased jobs that have not been read yet.",
         "1048576 to 1099511627776",
     ),
     "max_bytes_in_flight_per_key": SettingText(

@@ -15,6 +15,10 @@ from everwork.exceptions import EngineUnavailable, JobNotFound
 
 READ_MAX: Final = 100
 """The maximum number of jobs per read, with their variables."""
+READ_FIRST: Final = 10
+"""How many jobs are read first, when their size is not known yet."""
+READ_BYTES_MAX: Final = 4 * 1_048_576
+"""How many bytes one read returns, judged by the largest job of the read before."""
 PAUSE_FACTOR: Final = 2.0
 """The pause after a read, as a multiple of its duration, so that waiting never takes most of the engine's time."""
 PAUSE_SECONDS_MAX: Final = 1.0
@@ -29,6 +33,7 @@ class ResultWaiter:
         self._engine = engine
         self._waiters: dict[int, set[Waiter]] = {}
         self._is_late = False
+        self._read_max = READ_FIRST
         self._task: asyncio.Task[None] | None = None
 
     async def job(self, key: int, mark: int) -> StoredJob:
@@ -75,10 +80,13 @@ class ResultWaiter:
 
     async def _read(self) -> None:
         keys = list(self._waiters)
-        for start in range(0, len(keys), READ_MAX):
-            batch = keys[start : start + READ_MAX]
+        while keys:
+            batch, keys = keys[: self._read_max], keys[self._read_max :]
+            largest = 0
             for key, job in zip(batch, await self._engine.get(batch), strict=True):
                 self._answer(key, job)
+                largest = max(largest, 0 if job is None else len(job.variables) + len(job.result or ""))
+            self._read_max = max(1, min(READ_MAX, READ_BYTES_MAX // (largest + 1)))
 
     def _answer(self, key: int, job: StoredJob | None) -> None:
         if job is not None and job.state not in FINISHED_STATES:

@@ -30,10 +30,11 @@ from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import RUNNING_FIRST
 from tests.app.waiting import until
 from tests.hostile import attacks_grpc as attacks
-from tests.hostile.attacks_stream import LIST, unread_calls
+from tests.hostile.attacks_requests import DESK, unread
 from tests.server.grpc.conftest import OpenServer
 from tests.server.grpc.running import KEY, SECONDS, RunningServer, refused
 
+LIST: Final = f"{DESK}/List"
 UNKNOWN: Final = b"\x7a\x90\x4e" + b"x" * 10_000 + b"\x7a\x90\x4e" + b"x" * 10_000 + b"\x7a\x90\x4e" + b"x" * 10_000
 """Fields that nobody knows, of 30,000 bytes."""
 OTHER: Final = Principal("other", "other", frozenset([Permission.ALL]))
@@ -148,16 +149,16 @@ async def test_responses_count_until_they_are_read_and_those_of_queries_are_refu
     open_server: OpenServer,
 ) -> None:
     server = await open_server(max_bytes_in_flight_per_key=2**20)
-    unread = server.grpc_server.gateway.undelivered
+    undelivered = server.grpc_server.gateway.undelivered
     await server.call("CreateJob", job_type="large", variables_json=json.dumps({"text": "x" * 600_000}))
     page = work_pb2.ListRequest(limit=1, filter=work_pb2.JobFilter(type="large")).SerializeToString()
     with ExitStack() as stack:
-        attack = unread_calls(server.port, KEY, LIST, [page] * 3)
+        attack = unread(server.port, KEY, LIST, page, 3)
         opened = await asyncio.to_thread(stack.enter_context, attack)
         await until(lambda: opened.look().streams == 1)
-        assert 600_000 < unread.bytes < 2**20
+        assert 600_000 < undelivered.bytes < 2**20
         await created(server, KEY)
-    await until(lambda: unread.bytes == 0 and not server.grpc_server.gateway.calls.count)
+    await until(lambda: undelivered.bytes == 0 and not server.grpc_server.gateway.calls.count)
     call: Any = server.channel.unary_unary(LIST, None, None)
     assert len(await call(page, metadata=server.metadata, timeout=SECONDS)) > 600_000
 

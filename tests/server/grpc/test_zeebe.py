@@ -12,6 +12,7 @@ from grpc import StatusCode
 
 from everwork.core.states import State
 from everwork.proto import gateway_pb2 as pb
+from everwork.server.grpc.zeebe import STREAM_WAIT_SECONDS, STREAMS_PER_SECOND
 from tests.app.waiting import until
 from tests.server.grpc.conftest import OpenServer
 from tests.server.grpc.running import SECONDS, TYPE, RunningServer, refused
@@ -233,6 +234,13 @@ async def test_a_stream_ends_when_its_key_is_revoked(sqlite_server: RunningServe
     await until(lambda: server.service.waiting(TYPE))
     await server.keys.revoke(key.key.id)
     assert await jobs.code() is StatusCode.UNAUTHENTICATED
+
+
+async def test_many_idle_streams_poll_less_often(sqlite_server: RunningServer) -> None:
+    zeebe = sqlite_server.grpc_server._zeebe
+    assert 0.5 <= zeebe._stream_seconds <= STREAM_WAIT_SECONDS
+    zeebe._streams = 30 * STREAMS_PER_SECOND
+    assert 15 <= zeebe._stream_seconds <= 30
 
 
 async def test_a_stream_with_a_deadline_ends_well_before_it(sqlite_server: RunningServer) -> None:

@@ -41,14 +41,53 @@ def is_refused(hold: Hold, size: int) -> int:
 # The account ----------------------------------------------------------------------------------------
 
 
-def test_a_key_has_its_own_limit_and_all_keys_have_one() -> None:
+def test_a_key_has_its_own_limit_and_all_keys_share_one() -> None:
     flight = InFlight(250, 100)
     for owner in ("a", "b"):
         a_hold(flight, owner).send(90)
     assert is_refused(a_hold(flight, "a"), 11) == 429
     assert is_refused(a_hold(flight, "a"), 10) == 0
-    assert is_refused(a_hold(flight, "c"), 71) == 503
-    assert is_refused(a_hold(flight, "c"), 70) == 0
+    assert is_refused(a_hold(flight, "c"), 84) == 503
+    assert is_refused(a_hold(flight, "c"), 250 // 3) == 0
+
+
+async def test_a_key_without_any_work_waits_for_no_other_key() -> None:
+    flight = InFlight(250, 100)
+    for owner in ("a", "b", "c"):
+        await a_hold(flight, owner).reserve(150)
+    assert not a_hold(flight, "a").try_reserve(1)
+
+
+async def test_bytes_for_a_response_wait_only_if_the_request_has_reserved_none() -> None:
+    flight = InFlight(250, 100)
+    first, large, small = a_hold(flight), a_hold(flight), a_hold(flight)
+    await large.reserve(40)
+    await first.reserve(60)
+    assert not await large.reserve_more(10)
+    waiting = asyncio.ensure_future(small.reserve_more(10))
+    await asyncio.wait([waiting], timeout=0)
+    assert not waiting.done()
+    first.release()
+    assert await waiting
+    assert await large.reserve_more(10)
+
+
+async def test_the_requests_of_a_key_get_their_turns_in_order_and_one_that_leaves_takes_none() -> None:
+    flight, order = InFlight(250, 100), []
+
+    async def work(name: str, size: int) -> None:
+        await a_hold(flight).reserve(size)
+        order.append(name)
+
+    first = a_hold(flight)
+    await first.reserve(90)
+    waiting = [asyncio.ensure_future(work(name, size)) for name, size in (("b", 50), ("c", 40), ("d", 10))]
+    await asyncio.wait(waiting, timeout=0)
+    waiting[1].cancel()
+    await asyncio.wait([waiting[1]])
+    first.release()
+    await asyncio.wait_for(asyncio.gather(waiting[0], waiting[2]), 5)
+    assert (order, flight.all.reserved) == (["b", "d"], 60)
 
 
 def test_what_is_larger_than_any_limit_may_be_in_flight_alone() -> None:

@@ -69,10 +69,10 @@ class Reported:
         """Those that are not judged yet."""
         return [*self._settling, *self.waiting]
 
-    async def add(self, outcomes: Sequence[work_pb2.Outcome], size: int) -> list[Lease]:
-        """Queue the outcomes of a message of this size, once there is room; returns the attempts that they end."""
+    def add(self, outcomes: Sequence[work_pb2.Outcome], size: int) -> list[Lease]:
+        """Queue the outcomes of a message of this size; returns the attempts that they end."""
         size = request_bytes(size) + OUTCOME_BYTES * len(outcomes)
-        await self._requests.reserve(self._caller, size)
+        self._requests.add(self._caller, size)
         leases = [Lease(one.key, one.attempt) for one in outcomes]
         self.received += len(leases)
         self.waiting.extend(outcomes)

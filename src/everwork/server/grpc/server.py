@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -57,6 +58,20 @@ OPTIONS: Final[Sequence[tuple[str, Any]]] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
+
+class _CallersFaults(logging.Filter):
+    """Drops gRPC's lines about metadata that is not text, and about callers that leave: they would fill the log."""
+
+    DROPPED: Final = ("Invalid encoding on", "ExecuteBatchError raised in core")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is kept."""
+        return not str(record.msg).startswith(self.DROPPED)
+
+
+_CALLERS_FAULTS: Final = _CallersFaults()
+GRPC_LOGGER: Final = "grpc._cython.cygrpc"
+
 Extra = Callable[[Gateway], Methods]
 """Further calls on the same port, through the same gateway."""
 
@@ -81,6 +96,7 @@ class GrpcServer:
         # The HTTP port warns if the number had to be lowered.
         allowed = connections_allowed(self._settings.max_connections, warns=False)
         limit = ("grpc.max_allowed_incoming_connections", allowed)
+        logging.getLogger(GRPC_LOGGER).addFilter(_CALLERS_FAULTS)
         server = grpc.aio.server(options=[*OPTIONS, limit])
         server.add_generic_rpc_handlers([Router(self._methods())])
         port = self._bind(server)

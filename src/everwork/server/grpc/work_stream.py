@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -19,7 +19,7 @@ from everwork.exceptions import EngineError, InvalidInput, TooManyRequests
 from everwork.proto import work_pb2
 from everwork.server.grpc.feed import CreditKey, Feed
 from everwork.server.grpc.fields import require_few_fields
-from everwork.server.grpc.intake import HeldBytes
+from everwork.server.grpc.intake import HeldBytes, request_bytes
 from everwork.server.grpc.jobs_requests import tenants as checked_tenants
 from everwork.server.grpc.message_writer import MessageWriter, Send
 from everwork.server.grpc.outcomes import Reported, require_few_events, settle_messages
@@ -73,6 +73,7 @@ class WorkStream:
         undelivered: HeldBytes,
     ) -> None:
         self._service = service
+        self._requests = requests
         self.jobs = jobs
         self._streams = streams
         self._turns = service.budgets.requests
@@ -161,29 +162,32 @@ class WorkStream:
             self.heard_at = math.inf
             if wait := self._streams.pace(self.jobs):
                 await asyncio.sleep(wait)
-            await require_few_fields(work_pb2.FromWorker.DESCRIPTOR, raw, _next_pass)
-            message = _parsed(raw)
-            if message.HasField("hello"):
-                await self._welcome(message.hello)
-            elif not self.worker:
-                raise InvalidInput("hello", "must be in the first message")
-            await self._receive(message, len(raw))
+            # Waits before the message is parsed; its outcomes, which are kept, then wait for nothing.
+            weight, owner = request_bytes(len(raw)), self.jobs.principal.id
+            await self._requests.reserve(owner, weight)
+            try:
+                await self._receive(raw)
+            finally:
+                self._requests.release(owner, weight)
             self.heard_at = self._loop.time()
 
-    async def _receive(self, message: work_pb2.FromWorker, size: int) -> None:
-        if len(message.outcomes) > OUTCOMES_MAX:
-            problem = f"must be at most {OUTCOMES_MAX:,} in one message, not {len(message.outcomes):,}"
-            raise InvalidInput("outcomes", problem)
-        require_few_events(message.outcomes, size)
-        if len(message.grants) > FEEDS_MAX:
-            raise InvalidInput("grants", f"must be at most {FEEDS_MAX:,} in one message, not {len(message.grants):,}")
+    async def _receive(self, raw: bytes) -> None:
+        await require_few_fields(work_pb2.FromWorker.DESCRIPTOR, raw, _next_pass)
+        message = _parsed(raw)
+        if message.HasField("hello"):
+            await self._welcome(message.hello)
+        elif not self.worker:
+            raise InvalidInput("hello", "must be in the first message")
+        _require_few("outcomes", message.outcomes, OUTCOMES_MAX)
+        _require_few("grants", message.grants, FEEDS_MAX)
+        require_few_events(message.outcomes, len(raw))
         for start in range(0, len(message.grants), GRANTS_STEP):
             if start:
                 await asyncio.sleep(0)
             for grant in message.grants[start : start + GRANTS_STEP]:
                 self._grant(grant)
         if message.outcomes:
-            for lease in await self._reported.add(message.outcomes, size):
+            for lease in self._reported.add(message.outcomes, len(raw)):
                 self.held.pop(lease, None)
             self._wakeup.set()
         if message.heartbeats:
@@ -395,6 +399,11 @@ def _parsed(raw: bytes) -> work_pb2.FromWorker:
         return work_pb2.FromWorker.FromString(raw)
     except DecodeError:
         raise InvalidInput("message", "must be a protobuf message of type everwork.v1.FromWorker") from None
+
+
+def _require_few(field: str, items: Sized, most: int) -> None:
+    if len(items) > most:
+        raise InvalidInput(field, f"must be at most {most:,} in one message, not {len(items):,}")
 
 
 async def _leases(field: str, messages: Sequence[work_pb2.Lease]) -> list[Lease]:

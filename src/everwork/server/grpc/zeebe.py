@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -46,7 +47,9 @@ WORKER_DEFAULT: Final = "default"
 STREAM_BATCH: Final = 10
 """How many jobs a stream leases at a time."""
 STREAM_WAIT_SECONDS: Final = 1.0
-"""How often an idle stream checks whether its key is still valid."""
+"""How often an idle stream checks whether its key is still valid, if there are few streams."""
+STREAMS_PER_SECOND: Final = 100
+"""How many streams check it per second, if there are many: each check is a new poll."""
 
 
 class Address(NamedTuple):
@@ -64,6 +67,7 @@ class ZeebeGateway:
         self._metrics = gateway.metrics
         self._long_poll_seconds = long_poll_seconds
         self.address = Address("", 0)
+        self._streams = 0
 
     def methods(self) -> Methods:
         """The handlers of the calls."""
@@ -112,13 +116,23 @@ class ZeebeGateway:
         """Send jobs as they become due, until the caller disconnects; a slow caller delays the next message."""
         demand = _demand(request, STREAM_BATCH)
         names = fetched("fetchVariable", request.fetchVariable)
-        # End a stream well before its deadline: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
-        while not self._gateway.stopping.is_set() and (wait := poll_time(context, STREAM_WAIT_SECONDS).wait_ms):
-            self._gateway.require_live(jobs)
-            leased = await lease(self._gateway, API, jobs, demand, wait)
-            if leased:
-                messages = ((_activated(job, demand.worker, names).SerializeToString(), 1) for job in leased)
-                await self._deliver(jobs, context, leased, messages)
+        self._streams += 1
+        try:
+            # End a stream well before its deadline: pyzeebe would wait for 5 s after a DEADLINE_EXCEEDED.
+            while not self._gateway.stopping.is_set() and (wait := poll_time(context, self._stream_seconds).wait_ms):
+                self._gateway.require_live(jobs)
+                leased = await lease(self._gateway, API, jobs, demand, wait)
+                if leased:
+                    messages = ((_activated(job, demand.worker, names).SerializeToString(), 1) for job in leased)
+                    await self._deliver(jobs, context, leased, messages)
+        finally:
+            self._streams -= 1
+
+    @property
+    def _stream_seconds(self) -> float:
+        """How long a stream waits for jobs; different for each, so that not all of them poll at the same time."""
+        longest = max(STREAM_WAIT_SECONDS, self._streams / STREAMS_PER_SECOND)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
     async def _deliver(
         self, jobs: Jobs, context: Context, leased: Sequence[LeasedJob], messages: Iterable[tuple[bytes, int]]

@@ -22,7 +22,7 @@ from everwork.core.limits import (
     PRIORITY_MIN,
 )
 from everwork.exceptions import EngineError, InvalidInput, JobNotFound
-from everwork.server.http.api.jobs import FILTER, job_filter
+from everwork.server.http.api.jobs import FILTER, JOB_BYTES_MAX, job_filter
 from everwork.server.http.api.schemas import ref
 from everwork.server.http.framework.fields import FLAG, INSTANT, Integer, JsonObject, Text
 from everwork.server.http.framework.operations import (
@@ -34,6 +34,7 @@ from everwork.server.http.framework.operations import (
     Shape,
     json_response,
 )
+from everwork.server.http.framework.problems import Refusal
 from everwork.service.jobs import Jobs
 
 NOTHING: Final = Shape("Nothing", ())
@@ -46,7 +47,10 @@ ATTEMPT: Final = Field(
 )
 CHANGED: Final = {
     200: ResponseSpec("The job after the change.", ref("Job")),
-    204: ResponseSpec("Done. Sent with `Prefer: return=minimal`, or if the job can no longer be read."),
+    204: ResponseSpec(
+        "Done. Sent with `Prefer: return=minimal`, if the job can no longer be read, or if it is large and too many "
+        "responses to this API key have not been read."
+    ),
 }
 
 
@@ -242,8 +246,12 @@ OPERATIONS: Final = (
 
 
 async def changed(call: Call) -> Response:
-    """Respond with the changed job, or with 204 if the caller prefers that or the job can no longer be read."""
+    """Respond with the changed job, or with 204 if the caller prefers that or the job cannot be read or sent."""
     if not call.prefers_minimal:
-        with suppress(JobNotFound, EngineError):
-            return json_response(job_report(await call.jobs.get(call.key), read=spliced))
+        call.hold.processed()  # Otherwise, large requests could wait for each other.
+        with suppress(JobNotFound, EngineError, Refusal):
+            await call.hold.reserve(JOB_BYTES_MAX)
+            response = json_response(job_report(await call.jobs.get(call.key), read=spliced))
+            if call.hold.has_room(len(response.body)):
+                return response
     return Response(status_code=204)

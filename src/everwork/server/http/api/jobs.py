@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -13,7 +14,14 @@ from everwork.codec.job_reports import explanation_report, job_report
 from everwork.codec.json import spliced
 from everwork.core import checks
 from everwork.core.job import StoredJob
-from everwork.core.limits import FILTER_STATES_MAX, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, PAGE_BYTES_MAX
+from everwork.core.leasing import Created
+from everwork.core.limits import (
+    FILTER_STATES_MAX,
+    LIST_LIMIT_DEFAULT,
+    LIST_LIMIT_MAX,
+    PAGE_BYTES_MAX,
+    PAYLOAD_BYTES_MAX,
+)
 from everwork.core.queries import CURSOR_MAX, ORDERS, JobFilter, Order, Page
 from everwork.exceptions import InvalidInput
 from everwork.server.http.api.create import NEW_JOB, created_jobs, created_key, read_jobs
@@ -36,6 +44,8 @@ PAGE_CHARS_MAX: Final = 16 * 1_048_576
 BUILT_BYTES_MAX: Final = 3 * PAGE_BYTES_MAX
 """The memory that a page takes while it is built: its rows, their texts, and the response."""
 PAGE_STEP: Final = 100
+JOB_BYTES_MAX: Final = 3 * (PAYLOAD_BYTES_MAX + PAYLOAD_BYTES_MAX)
+"""What a job of unknown size takes while it is read and reported, with its variables and its result."""
 TENANTS_MAX: Final = 50
 
 ORDER_HELP: Final = "`newest`; `due`: pending jobs, earliest first; `failed`: dead letters, latest failure first."
@@ -125,14 +135,26 @@ async def create_jobs(call: Call) -> Response:
     jobs = await read_jobs(sent, call.principal, call.slices)
     created = await call.jobs.create(jobs)
     is_spooled = any(one.is_spooled for one in created)
-    is_short = is_spooled or call.prefers_minimal
+    is_short = is_spooled or call.prefers_minimal or not await _has_room_for(call, created)
     reports = [created_key(one) for one in created] if is_short else await created_jobs(call, jobs, created)
-    status = 202 if is_spooled else 201
+    body = await _created_body(call, sent, reports)
+    if not call.hold.has_room(len(body)):
+        body = await _created_body(call, sent, [created_key(one) for one in created])
+    return long_response(body, 202 if is_spooled else 201)
+
+
+async def _has_room_for(call: Call, created: Sequence[Created]) -> bool:
+    """Whether the jobs can be read for the response: deduplicated ones may be far larger than the request."""
+    found = sum(one.deduplicated for one in created)
+    return not found or await call.hold.reserve_more(min(found * JOB_BYTES_MAX, BUILT_BYTES_MAX))
+
+
+async def _created_body(call: Call, sent: object, reports: Sequence[dict[str, Any]]) -> bytearray:
     if isinstance(sent, dict):
-        return json_response(reports[0], status)
+        return bytearray(orjson.dumps(reports[0]))
     body = bytearray()
     await append_list(body, reports, call.slices, dict)
-    return long_response(body, status)
+    return body
 
 
 async def get_spooled(call: Call) -> Response:
@@ -222,6 +244,7 @@ OPERATIONS: Final = (
         {200: ResponseSpec("The job.", ref("JobInDetail"))},
         Jobs.get,
         problems=(404,),
+        response_bytes_max=JOB_BYTES_MAX,
     ),
     Operation(
         "getSpooledJob",

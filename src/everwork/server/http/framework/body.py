@@ -25,6 +25,8 @@ BODY_BYTES_PER_SECOND: Final = 16_384
 """A body may take `BODY_SECONDS`, plus the time that the bytes received so far take at this rate."""
 PARSED_FACTOR: Final = 3
 """How much memory parsing and using a body takes in addition to the body, as a multiple of its size."""
+VALUE_BYTES: Final = 200
+"""How much memory each value in a body takes in addition: small ones need far more than their text."""
 JSON_TYPE: Final = "application/json"
 TURN: Final = "everwork.turn"
 """The scope key of a request's `RequestTurn`."""
@@ -33,6 +35,8 @@ DIAGNOSE_BYTES_MAX: Final = 262_144
 
 GiveWay = Callable[[], Awaitable[None]]
 """Lets other callers go first."""
+Reserve = Callable[[int], Awaitable[None]]
+"""Waits for the turn to work with this many bytes."""
 
 
 class RequestTurn(Protocol):
@@ -56,9 +60,8 @@ async def read_json(request: Request, bytes_max: int, *, is_required: bool = Fal
     if not raw:
         return {}
     _require_json(request)
-    if len(raw) > COUNTED_BYTES and (hold := _hold(request)) is not None:
-        await hold.reserve(PARSED_FACTOR * len(raw))
-    return await parse_json(raw, None if turn is None else turn.give_way)
+    hold = _hold(request)
+    return await parse_json(raw, None if turn is None else turn.give_way, None if hold is None else hold.reserve)
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
@@ -104,16 +107,19 @@ def _hold(request: Request) -> Hold | None:
     return hold
 
 
-async def parse_json(raw: bytes, give_way: GiveWay | None = None) -> Any:
+async def parse_json(raw: bytes, give_way: GiveWay | None = None, reserve: Reserve | None = None) -> Any:
     """Parse JSON that every parser reads the same way: no duplicate names, no integers over 64 bits.
 
-    Between the steps of a large body, `give_way` is called.
+    Between the steps of a large body, `give_way` is called. The memory that it takes is reserved first.
     """
     if len(raw) <= SMALL_BYTES:
         give_way = _go_on
     elif give_way is None or len(raw) <= CHUNK_BYTES:
         give_way = _next_pass
     sent = await scan_json(raw, give_way)
+    taken = PARSED_FACTOR * len(raw) + VALUE_BYTES * sent.values
+    if reserve is not None and taken > COUNTED_BYTES:
+        await reserve(taken)
     try:
         value = orjson.loads(raw)
         await give_way()
@@ -179,9 +185,10 @@ _SHOWN: Final = 40
 
 
 class JsonScan(NamedTuple):
-    """The number of names in all objects of a JSON text, and its first integer over 64 bits."""
+    """The number of names in all objects of a JSON text, about how many values, and its first integer over 64 bits."""
 
     names: int
+    values: int
     long_number: str | None
 
 
@@ -212,7 +219,7 @@ async def scan_json(raw: bytes, give_way: GiveWay = _next_pass) -> JsonScan:
         start = end
         if start < len(raw):
             await give_way()
-    return JsonScan(names, long_number)
+    return JsonScan(names, values, long_number)
 
 
 def _without_escapes(chunk: bytes) -> bytes:

@@ -191,7 +191,8 @@ class _PageHandler:
             return self._dashboard.error_page(visit, request, error)
 
     async def _show(self, visit: Visit, page: Page) -> Response:
-        view = await page.show(visit)
+        async with visit.turn:
+            view = await page.show(visit)
         if isinstance(view, Download):
             return download_response(view)
         return self._dashboard.page(visit, view, self._dashboard.visitors.flash(visit.request))
@@ -206,7 +207,8 @@ class _PageHandler:
         if action.confirms and visit.optional("sure") is None:
             return self._dashboard.page(visit, confirmation(visit))
         try:
-            done = await action.act(visit)
+            async with visit.turn:
+                done = await action.act(visit)
         except PermissionDenied:
             raise
         except EverworkError as error:

@@ -177,7 +177,8 @@ class Live:
         """The event with the current state of the page, and whether it is the last event."""
         try:
             visit: Visit = await self._dashboard.visitors.visit(page_request)
-            view = await page.show(visit)
+            async with visit.turn:
+                view = await page.show(visit)
             if isinstance(view, Download):
                 return _event("trouble", "this address is a file, not a page"), True
             html = self._dashboard.live_html(visit, view)

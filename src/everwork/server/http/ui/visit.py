@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -34,6 +35,11 @@ class Visit(AuthorisedRequest):
         self.path: str = request.scope["path"]
         self.query = parse_pairs(request.scope["query_string"])
         self.form: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """The turn of this request among those of the visitor's key; without a session it needs none."""
+        return self.context.service.budgets.requests.of(self.principal) if self.session.token else nullcontext()
 
     @property
     def is_by_link(self) -> bool:

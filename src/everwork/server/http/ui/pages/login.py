@@ -34,7 +34,8 @@ async def log_in(visit: Visit) -> Done | View:
             session, principal = await sessions.follow(token, visit.caller.origin), OPERATOR
         else:
             principal = visit.context.keys.admit((visit.optional("key") or "").strip())
-            session = await sessions.begin(principal, visit.context.keys, visit.caller.origin)
+            async with visit.context.service.budgets.requests.of(principal):
+                session = await sessions.begin(principal, visit.context.keys, visit.caller.origin)
     except Unauthenticated as error:
         if token is not None and visit.session.token:  # A used link was followed again within its session.
             return Done("", local_address(visit.optional("next") or ""))
