@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any, Final
 
-import grpc
-import grpc.aio
 import pytest
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2
@@ -17,9 +15,10 @@ from grpc_health.v1 import health_pb2
 from everwork.core.limits import GUEST_BYTES_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX, WATCHES_EACH_MAX
 from everwork.proto import work_pb2
 from everwork.server.grpc import intake
+from everwork.server.grpc import server as grpc_server
 from everwork.server.grpc.intake import OpenCalls, Receiving
 from everwork.server.grpc.port_check import PortCheck
-from everwork.service.access.keys import ENVIRONMENT
+from everwork.service.access.keys import ENVIRONMENT, RateLimiter
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import RUNNING_FIRST
 from tests.app.waiting import until
@@ -212,13 +211,14 @@ async def test_worker_streams_of_one_key_are_limited(open_server: OpenServer) ->
         stream.cancel()
 
 
-async def test_messages_of_a_stream_count_against_the_rate_limit_of_its_key(open_server: OpenServer) -> None:
-    server = await open_server(rate_limit=5)
+async def test_messages_of_a_stream_count_against_the_rate_limit_of_its_key(sqlite_server: RunningServer) -> None:
+    server = sqlite_server
+    server.keys._limiter = limiter = RateLimiter(3, clock=lambda: 0.0)
     stream = work_stream(server, KEY)
     await stream.write(work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1")).SerializeToString())
-    for _ in range(5):
-        await stream.write(work_pb2.FromWorker(draining=True).SerializeToString())
-    code, details = await refused_until(lambda: created(server, KEY))
+    await stream.write(work_pb2.FromWorker(draining=True).SerializeToString())
+    await until(lambda: limiter._full_at.get(ENVIRONMENT.id, 0.0) > 0.99)  # The call and its two messages.
+    code, details = await refused(created(server, KEY))
     assert code is StatusCode.RESOURCE_EXHAUSTED
     assert "rate limit exceeded" in details
     stream.cancel()
@@ -234,6 +234,16 @@ async def test_watches_of_one_address_are_limited(sqlite_server: RunningServer) 
     assert "too many calls without an API key are open" in details
     for one in watches:
         one.cancel()
+
+
+async def test_a_running_server_logs_that_its_port_refuses_connections(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(grpc_server, "EVERY_SECONDS", 0.05)
+    server = await open_server(max_connections=10)
+    with ExitStack() as stack:
+        await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 20))
+        await until(lambda: "gRPC connections are refused" in caplog.text)
 
 
 async def test_a_port_that_refuses_connections_is_noticed(open_server: OpenServer) -> None:
@@ -266,21 +276,6 @@ def work_stream(server: RunningServer, key: str) -> Any:
     """A worker's stream."""
     call: Any = server.channel.stream_stream(attacks.WORK, None, None)
     return call(metadata=(("x-api-key", key),), timeout=SECONDS)
-
-
-async def refused_until(act: Any) -> tuple[grpc.StatusCode, str]:
-    """The status of the first of several calls that is refused."""
-    found: list[tuple[grpc.StatusCode, str]] = []
-
-    async def is_refused() -> bool:
-        try:
-            await act()
-        except grpc.aio.AioRpcError as error:
-            found.append((error.code(), error.details() or ""))
-        return bool(found)
-
-    await until(is_refused)
-    return found[0]
 
 
 @asynccontextmanager
