@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -13,6 +14,7 @@ from grpc import StatusCode
 from grpc_health.v1 import health_pb2
 
 from everwork.core.limits import GUEST_BYTES_MAX, RECEIVING_EACH_MAX, RECEIVING_MAX, WATCHES_EACH_MAX
+from everwork.exceptions import InvalidInput
 from everwork.proto import work_pb2
 from everwork.server.grpc import intake
 from everwork.server.grpc import server as grpc_server
@@ -110,18 +112,24 @@ async def test_a_key_whose_requests_in_progress_are_large_sends_no_more(sqlite_s
     assert receiving.bytes == 0
 
 
-async def test_outcomes_count_with_their_bytes_until_they_are_settled(sqlite_server: RunningServer) -> None:
-    receiving = sqlite_server.grpc_server.gateway.receiving
+async def test_outcomes_count_until_they_are_settled_and_above_the_limit_no_more_are_read(
+    sqlite_server: RunningServer,
+) -> None:
+    gateway, other = sqlite_server.grpc_server.gateway, await a_key(sqlite_server)
+    gateway.receiving = receiving = Receiving(gateway.notices, bytes_per_key_max=10_000)
     outcome = work_pb2.Outcome(key=1, attempt=1, complete=work_pb2.Complete(result=b"1" * 20_000))
-    stream = work_stream(sqlite_server, KEY)
+    message = work_pb2.FromWorker(outcomes=[outcome]).SerializeToString()
+    stream, requests = work_stream(sqlite_server, KEY), sqlite_server.service.budgets.requests
     await stream.write(work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1")).SerializeToString())
-    async with sqlite_server.service.budgets.requests.of(OTHER):  # Contention: settling has to wait for its turn.
-        turns = [sqlite_server.service.budgets.requests.of(ENVIRONMENT) for _ in range(RUNNING_FIRST)]
-        async with AsyncExitStack() as stack:
-            for one in turns:
-                await stack.enter_async_context(one)
-            await stream.write(work_pb2.FromWorker(outcomes=[outcome]).SerializeToString())
-            await until(lambda: receiving.bytes > 20_000)
+    async with AsyncExitStack() as stack:
+        for principal in (OTHER, *[ENVIRONMENT] * RUNNING_FIRST):  # Settling has to wait for its turn.
+            await stack.enter_async_context(requests.of(principal))
+        await stream.write(message)
+        await stream.write(message)
+        await until(lambda: receiving.bytes > 20_000)
+        for _ in range(5):
+            await created(sqlite_server, other)
+        assert receiving.bytes < 40_000
     await until(lambda: receiving.bytes == 0)
     stream.cancel()
 
@@ -142,6 +150,19 @@ async def test_responses_count_until_they_are_read_and_those_of_queries_are_refu
     await until(lambda: unread.bytes == 0 and not server.grpc_server.gateway.calls.count)
     call: Any = server.channel.unary_unary(LIST, None, None)
     assert len(await call(page, metadata=server.metadata, timeout=SECONDS)) > 600_000
+
+
+async def test_the_error_of_a_refused_call_keeps_no_request(sqlite_server: RunningServer) -> None:
+    call: Any = sqlite_server.channel.unary_unary(attacks.CREATE, None, None)
+    nameless = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob()]).SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        await refused(call(nameless + UNKNOWN, metadata=sqlite_server.metadata, timeout=SECONDS))
+        kept = [one for one in gc.get_objects() if isinstance(one, InvalidInput)]
+    finally:
+        gc.enable()
+    assert [one for one in kept if one.__traceback__ is not None] == []
 
 
 async def test_two_lists_of_a_key_are_built_at_a_time(sqlite_server: RunningServer) -> None:
