@@ -49,6 +49,8 @@ def test_a_server_without_descriptors_logs_it_and_recovers(tmp_path: Path) -> No
 
 def test_with_few_descriptors_idle_grpc_connections_stop_neither_port(tmp_path: Path) -> None:
     with served(tmp_path, open_files_max=256) as server, idle_http2(server.grpc_port, 300) as attack:
-        until_sync(lambda: len(attack.look(0.1).alive) < 128)
+        attack.look(0.1)
+        accepted = [one for one in attack.connections if one.settings]
+        assert len(accepted) < 128  # Without a limit, each is accepted, and then many are dropped.
         assert server.descriptors < 256 - 32
         assert call(server, "POST", "/api/v1/jobs", {"type": "a"})[0] == 201

@@ -11,11 +11,13 @@ import pytest
 from everwork.aio.loops import BackgroundLoop
 from everwork.core.job import NewJob
 from everwork.core.leasing import Demand, Lease, LeaseStatus
+from everwork.core.limits import API_KEY_KEEP_MS
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, InvalidInput, JobFailed, JobNotFound, ResultTimeout, WrongState
+from everwork.service.access.keys import KeyRing
 from everwork.service.jobs import in_process
 from everwork.service.result_waiter import READ_BYTES_MAX
 from everwork.service.service import JobService
@@ -234,6 +236,24 @@ async def test_upkeep_takes_lapsed_leases_away(engine: Engine, clock: VirtualClo
         return (await the_job(engine, job.key)).state is State.PENDING
 
     await until(has_lapsed)
+    await service.close()
+
+
+async def test_upkeep_of_a_service_deletes_unused_types_and_keys_that_ended_long_ago(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    service = JobService(engine, "holder")
+    ring = KeyRing(engine, clock=clock)
+    await ring.create("expiring", ["jobs"], expires_at_ms=clock() + SECOND_MS)
+    await engine.activate([Demand("asked-for-once", "w1", 1)])
+    clock.advance(ms=2 * API_KEY_KEEP_MS)
+    await service.open()
+    service._forget_at = 0.0  # Not only some time after the start.
+
+    async def are_gone() -> bool:
+        return not await engine.types() and not await ring.list()
+
+    await until(are_gone)
     await service.close()
 
 

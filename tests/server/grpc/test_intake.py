@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any, Final
 
-import grpc
-import grpc.aio
 import pytest
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2
@@ -21,11 +20,13 @@ from everwork.core.limits import (
     RECEIVING_MAX,
     WATCHES_EACH_MAX,
 )
+from everwork.exceptions import InvalidInput
 from everwork.proto import jobs_pb2, work_pb2
 from everwork.server.grpc import intake
+from everwork.server.grpc import server as grpc_server
 from everwork.server.grpc.intake import HeldBytes, OpenCalls, Receiving
 from everwork.server.grpc.port_check import PortCheck
-from everwork.service.access.keys import ENVIRONMENT
+from everwork.service.access.keys import ENVIRONMENT, RateLimiter
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import RUNNING_FIRST
 from tests.app.waiting import until
@@ -129,19 +130,25 @@ async def test_a_key_whose_requests_in_progress_are_large_sends_no_more_large_on
     await until(lambda: requests.bytes == 0)
 
 
-async def test_outcomes_count_with_their_bytes_until_they_are_settled(sqlite_server: RunningServer) -> None:
-    requests = sqlite_server.grpc_server.gateway.receiving.requests
+async def test_outcomes_count_until_they_are_settled_and_above_the_limit_no_more_are_read(
+    sqlite_server: RunningServer,
+) -> None:
+    gateway, other = sqlite_server.grpc_server.gateway, await a_key(sqlite_server)
+    gateway.receiving.requests = held = HeldBytes(1_000_000, 100_000)
     outcome = work_pb2.Outcome(key=1, attempt=1, complete=work_pb2.Complete(result=b"1" * 20_000))
-    stream = work_stream(sqlite_server, KEY)
+    message = work_pb2.FromWorker(outcomes=[outcome]).SerializeToString()
+    stream, requests = work_stream(sqlite_server, KEY), sqlite_server.service.budgets.requests
     await stream.write(work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1")).SerializeToString())
-    async with sqlite_server.service.budgets.requests.of(OTHER):  # Contention: settling has to wait for its turn.
-        turns = [sqlite_server.service.budgets.requests.of(ENVIRONMENT) for _ in range(RUNNING_FIRST)]
-        async with AsyncExitStack() as stack:
-            for one in turns:
-                await stack.enter_async_context(one)
-            await stream.write(work_pb2.FromWorker(outcomes=[outcome]).SerializeToString())
-            await until(lambda: requests.bytes > 20_000)
-    await until(lambda: requests.bytes == 0)
+    async with AsyncExitStack() as stack:
+        for principal in (OTHER, *[ENVIRONMENT] * RUNNING_FIRST):  # Settling has to wait for its turn.
+            await stack.enter_async_context(requests.of(principal))
+        await stream.write(message)
+        await stream.write(message)
+        await until(lambda: held.bytes > 60_000 and held._waiting)
+        for _ in range(5):
+            await created(sqlite_server, other)
+        assert held.bytes < 100_000
+    await until(lambda: held.bytes == 0)
     stream.cancel()
 
 
@@ -161,6 +168,19 @@ async def test_responses_count_until_they_are_read_and_those_of_queries_are_refu
     await until(lambda: undelivered.bytes == 0 and not server.grpc_server.gateway.calls.count)
     call: Any = server.channel.unary_unary(LIST, None, None)
     assert len(await call(page, metadata=server.metadata, timeout=SECONDS)) > 600_000
+
+
+async def test_the_error_of_a_refused_call_keeps_no_request(sqlite_server: RunningServer) -> None:
+    call: Any = sqlite_server.channel.unary_unary(attacks.CREATE, None, None)
+    nameless = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob()]).SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        await refused(call(nameless + UNKNOWN, metadata=sqlite_server.metadata, timeout=SECONDS))
+        kept = [one for one in gc.get_objects() if isinstance(one, InvalidInput)]
+    finally:
+        gc.enable()
+    assert [one for one in kept if one.__traceback__ is not None] == []
 
 
 async def test_two_lists_of_a_key_are_built_at_a_time(sqlite_server: RunningServer) -> None:
@@ -230,13 +250,14 @@ async def test_worker_streams_of_one_key_are_limited(open_server: OpenServer) ->
         stream.cancel()
 
 
-async def test_messages_of_a_stream_count_against_the_rate_limit_of_its_key(open_server: OpenServer) -> None:
-    server = await open_server(rate_limit=1)  # A call takes less than that second.
+async def test_messages_of_a_stream_count_against_the_rate_limit_of_its_key(sqlite_server: RunningServer) -> None:
+    server = sqlite_server
+    server.keys._limiter = limiter = RateLimiter(3, clock=lambda: 0.0)
     stream = work_stream(server, KEY)
     await stream.write(work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1")).SerializeToString())
-    for _ in range(5):
-        await stream.write(work_pb2.FromWorker(draining=True).SerializeToString())
-    code, details = await refused_until(lambda: created(server, KEY))
+    await stream.write(work_pb2.FromWorker(draining=True).SerializeToString())
+    await until(lambda: limiter._full_at.get(ENVIRONMENT.id, 0.0) > 0.99)  # The call and its two messages.
+    code, details = await refused(created(server, KEY))
     assert code is StatusCode.RESOURCE_EXHAUSTED
     assert "rate limit exceeded" in details
     stream.cancel()
@@ -252,6 +273,16 @@ async def test_watches_of_one_address_are_limited(sqlite_server: RunningServer) 
     assert "too many calls without an API key are open" in details
     for one in watches:
         one.cancel()
+
+
+async def test_a_running_server_logs_that_its_port_refuses_connections(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(grpc_server, "EVERY_SECONDS", 0.05)
+    server = await open_server(max_connections=10)
+    with ExitStack() as stack:
+        await asyncio.to_thread(stack.enter_context, attacks.idle_http2(server.port, 20))
+        await until(lambda: "gRPC connections are refused" in caplog.text)
 
 
 async def test_a_port_that_refuses_connections_is_noticed(open_server: OpenServer) -> None:
@@ -294,21 +325,6 @@ def work_stream(server: RunningServer, key: str) -> Any:
     """A worker's stream."""
     call: Any = server.channel.stream_stream(attacks.WORK, None, None)
     return call(metadata=(("x-api-key", key),), timeout=SECONDS)
-
-
-async def refused_until(act: Any) -> tuple[grpc.StatusCode, str]:
-    """The status of the first refused call of several."""
-    found: list[tuple[grpc.StatusCode, str]] = []
-
-    async def is_refused() -> bool:
-        try:
-            await act()
-        except grpc.aio.AioRpcError as error:
-            found.append((error.code(), error.details() or ""))
-        return bool(found)
-
-    await until(is_refused)
-    return found[0]
 
 
 @asynccontextmanager

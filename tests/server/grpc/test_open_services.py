@@ -58,6 +58,19 @@ async def test_a_watcher_learns_that_the_server_stops(open_server: OpenServer) -
         assert await watch.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # Its stubs do not know it.
 
 
+async def test_a_watcher_learns_that_the_store_cannot_be_used(
+    open_server: OpenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.server.grpc.health.WATCH_SECONDS", 0.05)
+    server = await open_server()
+    watch: Any = server.channel.unary_stream("/grpc.health.v1.Health/Watch", None, None)(b"", timeout=SECONDS)
+    told = [health_pb2.HealthCheckResponse.FromString(await watch.read()).status]
+    await server.service._engine.close()
+    told.append(health_pb2.HealthCheckResponse.FromString(await watch.read()).status)
+    assert told == [SERVING, NOT_SERVING]
+    watch.cancel()
+
+
 @pytest.mark.parametrize("reflection", REFLECTIONS)
 async def test_reflection_tells_every_service_and_its_file(sqlite_server: RunningServer, reflection: str) -> None:
     asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
