@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from everwork.server.grpc.feed import FEED_FIRST
 from everwork.server.grpc.intake import PARSED_FACTOR, HeldBytes
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX, UNWRITTEN_JOBS_MAX, MessageWriter
 from everwork.server.grpc.outcomes import UNJUDGED_BYTES_MAX
+from everwork.service.access.keys import ENVIRONMENT
+from everwork.service.access.principal import Permission, Principal
+from everwork.service.access.turns import RUNNING_FIRST
 from everwork.service.jobs import in_process
 from tests.app.waiting import SOON_S, until
 from tests.outages import Outage, a_later_engine
@@ -397,6 +401,34 @@ async def test_large_outcomes_are_not_read_as_long_as_the_engine_does_not_take_t
         outage.end()
         await worker.until(lambda: worker.settled == 20)
         await sending
+
+
+async def test_outcomes_of_a_stream_that_has_ended_count_until_they_are_settled(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = Outage(sqlite_whole.service._engine, monkeypatch)
+    requests = sqlite_whole.server._grpc.gateway.receiving.requests
+    async with sqlite_whole.worker() as worker:
+        outage.fail("settle")
+        await worker.say(outcomes=[pb.Outcome(key=999, attempt=1, complete=pb.Complete())])
+        await until(lambda: outage.failed)
+    await until(lambda: not sqlite_whole.server._streams._streams)
+    assert requests.bytes > 0
+    outage.end()
+    await until(lambda: requests.bytes == 0)
+
+
+async def test_heartbeats_wait_for_their_turn(sqlite_whole: Whole) -> None:
+    turns = sqlite_whole.service.budgets.requests
+    other = Principal("other", "other", frozenset([Permission.ALL]))
+    async with sqlite_whole.worker() as worker:
+        async with AsyncExitStack() as stack:
+            for principal in (other, *[ENVIRONMENT] * RUNNING_FIRST):
+                await stack.enter_async_context(turns.of(principal))
+            await worker.say(heartbeats=[pb.Lease(key=999, attempt=1)])
+            await until(lambda: turns.held(ENVIRONMENT) > RUNNING_FIRST)
+            assert not worker.losses
+        await worker.until(lambda: worker.losses)
 
 
 async def test_capacity_that_returned_jobs_leave_is_used(sqlite_whole: Whole) -> None:
