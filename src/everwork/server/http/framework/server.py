@@ -77,7 +77,7 @@ class _Server(uvicorn.Server):
         state = self.server_state
         for connection in list(state.connections):
             connection.shutdown()
-        while (state.connections or state.tasks) and not self.force_exit:
+        while (state.connections or state.tasks) and not self.force_exit:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(DRAIN_TICK_SECONDS)
 
     async def on_tick(self, counter: int) -> bool:
