@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2
 from everwork.core.limits import CALLS_PER_CONNECTION, RECEIVING_EACH_MAX, WATCHES_EACH_MAX
 from everwork.proto import work_pb2
 from everwork.server.grpc.server import WINDOW_BYTES
+from tests.app.waiting import until_sync
 from tests.hostile import attacks_grpc as attacks
 from tests.hostile.http2 import MAX_CONCURRENT_STREAMS, PING, SETTINGS
 from tests.hostile.served import KEY, MIB, Served, served
@@ -17,7 +18,7 @@ from tests.hostile.served import KEY, MIB, Served, served
 SECONDS = 10.0
 SLACK_BYTES = 40 * MIB
 """What the server needs for its own work, and for a few hundred calls that it refuses."""
-PENDING_BYTES = 160 * MIB
+PENDING_BYTES = 200 * MIB
 """What calls need that the server has not started to process: at most 10,000, and many are dropped above 5,000."""
 
 
@@ -42,9 +43,9 @@ def test_a_flood_of_watches_is_refused_above_the_limit_of_an_address(tmp_path: P
     with served(tmp_path) as server:
         before = server.rss_bytes
         with attacks.health_watches(server.grpc_port) as attack:
+            # As long as more than 5,000 calls are queued, gRPC drops some at random, honest ones too.
+            until_sync(lambda: attack.look(0.1).streams <= WATCHES_EACH_MAX)
             assert checked(server) == health_pb2.HealthCheckResponse.SERVING
-            attack.look()
-            assert attack.streams <= WATCHES_EACH_MAX
             assert create(server) is grpc.StatusCode.OK
         assert server.peak_rss_bytes < before + PENDING_BYTES
         assert log_of(tmp_path).count("too many calls without an API key are open") == 1
