@@ -6,6 +6,8 @@ PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3 python
 JOBS ?= 4
 # Passed to the program: make torture ARGS="--minutes 5"
 ARGS ?=
+# The documentation as the tests look at it, built while mypy runs.
+TESTED_SITE := build/tested-site
 
 # Compiled modules are kept: the tests start hundreds of interpreters.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,7 +29,7 @@ up: $(RUNTIME) ## install and start everything, with demo workers
 test: $(DEV) ## all checks, then the tests: what CI runs
 	@$(MAKE) --no-print-directory -j 2 lint prepared
 	@$(BIN)/python -m tools.figures
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	EVERWORK_TEST_SITE=$(TESTED_SITE) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-all: export EVERWORK_TEST_EVERYTHING = 1
 test-all: test ## the same, with every test on every engine and in every configuration
@@ -38,12 +40,16 @@ test-lowest: $(DEV) ## run the core tests with the lowest supported versions of 
 test-newest: $(DEV) ## the same with the newest versions on the package index
 	$(BIN)/python -m tools.supply newest -n $(JOBS) $(ARGS)
 
-# Runs on the other core while mypy runs: installs what some tests need, and compiles the tests' modules once.
+# Runs on the other core while mypy runs: installs what some tests need, compiles the tests' modules once, and builds the
+# documentation; its report is empty if nothing is wrong.
 prepared: $(DEV)
 	-@$(BIN)/python -m tools.browser --install
 	-@$(BIN)/python -m tools.node --install
 	-@$(BIN)/python -m tools.other_django --install
 	-@$(BIN)/python -m pytest --collect-only --quiet $(ARGS) >/dev/null 2>&1
+	@rm -rf $(TESTED_SITE) && mkdir -p $(TESTED_SITE)
+	-@$(BIN)/python -m tools.site $(TESTED_SITE)/html >$(TESTED_SITE)/writing 2>&1 && : >$(TESTED_SITE)/writing
+	@mv $(TESTED_SITE)/writing $(TESTED_SITE)/report
 
 figures: $(DEV) ## code metrics: size and repetition
 	$(BIN)/python -m tools.figures $(ARGS)

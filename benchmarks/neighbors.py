@@ -30,7 +30,7 @@ from everwork.proto import jobs_pb2 as pb
 ROUNDS = 3
 EVERY_SECONDS = 0.05
 WARM_UP_SECONDS = 1.0
-NOISE_SECONDS = 3.0
+NOISE_SECONDS = 2.0
 """How long a noise may take to ramp up: thousands of polls do not start in a second."""
 IDLE_SECONDS_MAX = 20.0
 RATIO_MAX = 2.0
@@ -75,7 +75,7 @@ async def _beside(
     for body in hay():
         await _post(http_port, noisy, "/api/v1/jobs", body)
     target = Target(http_port, grpc_port, noisy, process.pid)
-    seconds = 3.0 if bench.is_quick else 6.0
+    seconds = 3.0 if bench.is_quick else 4.0
     taken = _Taken()
     async with _quiet_cycles(http_port, grpc_port, quiet) as cycles:
         await _measured(cycles, WARM_UP_SECONDS, process.pid)

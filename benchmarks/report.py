@@ -29,6 +29,10 @@ OFFLINE = (
     "Short alternating runs with and without a spool, on two stores of the same server. The ratio is the median over "
     "pairs of runs, with its 95 % bootstrap interval in parentheses."
 )
+NEIGHBORS = (
+    "Times are those of the quiet tenant's cycles (create, poll, complete, get), alone -> beside the noise, and their "
+    "ratio. Server, quiet tenant and noise share the cores."
+)
 ECHO = "The bare echo is a grpc.aio server that returns each request; server and client are one process each."
 
 DRIVERS = {"sqlite": [], "postgres": ["asyncpg"], "redis": ["redis", "hiredis"]}
@@ -111,10 +115,12 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
     """The engine's section of RESULTS.md, or one of some parts only."""
     only = f" --only {' '.join(parts)}" if parts else ""
     bare = f"{ROUNDS} rounds, unless the text says more. The bare loop is {host.what_bare_is}."
-    words = {"server": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES, "offline": OFFLINE}.get(" ".join(parts), bare)
+    of_part = {"server": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES, "offline": OFFLINE, "neighbors": NEIGHBORS}
+    words = of_part.get(" ".join(parts), bare)
     headings = (*HEADINGS[:3], "unit", *HEADINGS[4:7], "met")
     rule = ["--:" if at in NUMBERS else "---" for at in range(len(headings))]
-    table = "\n".join("| " + " | ".join(line) + " |" for line in (headings, rule, *map(_cells, rows)))
+    lines = neighbors_lines(rows) if parts == ["neighbors"] else (headings, rule, *map(_cells, rows))
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return f"""### {", ".join([host.name, *parts])}
 
     make bench ARGS="--engine {host.name}{only} --write"
@@ -123,6 +129,27 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
 
 {table}
 """
+
+
+def neighbors_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """One line per noise instead of twenty."""
+    noises: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        noise, _, what = row.what.rpartition(": ")
+        noises.setdefault(noise, {})[what] = row
+    headings = ("noise", "REST median, ms", "REST p99, ms", "gRPC median, ms", "gRPC p99, ms", "/healthz p99, ms")
+    lines = [(*headings, "server's memory, MiB", "failed cycles"), ("---", *["--:"] * 7)]
+    for noise, of in noises.items():
+        cycles = [_pair(of, api, which) for api in ("REST", "gRPC") for which in ("median", "p99")]
+        health, failed = of["/healthz beside it, p99"].value, of["failed gRPC cycles"].value
+        memory = f"{of['memory before'].value:.0f} -> {of['memory, peak'].value:.0f}"
+        lines.append((noise, *cycles, f"{health:.1f}", memory, f"{failed:.0f}"))
+    return lines
+
+
+def _pair(of: Mapping[str, Row], api: str, which: str) -> str:
+    alone, beside = of[f"{api} alone, {which}"].value, of[f"{api} beside it, {which}"].value
+    return f"{alone:.1f} -> {beside:.1f} ({beside / alone:.1f})"
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -56,12 +56,11 @@ LONG: Final = (
 ON_EVERY_ENGINE: Final = (
     "tests/cli/",
     "tests/client/",
-    "tests/manager/",
     "tests/model/",
     "tests/races/",
     "tests/torture/",
 )
-"""What runs processes, kills them or compares engines does so on each of them."""
+"""What kills processes at any moment or compares engines does so on each of them."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

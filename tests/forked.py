@@ -1,8 +1,9 @@
 """Programs of ours as real processes, without the time that an interpreter needs to import them.
 
 A template process imports everything once and forks for each program: it has its own process group, default signal
-handling, its own environment, folder and standard streams, and ends as any interpreter does. What depends on a fresh
-interpreter (imports, `PYTHON*` variables) is started with `subprocess` instead.
+handling, its own environment, folder and standard streams, and ends as any interpreter does; only a program of
+`run_forked` does not take its modules apart in the end. What depends on a fresh interpreter (imports, `PYTHON*`
+variables) is started with `subprocess` instead.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import selectors
 import socket
 import subprocess
 import sys
+import threading
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Never
 
 from tests.children import GuardedPopen, kill_group
 
@@ -52,7 +54,7 @@ def run_forked(
     try:
         os.write(streams[0], stdin)
         os.lseek(streams[0], 0, os.SEEK_SET)
-        program = ForkedPopen(
+        program = BriefPopen(
             [module, *arguments], stdin=streams[0], stdout=streams[1], stderr=streams[2], cwd=cwd, env=env
         )
         try:
@@ -76,6 +78,7 @@ class ForkedPopen(GuardedPopen):
     """
 
     _answers: socket.socket | None = None
+    _is_brief = False
 
     def _execute_child(self, args: list[str], *options: Any) -> None:
         pipes = options[9:15]
@@ -86,6 +89,7 @@ class ForkedPopen(GuardedPopen):
             "cwd": str(options[4] or Path.cwd()),
             "env": dict(os.environ if options[5] is None else options[5]),
             "is_session": options[20],
+            "is_brief": self._is_brief,
         }
         try:
             self._answers = _template().start(request, streams)
@@ -109,6 +113,12 @@ class ForkedPopen(GuardedPopen):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._wait(0)
         return self.returncode
+
+
+class BriefPopen(ForkedPopen):
+    """A program that leaves its memory to the system at the end: otherwise that takes longer than most commands."""
+
+    _is_brief = True
 
 
 class Template:
@@ -230,7 +240,24 @@ def become(request: dict[str, Any], streams: list[int], answers: socket.socket) 
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = [request["module"], *request["argv"]]
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    code: Any = 0
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+        if not request["is_brief"] or not isinstance(code, int):
+            raise
+    if request["is_brief"]:
+        leave(code)
+
+
+def leave(code: int) -> Never:
+    """End as an interpreter does, but without a walk over everything that was imported, which copies all of it."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def preload() -> None:

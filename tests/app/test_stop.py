@@ -15,7 +15,7 @@ import pytest
 from everwork import Everwork, State
 from everwork.core.leasing import Demand
 from everwork.exceptions import BadConfiguration
-from everwork.runtime import fetcher
+from everwork.runtime import fetcher, runtime
 from tests.app.waiting import DEADLINE_S, finished, stop_thread, until, working
 
 
@@ -111,7 +111,8 @@ async def test_a_handler_that_finishes_in_answer_to_its_cancellation_has_finishe
     assert await app.result(key) == "saved in time"
 
 
-async def test_a_thread_that_does_not_stop_is_left_to_its_lease(app: Everwork) -> None:
+async def test_a_thread_that_does_not_stop_is_left_to_its_lease(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "CANCEL_SECONDS", 0.2)
     begun, release = threading.Event(), threading.Event()
 
     @app.job("hang")

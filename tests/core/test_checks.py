@@ -223,10 +223,39 @@ def test_a_job_key_is_read_back_from_its_text(key: int) -> None:
 
 
 def test_a_value_that_nobody_can_write_out_is_shown_by_its_kind() -> None:
-    deep: list[object] = []
+    deep: tuple[object, ...] = ()
     for _ in range(100_000):  # Python 3.14 writes out ten thousand levels.
-        deep = [deep]
-    assert checks.shown(deep) == "a list too long to show"
+        deep = (deep,)
+    assert checks.shown(deep) == "a tuple too long to show"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        {},
+        [1, "a", None, 2.5, [True], {"a": [{}]}],
+        {"name": {"other": ["it's", b"raw"]}, 7: ()},
+        ["x" * 300],
+        {"x" * 300: 1},
+        list(range(100)),
+    ],
+)
+def test_a_value_is_shown_as_python_writes_it(value: object) -> None:
+    written = repr(value)
+    assert checks.shown(value) == (written if len(written) <= 80 else f"{written[:77]}...")
+
+
+class Unwritable:
+    """A value that must not be written out."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("nobody sees this part")
+
+
+def test_of_a_large_value_no_more_is_written_out_than_is_shown() -> None:
+    assert checks.shown([*range(40), Unwritable()]).startswith("[0, 1, 2")
+    assert checks.shown({"list": ["x" * 90], "more": Unwritable()}).startswith("{'list': ['xx")
 
 
 def test_states_of_a_filter_are_taken_together() -> None:

@@ -6,8 +6,6 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ import yaml
 
 from tests.client.server import KEY, ServerProcess
 from tests.docs.pages import PAGES, ROOT, Block, blocks_of
+from tests.forked import Finished, run_forked
 
 WITH_PYTHON: Final = [page for page in PAGES if blocks_of(page, "python")]
 SERVER: Final = "127.0.0.1:27500"
@@ -36,7 +35,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
             ran = run(page, tmp_path, swaps)
     else:
         ran = run(page, tmp_path, {})
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.returncode == 0, (ran.stdout + ran.stderr).decode()
 
 
 @contextmanager
@@ -49,18 +48,10 @@ def serving(folder: Path) -> Iterator[dict[str, str]]:
         server.stop()
 
 
-def run(page: Path, folder: Path, swaps: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run(page: Path, folder: Path, swaps: dict[str, str]) -> Finished:
     """The examples of a page in a process of their own."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(("EVERWORK_", "DJANGO_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "tests.docs.running", str(page)],
-        cwd=folder,
-        env=environment | swaps | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_forked("tests.docs.running", [str(page)], cwd=folder, env=environment | swaps, timeout=100)
 
 
 def test_examples_that_are_not_run_say_why() -> None:

@@ -18,6 +18,8 @@ from tests.manager.program import sides_of
 from tests.manager.running import LATE_S, Outside, Said, inbox_word
 from tests.manager.workers import EVENTS_MAX
 
+pytestmark = pytest.mark.every_engine
+
 
 async def test_every_door_reaches_each_class_and_leaves_other_types_to_others(
     start: Start, outside: Outside, said: Said, url: str

@@ -25,6 +25,7 @@ from everwork.service.fleet.fleet import Fleet
 from tests.factories import the_job
 from tests.stores import VirtualClock, url_of
 
+pytestmark = pytest.mark.every_engine
 KINDS = {"sqlite": "Sqlite", "postgres": "Postgres", "redis": "Redis"}
 WORKER = WorkerEntry(id="a1", title="Mailer", sources=("email-send",))
 TRIGGER = TriggerEntry(worker_id="a1", id="t1", title="Nightly", type=own_source("a1"))

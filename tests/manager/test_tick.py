@@ -38,6 +38,7 @@ STORES: Final[dict[str, tuple[type[AbstractBackend], type[AbstractBroker]]]] = {
     "redis": (RedisBackend, RedisBroker),
 }
 STEPS: list[str] = []
+pytestmark = pytest.mark.every_engine
 """What the workers did: they run in this process."""
 
 

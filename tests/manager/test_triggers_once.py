@@ -7,12 +7,15 @@ import os
 import signal
 from itertools import pairwise
 
+import pytest
+
 from everwork.app.settings import id_of, source_of
 from tests.app.waiting import until
 from tests.manager.conftest import Start
 from tests.manager.running import LATE_S, Outside, Said
 
 INTERVAL_MS = 200
+pytestmark = pytest.mark.every_engine
 
 
 async def test_each_time_point_fires_once_over_three_managers_of_which_one_is_killed(

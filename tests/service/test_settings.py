@@ -341,7 +341,7 @@ def test_variables_of_others_are_none_of_our_business() -> None:
     "variable",
     [
         *("DEBUG", "JOBS_PER_TICK", "REDIS_PASSWORD", "SUPERVISED", "IMAGE", "TEST_ENGINES", "TEST_EVERYTHING", ""),
-        *("DJANGO_BACKEND", "DJANGO_QUEUES", "DJANGO_CONCURRENCY", "HTTP_PORT", "VERSION", "HOME"),
+        *("DJANGO_BACKEND", "DJANGO_QUEUES", "DJANGO_CONCURRENCY", "TEST_SITE", "HTTP_PORT", "VERSION", "HOME"),
         # Kubernetes sets these for services called everwork, everwork-http and everwork-grpc.
         *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT_27500_TCP", "PORT_27500_TCP_PORT"),
         *("HTTP_SERVICE_PORT", "GRPC_SERVICE_PORT", "GRPC_PORT_27500_TCP_PORT"),

@@ -19,7 +19,7 @@ import pytest
 from everwork.engines.sqlite import file_lock
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.file_lock import LockWait
-from everwork.engines.sqlite.store import writer
+from everwork.engines.sqlite.store import loop_writer, writer
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineBusy
 from tests.app.forks import exit_code, fork
@@ -43,6 +43,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_lock, "WAIT_SECONDS", 0.2)
     monkeypatch.setattr(writer, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(writer, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(loop_writer, "BUSY_MS", 5)
 
 
 @pytest.fixture(params=[False, True], ids=["thread", "own-loop"])
@@ -158,7 +159,7 @@ async def test_a_wait_that_was_given_up_keeps_the_lock_from_no_one(file: Path) -
 async def test_a_create_beside_ones_own_open_transaction_ends_with_advice(engine: SqliteEngine, file: Path) -> None:
     await be_impatient(engine)
     with foreign_transaction(file) as own:
-        writes = [engine.create([a_new_job()]) for _ in range(20)]
+        writes = [engine.create([a_new_job()]) for _ in range(3)]
         errors = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), DEADLINE_S)
         assert {type(error) for error in errors} == {EngineBusy}
         assert "nothing was written; to enqueue inside your own transaction, use within(session)" in str(errors[0])

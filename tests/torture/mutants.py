@@ -68,12 +68,22 @@ def names(engine: str) -> tuple[str, ...]:
     return tuple(_mutations(engine))
 
 
+def own_names(engine: str) -> tuple[str, ...]:
+    """The mutants of an engine alone."""
+    return tuple(_own_mutations(engine))
+
+
 def _mutations(engine: str) -> dict[str, Callable[[], None]]:
-    # Loaded when asked for: the mutants of one engine need nothing of the others.
-    own: dict[str, Callable[[], None]] = {}
-    if engine != "grpc":
-        own = import_module(f"tests.torture.mutants_{engine.removesuffix('-cluster')}").MUTATIONS
+    own = {} if engine == "grpc" else _own_mutations(engine)
     return {**own, **_OF_EVERY_ENGINE}
+
+
+def _own_mutations(engine: str) -> dict[str, Callable[[], None]]:
+    # Loaded when asked for: the mutants of one engine need nothing of the others.
+    own: dict[str, Callable[[], None]] = import_module(
+        f"tests.torture.mutants_{engine.removesuffix('-cluster')}"
+    ).MUTATIONS
+    return own
 
 
 def _trigger_from_now() -> None:

@@ -10,7 +10,12 @@ from tests.stores import ENGINES, EVERYTHING, url_of
 from tests.torture import mutants
 from tests.torture.scenarios import STORIES, tell, violations
 
-PAIRS = [(engine, mutant) for engine in ENGINES for mutant in mutants.names(engine)]
+PAIRS = [
+    (engine, mutant)
+    for engine in ENGINES
+    # What stands above the engines is told on one: the checker sees only what is called and what remains.
+    for mutant in (mutants.names(engine) if EVERYTHING or engine == ENGINES[0] else mutants.own_names(engine))
+]
 
 
 @pytest.mark.parametrize(("engine", "mutant"), PAIRS)

@@ -54,7 +54,8 @@ _BY_STATUS: Final[Mapping[grpc.StatusCode, MakeError]] = {
 def error_of(rpc_error: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
     """The exception for a server's error; `key` is the key of the job that the call was about."""
     trailing: Any = rpc_error.trailing_metadata() or ()
-    metadata: dict[str, str | bytes] = dict(trailing)
+    # Not `dict(trailing)`: in some versions of grpcio, the keys of its metadata are pairs.
+    metadata: dict[str, str | bytes] = {name: value for name, value in trailing}  # noqa: C416
     text = rpc_error.details() or rpc_error.code().name
     code = _text(metadata.get(CODE))
     if code == "too_many_requests" or (not code and rpc_error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED):

@@ -39,7 +39,7 @@ async def work_on(stream: Stream, handlers: Sequence[RuntimeHandler], stop: asyn
     make_source = functools.partial(StreamSource, stream, job_log=job_log)
     async with stream:
         runtime = Runtime(make_source, CurrentLoop(), StopSignal(stop), None, handlers=handlers)
-        await runtime.run(shutdown_timeout=None, cancel_seconds=None)
+        await runtime.run(shutdown_timeout=None, cancel_seconds=math.inf)
 
 
 def runtime_handlers(handlers: Mapping[str, Handler], concurrency: int) -> list[RuntimeHandler]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import date, time
 from typing import Final
 
@@ -12,6 +12,8 @@ from everwork.core.limits import ATTEMPT_MAX, KEY_MAX, NAME_CHARS_MAX
 from everwork.core.states import ACTIVATABLE, SYNONYMS, State
 from everwork.exceptions import InvalidInput, JobNotFound
 
+SHOWN_CHARS_MAX: Final = 80
+"""How much of a value an error message quotes."""
 KEY_CHARS_SHOWN: Final = 60
 """How much of an unknown key an error message quotes."""
 
@@ -129,11 +131,37 @@ def shown(value: object) -> str:
         return str(value)
     if isinstance(value, date | time):
         return value.isoformat()
+    text = ""
     try:
-        text = repr(value)
+        for part in _parts(value):
+            text += part
+            if len(text) > SHOWN_CHARS_MAX:
+                break
     except (ValueError, RecursionError):  # Integers of more than 4,300 digits; containers a thousand levels deep.
         text = f"a {type(value).__name__} too long to show"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[: SHOWN_CHARS_MAX - 3]}..."
+
+
+def _parts(value: object) -> Iterator[str]:
+    """The `repr` of a value, piece by piece: that of a large one would be made in vain."""
+    if type(value) is list:
+        yield "["
+        for index, one in enumerate(value):
+            yield from ([", "] if index else [])
+            yield from _parts(one)
+        yield "]"
+    elif type(value) is dict:
+        yield "{"
+        for index, (name, one) in enumerate(value.items()):
+            yield f"{', ' if index else ''}{_repr(name)}: "
+            yield from _parts(one)
+        yield "}"
+    else:
+        yield _repr(value)
+
+
+def _repr(value: object) -> str:
+    return repr(value[: SHOWN_CHARS_MAX + 1] if isinstance(value, str | bytes) else value)
 
 
 def _figure(bound: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
@@ -108,11 +109,11 @@ class Runtime:
         """Whether a task runs handlers."""
         return self._executor.is_runner(task)
 
-    async def run(self, shutdown_timeout: float | None, cancel_seconds: float | None = CANCEL_SECONDS) -> None:
+    async def run(self, shutdown_timeout: float | None, cancel_seconds: float | None = None) -> None:
         """Run until stopped, then stop in stages: finish, cancel, let leases expire. Cancelling this cancels handlers.
 
         `shutdown_timeout`: how long handlers get to finish after a stop, unless a second stop is requested;
-        `cancel_seconds`: how long they get once cancelled. None: no limit.
+        `cancel_seconds`: how long they get once cancelled; by default, `CANCEL_SECONDS`. Infinity: no limit.
         """
         self._executor.owner = asyncio.current_task()
         try:
@@ -123,7 +124,7 @@ class Runtime:
                 await first_of(self._stopped.hard, work=fetching, seconds=shutdown_timeout)
             finally:
                 try:
-                    await self._end(fetching, cancel_seconds)
+                    await self._end(fetching, CANCEL_SECONDS if cancel_seconds is None else cancel_seconds)
                 finally:
                     cancel()
         finally:
@@ -136,12 +137,12 @@ class Runtime:
         finally:
             self.fetched.set_result(None)
 
-    async def _end(self, fetching: asyncio.Future[None], cancel_seconds: float | None) -> None:
+    async def _end(self, fetching: asyncio.Future[None], cancel_seconds: float) -> None:
         """Cancel jobs that are still running, wait briefly, and let the leases of the rest expire."""
         if not fetching.done():
             self.stop_soft()
             self._executor.stop_running()
-            await first_of(work=fetching, seconds=cancel_seconds)
+            await first_of(work=fetching, seconds=None if math.isinf(cancel_seconds) else cancel_seconds)
             self._in_source(self._source.abandon)
             await first_of(work=fetching, seconds=CANCEL_SECONDS)
         if fetching.done():

@@ -233,16 +233,22 @@ def fill(chance: random.Random, message: Message, field: FieldDescriptor, is_mil
             held[chance.choice(TEXTS)] = chance.choice(TEXTS)
     elif field.message_type is not None:
         inner = [hostile_message(chance, field.message_type) for _ in range(chance.randint(0, 3))]
-        if field.is_repeated:
+        if is_repeated(field):
             getattr(message, field.name).extend(inner)
         elif inner:
             getattr(message, field.name).CopyFrom(inner[0])
-    elif field.is_repeated and field.cpp_type != FieldDescriptor.CPPTYPE_STRING:
+    elif is_repeated(field) and field.cpp_type != FieldDescriptor.CPPTYPE_STRING:
         getattr(message, field.name).extend(chance.choice(NUMBERS[:5]) for _ in range(chance.randint(0, 5)))
-    elif field.is_repeated:
+    elif is_repeated(field):
         getattr(message, field.name).extend(chance.choice(TEXTS) for _ in range(chance.randint(0, 5)))
     else:
         setattr(message, field.name, value_for(chance, field, is_mild))
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """The same on every supported version of protobuf: older ones have only the label, newer ones do not have it."""
+    described: Any = field
+    return bool(described.is_repeated if hasattr(field, "is_repeated") else described.label == described.LABEL_REPEATED)
 
 
 def value_for(chance: random.Random, field: FieldDescriptor, is_mild: bool) -> Any:

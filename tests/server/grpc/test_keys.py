@@ -235,7 +235,7 @@ async def test_a_key_that_calls_too_often_is_told_when_to_come_back(open_server:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await server.call("ListJobs")
     metadata: Any = caught.value.trailing_metadata()
-    trailing = dict(metadata)
+    trailing = {name: value for name, value in metadata}  # noqa: C416 - see everwork/client/errors.py
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert 0 < int(trailing["retry-after-ms"]) <= 100_000
     assert trailing["grpc-retry-pushback-ms"] == trailing["retry-after-ms"]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -30,7 +30,8 @@ from everwork.service.monitor.sampler import MetricsSampler
 from everwork.service.service import JobService
 
 TICK_SECONDS: Final = 0.1
-"""How often uvicorn checks whether to stop."""
+"""How often uvicorn does what it does regularly."""
+DRAIN_TICK_SECONDS: Final = 0.01
 CANCEL_SECONDS: Final = 1.0
 SWEEP_TICKS: Final = 10
 
@@ -42,6 +43,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._connections = connections
         self._tls = tls
+        self.stopping = asyncio.Event()
+        """Set, with `should_exit`, to be stopped immediately."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -54,6 +57,28 @@ class _Server(uvicorn.Server):
         opened = [Acceptor(one, self._connections, make, self._tls) for one in sockets or ()]
         self.servers = opened  # type: ignore[assignment]
         self.started = True
+
+    async def main_loop(self) -> None:
+        """Tick until the server is stopped."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stopping.wait(), TICK_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and wait for requests in progress; uvicorn's own waits at least a tick, even without any."""
+        for server in self.servers:
+            server.close()
+        for one in sockets or ():
+            one.close()
+        for server in self.servers:
+            await server.wait_closed()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        while (state.connections or state.tasks) and not self.force_exit:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(DRAIN_TICK_SECONDS)
 
     async def on_tick(self, counter: int) -> bool:
         """End slow connections about once a second."""
@@ -128,6 +153,7 @@ class HttpServer:
             return
         self.context.stopping.set()
         server.should_exit = True
+        server.stopping.set()
         await asyncio.wait([task], timeout=max(grace, 0))
         while not task.done():
             server.force_exit = True
