@@ -33,6 +33,8 @@ EVENT_BYTES: Final = 600
 """What an event takes in memory, without its variables."""
 EVENT_BYTES_MIN: Final = 2
 """What an event takes at least in a message."""
+SMALL_BYTES: Final = 128
+"""The bytes of smaller outcomes are not counted one by one, and their events are not read in slices."""
 OUTCOMES_STEP: Final = 500
 """How many outcomes are read before other callers are served."""
 MESSAGE_CHARS_MAX: Final = 200
@@ -59,6 +61,9 @@ class Reported:
         self.ending: set[Lease] = set()
         """The attempts that they end."""
         self._settling: list[work_pb2.Outcome] = []
+        self._leases: list[Lease] = []
+        """The attempts of `waiting`, and those of `_settling`."""
+        self._leases_settling: list[Lease] = []
         self._bytes = 0
         self._sizes: deque[tuple[int, int]] = deque()
         """For each message with outcomes, the number of its last one, and the memory that they take."""
@@ -75,7 +80,8 @@ class Reported:
         self._requests.add(self._caller, size)
         leases = [Lease(one.key, one.attempt) for one in outcomes]
         self.received += len(leases)
-        self.waiting.extend(outcomes)
+        self.waiting += outcomes
+        self._leases += leases
         self.ending.update(leases)
         self._sizes.append((self.received, size))
         self._bytes += size
@@ -84,14 +90,15 @@ class Reported:
     def take(self, most: int) -> list[work_pb2.Outcome]:
         """The next outcomes to settle."""
         self._settling, self.waiting = self.waiting[:most], self.waiting[most:]
+        self._leases_settling, self._leases = self._leases[:most], self._leases[most:]
         self._capacity.set()
         return self._settling
 
     def settled(self) -> None:
         """Those that were taken have been judged."""
         self.judged += len(self._settling)
-        self.ending.difference_update(Lease(one.key, one.attempt) for one in self._settling)
-        self._settling = []
+        self.ending.difference_update(self._leases_settling)
+        self._settling, self._leases_settling = [], []
         while self._sizes and self._sizes[0][0] <= self.judged:
             _, size = self._sizes.popleft()
             self._bytes -= size
@@ -155,8 +162,9 @@ def merging(
     service: JobService, jobs: Jobs, messages: Sequence[work_pb2.Outcome]
 ) -> AbstractAsyncContextManager[object]:
     """A turn among the bulk calls, if failures change the variables of several jobs, which may be large."""
-    merged = sum(one.HasField("fail") and bool(one.fail.variables) for one in messages)
-    merged += sum(one.HasField("throw") and bool(one.throw.variables) for one in messages)
+    kinds = {one.WhichOneof("kind") for one in messages}
+    merged = sum(bool(one.fail.variables) for one in messages) if "fail" in kinds else 0
+    merged += sum(bool(one.throw.variables) for one in messages) if "throw" in kinds else 0
     return service.budgets.bulk.of(jobs.principal) if merged > 1 else nullcontext()
 
 
@@ -170,7 +178,11 @@ async def read_outcome(jobs: Jobs, message: work_pb2.Outcome, slices: Slices) ->
         for start in range(0, len(sent), slices.size):
             events += new_jobs_of(sent[start : start + slices.size], tenant_of, "events", start)
             await slices.give_way()
-    outcome = outcome_of(message, tenant_of, events)
+    return await _merged(jobs, outcome_of(message, tenant_of, events))
+
+
+async def _merged(jobs: Jobs, outcome: Outcome) -> Outcome:
+    """The outcome, with the variables of a failure merged into those of its job."""
     if isinstance(outcome, Failed | Throw) and outcome.variables is not None:
         merged = await jobs.merged_variables(outcome.key, decode(outcome.variables))
         return outcome._replace(variables=merged)
@@ -179,17 +191,21 @@ async def read_outcome(jobs: Jobs, message: work_pb2.Outcome, slices: Slices) ->
 
 async def _checked(jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int, slices: Slices) -> tuple[Batch, int]:
     """A batch, and of how many messages: it ends with the outcome that makes it large."""
-    batch = Batch([], [], [])
+    batch, tenant_of = Batch([], [], []), jobs.principal.tenant_for_create
     count = size = 0
     for number, message in enumerate(messages, first):
         count += 1
         try:
             if not message.attempt:
                 raise InvalidInput("attempt", "is required: a stream knows the attempts of its jobs")
-            outcome = await read_outcome(jobs, message, slices)
+            if message.ByteSize() > SMALL_BYTES:
+                outcome = await read_outcome(jobs, message, slices)
+                size += _bytes_of(outcome)
+            elif not isinstance(outcome := outcome_of(message, tenant_of), Complete):
+                outcome = await _merged(jobs, outcome)
+                size += _bytes_of(outcome)
             batch.outcomes.append(outcome)
             batch.numbers.append(number)
-            size += _bytes_of(outcome)
         except EngineError:
             raise
         except EverworkError as error:
