@@ -27,7 +27,7 @@ from benchmarks.noise import NOISES, Noise, Target, answer, hay, request, run_no
 from benchmarks.server import KEY, served
 from everwork.proto import jobs_pb2 as pb
 
-ROUNDS = 3
+ROUNDS = 2
 EVERY_SECONDS = 0.05
 WARM_UP_SECONDS = 1.0
 NOISE_SECONDS = 2.0
