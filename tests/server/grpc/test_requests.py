@@ -16,9 +16,12 @@ from everwork.core.states import State
 from everwork.exceptions import InvalidInput, TooManyRequests
 from everwork.proto import jobs_pb2
 from everwork.proto import work_pb2 as pb
-from everwork.server.grpc import fields, verbs
+from everwork.server.grpc import fields, outcomes, verbs
 from everwork.server.grpc.fields import LARGE_BYTES, require_few_fields
 from everwork.server.grpc.intake import COUNTED_BYTES, HeldBytes
+from everwork.service.access.keys import ENVIRONMENT
+from everwork.service.jobs import Jobs
+from everwork.service.verb import Caller
 from tests.app.waiting import until
 from tests.hostile import attacks_grpc as attacks
 from tests.hostile.attacks_requests import DESK, read_nothing
@@ -196,3 +199,15 @@ async def test_many_outcomes_are_settled_in_steps_while_other_keys_are_active(
     raw = await call(request.SerializeToString(), metadata=sqlite_server.metadata, timeout=SECONDS)
     assert [one.verdict for one in pb.SettleResponse.FromString(raw).judged] == [pb.ACCEPTED] * 5
     assert [(await sqlite_server.job(str(key))).state for key in keys] == [State.COMPLETED] * 5
+
+
+async def test_the_events_of_small_outcomes_count_towards_the_size_of_their_batch(
+    sqlite_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "BATCH_BYTES_MAX", 3 * outcomes.EVENT_BYTES)
+    service = sqlite_server.service
+    jobs, slices = Jobs(service, Caller(ENVIRONMENT, lambda: "here")), service.budgets.slices(ENVIRONMENT)
+    small = pb.Outcome(key=1, attempt=1, complete=pb.Complete(events=[pb.NewJob(type="a")] * 2))
+    assert small.ByteSize() <= outcomes.SMALL_BYTES
+    batch, count = await outcomes._checked(jobs, [small] * 5, 1, slices)
+    assert (count, len(batch.outcomes)) == (2, 2)

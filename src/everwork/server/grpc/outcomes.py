@@ -34,7 +34,7 @@ EVENT_BYTES: Final = 600
 EVENT_BYTES_MIN: Final = 2
 """What an event takes at least in a message."""
 SMALL_BYTES: Final = 128
-"""The bytes of smaller outcomes are not counted one by one, and their events are not read in slices."""
+"""The results of smaller outcomes are not counted one by one, and their events are not read in slices."""
 OUTCOMES_STEP: Final = 500
 """How many outcomes are read before other callers are served."""
 MESSAGE_CHARS_MAX: Final = 200
@@ -201,7 +201,7 @@ async def _checked(jobs: Jobs, messages: Sequence[work_pb2.Outcome], first: int,
             if message.ByteSize() > SMALL_BYTES:
                 outcome = await read_outcome(jobs, message, slices)
                 size += _bytes_of(outcome)
-            elif not isinstance(outcome := outcome_of(message, tenant_of), Complete):
+            elif not isinstance(outcome := outcome_of(message, tenant_of), Complete) or outcome.events:
                 outcome = await _merged(jobs, outcome)
                 size += _bytes_of(outcome)
             batch.outcomes.append(outcome)
