@@ -103,9 +103,9 @@ class Gateway:
                 jobs = self.admit(rpc, context)
                 principal = jobs.principal
                 owner = principal.id
-                self._enter(owner, context)
-                raw = await self.receiving.message(owner, context, weigh)
-                if weight := weigh(raw):
+                self._enter(owner)
+                raw, weight = await self.receiving.weighed(owner, context, weigh)
+                if weight:
                     await self._require_few_fields(jobs, request_type, raw)
                 if turns is None:
                     response = await handle(jobs, parsed(request_type, raw))
@@ -118,7 +118,7 @@ class Gateway:
                         turns.leave(principal)
                 answer = response.SerializeToString()
                 if len(answer) > COUNTED_BYTES:
-                    self._hold_response(owner, len(answer), context, is_refusable=is_query)
+                    self._hold_response(owner, len(answer), is_refusable=is_query)
                 self.metrics.called(rpc.api, rpc.name, "OK")
                 return answer
             except (grpc.aio.BaseError, asyncio.CancelledError):
@@ -142,8 +142,7 @@ class Gateway:
         async def call(_requests: object, context: Context) -> None:
             async def respond(jobs: Jobs) -> None:
                 owner = jobs.principal.id
-                raw = await self.receiving.message(owner, context, weigh)
-                weight = weigh(raw)
+                raw, weight = await self.receiving.weighed(owner, context, weigh)
                 try:
                     if weight:
                         await self._require_few_fields(jobs, request_type, raw)
@@ -214,7 +213,7 @@ class Gateway:
         try:
             jobs = self.admit(rpc, context)
             owner = jobs.principal.id
-            self._enter(owner, context)
+            self._enter(owner)
             await serve(jobs)
             self.metrics.called(rpc.api, rpc.name, "OK")
         except (grpc.aio.BaseError, asyncio.CancelledError):
@@ -223,29 +222,23 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - the last resort
             await self.refuse(rpc, context, error, owner)
 
-    def _enter(self, owner: str, context: Context) -> None:
+    def _enter(self, owner: str) -> None:
         """Count a call until it ends, which is later than its handler: the client may not read the response."""
         self.calls.enter(owner)
-        context.add_done_callback(partial(self._leave, owner))  # type: ignore[arg-type]  # Too strict in its stubs.
-
-    def _leave(self, owner: str, _context: Context) -> None:
-        self.calls.leave(owner)
+        _at_end(lambda _: self.calls.leave(owner))
 
     async def _require_few_fields(self, jobs: Jobs, request_type: type[Message], raw: bytes) -> None:
         if len(raw) > LARGE_BYTES:
             give_way = self.service.budgets.slices(jobs.principal).give_way
             await require_few_fields(request_type.DESCRIPTOR, raw, give_way)
 
-    def _hold_response(self, owner: str, size: int, context: Context, *, is_refusable: bool) -> None:
+    def _hold_response(self, owner: str, size: int, *, is_refusable: bool) -> None:
         """Count a response until the client has read it; above the limits, nothing more can be queried."""
         if is_refusable:
             self.undelivered.hold(owner, size)
         else:
             self.undelivered.add(owner, size)
-        context.add_done_callback(partial(self._release_response, owner, size))  # type: ignore[arg-type]  # As above.
-
-    def _release_response(self, owner: str, size: int, _context: Context) -> None:
-        self.undelivered.release(owner, size)
+        _at_end(lambda _: self.undelivered.release(owner, size))
 
 
 class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in its stubs only.
@@ -257,6 +250,13 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
         """The handler; None becomes UNIMPLEMENTED."""
         return self._methods.get(handler_call_details.method)
+
+
+def _at_end(callback: Callable[[object], None]) -> None:
+    """Run a callback when the call ends. One of its context would keep the call in memory until garbage collection."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - each call is a task
+    task.add_done_callback(callback)
 
 
 def forget_frames(error: BaseException | None) -> None:

@@ -182,11 +182,12 @@ class Receiving:
         """The requests that wait for a place, by caller, and when they started to wait."""
         self._timer: asyncio.TimerHandle | None = None
 
-    async def message(self, caller: str, context: Context, weigh: Callable[[bytes], int] | None = None) -> bytes:
-        """The next request of a call, which must arrive in time; EOF if there is none.
+    async def message(self, caller: str, context: Context) -> bytes:
+        """The next request of a call, which must arrive in time; EOF if there is none."""
+        return (await self.weighed(caller, context, lambda _: 0))[0]
 
-        If `weigh` says that it takes memory, it keeps its place until there is room, which the caller has to release.
-        """
+    async def weighed(self, caller: str, context: Context, weigh: Callable[[bytes], int]) -> tuple[bytes, int]:
+        """`message`, and the memory that it takes, which the caller releases. It waits in its place for that memory."""
         if self._has_room(caller) and caller not in self._queues:
             self._of[caller] = self._of.get(caller, 0) + 1
             self.count += 1
@@ -200,9 +201,9 @@ class Receiving:
         raw: bytes | None = None
         try:
             raw = await context.read()
-            if weigh is not None and (weight := weigh(raw)):
+            if weight := weigh(raw):
                 await self.requests.reserve(caller, weight)
-            return raw
+            return raw, weight
         except asyncio.CancelledError:
             if task not in self._late:
                 raise

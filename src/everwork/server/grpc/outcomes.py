@@ -178,7 +178,8 @@ async def read_outcome(jobs: Jobs, message: work_pb2.Outcome, slices: Slices) ->
         for start in range(0, len(sent), slices.size):
             events += new_jobs_of(sent[start : start + slices.size], tenant_of, "events", start)
             await slices.give_way()
-    return await _merged(jobs, outcome_of(message, tenant_of, events))
+    outcome = outcome_of(message, tenant_of, events)
+    return outcome if isinstance(outcome, Complete) else await _merged(jobs, outcome)
 
 
 async def _merged(jobs: Jobs, outcome: Outcome) -> Outcome:

@@ -31,6 +31,11 @@ _GRANTED_BY: Final = {
 }
 
 
+def granted_by(*permissions: Permission) -> frozenset[Permission]:
+    """The permissions of which one is enough for a call that needs one of these."""
+    return frozenset().union(*(_GRANTED_BY[one] for one in permissions))
+
+
 Party = frozenset[str] | str
 """Keys that are restricted to the same tenants are one party; a key that is not restricted is a party of its own."""
 
@@ -57,9 +62,13 @@ class Principal:
 
     def require(self, *permissions: Permission) -> None:
         """Refuse a caller that has none of these permissions."""
-        if not any(map(self.allows, permissions)):
-            needed = {one.value for permission in permissions for one in _GRANTED_BY[permission]}
-            raise PermissionDenied(f"key '{self.name}' lacks the permission {' or '.join(map(repr, sorted(needed)))}")
+        self.require_one(granted_by(*permissions))
+
+    def require_one(self, enough: frozenset[Permission]) -> None:
+        """`require`, for the result of `granted_by`, which calls that are checked often compute once."""
+        if self.permissions.isdisjoint(enough):
+            needed = sorted(repr(one.value) for one in enough)
+            raise PermissionDenied(f"key '{self.name}' lacks the permission {' or '.join(needed)}")
 
     def require_tenant(self, tenant: str) -> None:
         """Refuse a caller whose key is restricted to other tenants."""
