@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, IntEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -20,7 +21,7 @@ class State(IntEnum):
     FAILED = 4
     CANCELLED = 5
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The state's name in lowercase, as in JSON."""
         return self.name.lower()

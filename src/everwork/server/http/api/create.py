@@ -183,7 +183,9 @@ async def _read(call: Call, jobs: Sequence[NewJob], created: Sequence[Created]) 
 
 
 def _created_job(job: StoredJob, created: Created) -> dict[str, Any]:
-    return {**job_report(job, read=spliced), "deduplicated": created.deduplicated}
+    report = job_report(job, read=spliced)
+    report["deduplicated"] = created.deduplicated
+    return report
 
 
 def _chars(job: StoredJob) -> int:
