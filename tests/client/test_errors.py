@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from everwork import exceptions as e
-from everwork.client.errors import error_of
+from everwork.client.errors import NOT_SENT, error_of
 from everwork.server.errors import TABLE
 
 MESSAGES = {
@@ -49,6 +49,12 @@ def test_what_stands_between_has_no_codes_and_is_understood_by_its_status(
     status: grpc.StatusCode, kind: type[e.EverworkError]
 ) -> None:
     assert type(error_of(refused(status, "a proxy says no"))) is kind
+
+
+def test_a_stream_that_ended_before_its_first_message_can_be_opened_again() -> None:
+    error = error_of(refused(grpc.StatusCode.INTERNAL, NOT_SENT))
+    assert isinstance(error, e.EngineUnavailable)
+    assert str(error) == "the server ended the call before its first message was sent"
 
 
 def refused(
