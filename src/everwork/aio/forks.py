@@ -8,23 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-
-class _Process:
-    """This process."""
-
-    __slots__ = ("pid",)
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        """Its id, known without a system call, because every operation on a store compares it."""
-
-
-this_process: Final = _Process()
 _resets: WeakKeyDictionary[Any, Callable[[Any], object]] = WeakKeyDictionary()
 _kept_alive: list[object] = []
 
@@ -35,7 +23,6 @@ def reset_in_child(target: T, reset: Callable[[T], object]) -> None:
 
 
 def _in_child() -> None:
-    this_process.pid = os.getpid()
     _kept_alive.extend([reset(target) for target, reset in list(_resets.items())])
 
 

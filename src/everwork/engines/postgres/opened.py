@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,6 @@ from uuid import UUID
 
 import asyncpg
 
-from everwork.aio.forks import this_process
 from everwork.core.leasing import Demand
 from everwork.core.limits import TYPES_MAX
 from everwork.engines.contract import Clock
@@ -60,7 +60,7 @@ class OpenStore:
     marks: dict[tuple[str, str, tuple[str, ...]], Mark] = field(default_factory=dict)
     waits_until: dict[str, float] = field(default_factory=dict)
     """Until when, on the loop's clock, this process is registered as waiting, by the kind of its entry."""
-    pid: int = field(default_factory=lambda: this_process.pid)
+    pid: int = field(default_factory=os.getpid)
 
     def sql(self, operation: str) -> dict[str, str]:
         """The statements of an operation."""
@@ -103,7 +103,7 @@ class PostgresBase:
 
     @property
     def _store(self) -> OpenStore:
-        if self._opened is None or self._opened.pid != this_process.pid:
+        if self._opened is None or self._opened.pid != os.getpid():
             raise EngineUnavailable(f"cannot use {self._url.shown}: it is not connected yet, or is closed")
         return self._opened
 

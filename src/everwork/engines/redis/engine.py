@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
-from everwork.aio.forks import this_process
 from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.redis.change import RedisChanges
@@ -35,12 +35,12 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
         return cls(StoreUrl.from_url(url), clock)
 
     async def open(self, *, create: bool = True) -> None:
-        if self._opened is None or self._opened.pid != this_process.pid:
+        if self._opened is None or self._opened.pid != os.getpid():
             self._opened = await _open_store(self._url, self._clock, create=create)
 
     async def close(self) -> None:
         store, self._opened = self._opened, None
-        if store is not None and store.pid == this_process.pid:
+        if store is not None and store.pid == os.getpid():
             await store.close()
 
     def fresh(self) -> RedisEngine:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from everwork.aio.forks import this_process
+import os
+
 from everwork.engines.contract import Clock
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.inbox import Inbox
@@ -16,7 +17,7 @@ class OpenStore:
     """The resources of an open engine, in the process and event loop that opened it."""
 
     def __init__(self, connection: Connection, schema_version: int, last_wakeups: dict[str, int]) -> None:
-        self.pid = this_process.pid
+        self.pid = os.getpid()
         self.connection = connection
         self.schema_version = schema_version
         self.wakeups = Wakeups(connection, last_wakeups)
@@ -44,7 +45,7 @@ class RedisBase:
 
     @property
     def _store(self) -> OpenStore:
-        if self._opened is None or self._opened.pid != this_process.pid:
+        if self._opened is None or self._opened.pid != os.getpid():
             raise EngineUnavailable(f"cannot use Redis at {self._url.text}: it is not connected yet, or is closed")
         return self._opened
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Mapping
 
 from everwork.aio.clocks import host_clock_ms
-from everwork.aio.forks import this_process
 from everwork.codec.local_file import create_private
 from everwork.core.retention import KEEP_MS
 from everwork.core.states import State
@@ -55,7 +55,7 @@ class SqliteEngine(
         return cls(StoreUrl.from_url(url), clock, own_loop=own_loop)
 
     async def open(self, *, create: bool = True) -> None:
-        if self._opened is None or self._opened.pid != this_process.pid:
+        if self._opened is None or self._opened.pid != os.getpid():
             connection, lock, schema_version = await in_daemon(lambda: self._connect(create))
             make = LoopWriter if self._own_loop else ThreadWriter
             writer = make(self._url, connection, lock, self._clock)
@@ -88,7 +88,7 @@ class SqliteEngine(
 
     async def close(self) -> None:
         store, self._opened = self._opened, None
-        if store is not None and store.pid == this_process.pid:
+        if store is not None and store.pid == os.getpid():
             await store.close()
 
     def fresh(self) -> SqliteEngine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everwork.aio.clocks import host_clock_ms
-from everwork.aio.forks import this_process
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
@@ -64,7 +64,7 @@ class OpenStore:
 
     def __init__(self, url: StoreUrl, clock: Clock, writer: Writer, lock: FileLock, schema_version: int) -> None:
         self.schema_version = schema_version
-        self.pid = this_process.pid
+        self.pid = os.getpid()
         self.sweep_state = SweepState()
         self._loop = asyncio.get_running_loop()
         self._lock = lock
@@ -191,7 +191,7 @@ class SqliteBase:
 
     @property
     def _store(self) -> OpenStore:
-        if self._opened is None or self._opened.pid != this_process.pid:
+        if self._opened is None or self._opened.pid != os.getpid():
             raise EngineUnavailable(f"cannot use {self._url.path}: it is not connected yet, or is closed")
         return self._opened
 
