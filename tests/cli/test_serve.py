@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from everwork.cli.serving import FULL_COLLECTION_EVERY, keep_loaded_objects
 from tests.app.waiting import until_sync
 from tests.cli.conftest import DEADLINE_SECONDS
 
@@ -33,6 +36,17 @@ def started(cli: Cli, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
             yield process, json.loads(process.stdout.readline())
         finally:
             process.kill()
+
+
+def test_a_server_rarely_looks_at_all_objects_for_garbage() -> None:
+    thresholds = gc.get_threshold()
+    try:
+        keep_loaded_objects()
+        assert gc.get_freeze_count()
+        assert gc.get_threshold()[2] >= FULL_COLLECTION_EVERY or sys.version_info >= (3, 14)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def status(facts: dict[str, Any], key: str) -> int:

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from everwork import exceptions as e
-from everwork.client.errors import NOT_SENT, error_of
+from everwork.client.errors import WRITE_FAILED, error_of
 from everwork.server.errors import TABLE
 
 MESSAGES = {
@@ -51,10 +51,10 @@ def test_what_stands_between_has_no_codes_and_is_understood_by_its_status(
     assert type(error_of(refused(status, "a proxy says no"))) is kind
 
 
-def test_a_stream_that_ended_before_its_first_message_can_be_opened_again() -> None:
-    error = error_of(refused(grpc.StatusCode.INTERNAL, NOT_SENT))
+def test_a_failed_write_means_that_the_server_is_unavailable() -> None:
+    error = error_of(refused(grpc.StatusCode.INTERNAL, WRITE_FAILED))
     assert isinstance(error, e.EngineUnavailable)
-    assert str(error) == "the server ended the call before its first message was sent"
+    assert str(error) == "the stream ended while the client was writing; gRPC lost the server's reason"
 
 
 def refused(

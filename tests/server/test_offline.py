@@ -408,10 +408,12 @@ async def test_a_stamp_is_bounded(server: ServerProcess) -> None:
             await stamped(server, KEY, "p", number)
 
 
-async def test_a_late_outcome_must_name_its_attempt(client: Client) -> None:
-    request = pb.SettleRequest(outcomes=[pb.Outcome(key=1, complete=pb.Complete())])
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_late_outcome_must_name_its_attempt(client: Client, others: int) -> None:
+    named = [pb.Outcome(key=1, attempt=1, complete=pb.Complete())] * others
+    request = pb.SettleRequest(outcomes=[*named, pb.Outcome(key=1, complete=pb.Complete())])
     transport: Any = await client.open()
-    with pytest.raises(grpc.aio.AioRpcError, match=r"outcomes\[0\].attempt: is required"):
+    with pytest.raises(grpc.aio.AioRpcError, match=rf"outcomes\[{others}\].attempt: is required"):
         await transport.calls.SettleLate(request, metadata=transport.metadata)
 
 

@@ -26,7 +26,10 @@ SURVIVED: Final = {"power-loss": "power loss", "process-crash": "process crash, 
 """What accepted jobs survive, by durability."""
 
 FULL_COLLECTION_EVERY: Final = 100
-"""How many collections of younger objects precede a full one; Python's default is 10."""
+"""How many collections of the middle generation precede a full one, at least; Python's default is 10.
+
+Some versions (3.14.0 to 3.14.4) collect incrementally and ignore it.
+"""
 SWITCH_SECONDS: Final = 0.005, 0.0005
 """How long a busy event loop may keep the interpreter lock (GIL) from SQLite's threads: while one tenant is active, and
 while several are. A query needs the lock several times: with 5 ms, one busy tenant makes every query of the others take
@@ -84,7 +87,7 @@ async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: 
 def keep_loaded_objects() -> None:
     """Exclude everything loaded so far from garbage collection, and make full collections rare: they pause all callers.
 
-    The modules have about 70,000 objects, so such a pause takes tens of milliseconds; with 2,000 waiting polls, 100.
+    The modules have about 70,000 objects, so such a pause takes tens of milliseconds. With 2,000 waiting polls: 100.
     """
     gc.collect()
     gc.freeze()

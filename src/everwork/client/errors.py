@@ -13,9 +13,8 @@ from everwork import exceptions as e
 
 CODE: Final = "everwork-code"
 RETRY_AFTER: Final = "retry-after-ms"
-NOT_SENT: Final = "Internal error from Core"
-"""What gRPC's asyncio client reports, instead of the server's status, if a stream ends before its first message is
-sent."""
+WRITE_FAILED: Final = "Internal error from Core"
+"""What gRPC's asyncio client reports, instead of the server's status, if a write fails because the stream has ended."""
 
 MakeError = Callable[[str, int], e.EverworkError]
 """Creates an error from its message and the key of the call's job."""
@@ -63,8 +62,8 @@ def error_of(rpc_error: grpc.aio.AioRpcError, key: int = 0) -> e.EverworkError:
     code = _text(metadata.get(CODE))
     if code == "too_many_requests" or (not code and rpc_error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED):
         return e.TooManyRequests(text, _retry_after_ms(metadata))
-    if rpc_error.code() is grpc.StatusCode.INTERNAL and text == NOT_SENT:
-        return e.EngineUnavailable("the server ended the call before its first message was sent")
+    if rpc_error.code() is grpc.StatusCode.INTERNAL and text == WRITE_FAILED:
+        return e.EngineUnavailable("the stream ended while the client was writing; gRPC lost the server's reason")
     make = _BY_CODE.get(code) or _BY_STATUS.get(rpc_error.code())
     return make(text, key) if make else e.EverworkError(text)
 

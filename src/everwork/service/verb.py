@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from everwork.aio.loops import shielded
 from everwork.core import checks
-from everwork.service.access.principal import ANYBODY, Permission, Principal, granted_by
+from everwork.service.access.principal import ANYBODY, Permission, Principal, sufficient_for
 
 if TYPE_CHECKING:
     from everwork.service.access.audit import Audit
@@ -60,10 +60,10 @@ class Rule:
     audited: Audited = EACH
     withheld: tuple[str, ...] = ()
     """Arguments that are recorded as `changed`, without their values; such a call gets its own entry."""
-    _enough: frozenset[Permission] = field(init=False, repr=False, compare=False)
+    _sufficient: frozenset[Permission] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_enough", granted_by(*self.permissions))
+        object.__setattr__(self, "_sufficient", sufficient_for(*self.permissions))
         if not self.permissions:
             raise TypeError("a verb needs at least one permission")
         if len(self.audit) > 1 and self.audited is not ITSELF:
@@ -76,7 +76,7 @@ class Rule:
 
     def admit(self, principal: Principal) -> None:
         """Refuse a caller that lacks permission."""
-        principal.require_one(self._enough)
+        principal.require_any(self._sufficient)
         if self.tenants is UNBOUND:
             principal.require_unbound()
 

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from everwork.client.errors import NOT_SENT
+from everwork.client.errors import WRITE_FAILED
 from everwork.core.limits import KEY_MAX
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
@@ -167,7 +167,7 @@ async def strike_stream(server: RunningServer, messages: list[bytes], target: Ta
         async for _ in call:
             pass
     # The client's own words, not the server's: it was still writing when the server had ended the call.
-    is_own = await call.details() == NOT_SENT
+    is_own = await call.details() == WRITE_FAILED
     seen.statuses[target.path, grpc.StatusCode.CANCELLED if is_own else await call.code()] += 1
 
 

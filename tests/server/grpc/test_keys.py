@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from everwork.client.errors import NOT_SENT
+from everwork.client.errors import WRITE_FAILED
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
 from everwork.service.access.failures import AuthenticationFailures
 from everwork.service.access.principal import Permission
@@ -145,13 +145,14 @@ async def status_of(
         call: Any = server.channel.unary_unary(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
         return grpc.StatusCode(await call.code())
     if method.client_streaming:
-        while True:
+        for _ in range(20):
             talk: Any = server.channel.stream_stream(path, None, None)(iter([raw]), metadata=metadata, timeout=SECONDS)
             with suppress(grpc.aio.AioRpcError):
                 [welcome] = [message async for message in talk]
                 assert work_pb2.ToWorker.FromString(welcome).welcome.server
-            if await talk.details() != NOT_SENT:
+            if await talk.details() != WRITE_FAILED:
                 return grpc.StatusCode(await talk.code())
+        raise AssertionError("gRPC never reported the server's status")
     stream: Any = server.channel.unary_stream(path, None, None)(raw, metadata=metadata, timeout=SECONDS)
     if method.name == "StreamActivatedJobs":
         # It would last: that it was let in is seen from its waiting.

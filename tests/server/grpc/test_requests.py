@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import traceback
 from typing import Any
 
 import grpc
@@ -170,20 +169,39 @@ async def test_a_request_waits_for_room_and_is_refused_if_it_waits_too_long(
     assert (code, gateway.receiving.requests.bytes) == (StatusCode.RESOURCE_EXHAUSTED, 1_000)
 
 
-async def test_a_refused_call_leaves_nothing_in_memory(sqlite_server: RunningServer) -> None:
-    raw = pb.SettleRequest(outcomes=[pb.Outcome(key=1)]).SerializeToString()
+@pytest.mark.parametrize("status", [StatusCode.OK, StatusCode.INVALID_ARGUMENT])
+async def test_an_ended_call_leaves_nothing_in_memory(sqlite_server: RunningServer, status: StatusCode) -> None:
+    outcome = pb.Outcome(key=1, complete=pb.Complete() if status is StatusCode.OK else None)
+    raw = pb.SettleRequest(outcomes=[outcome]).SerializeToString()
     call: Any = sqlite_server.channel.unary_unary(f"{DESK}/Settle", None, None)
     await asyncio.to_thread(gc.collect)
+    before = {id(one) for one in _of_calls()}
     gc.disable()
     try:
         for _ in range(5):
-            await refused(call(bytes(bytearray(raw)), metadata=sqlite_server.metadata, timeout=SECONDS))
-        kept = [one for one in gc.get_objects() if isinstance(one, grpc.aio.AbortError | InvalidInput)]
-        frames = [frame.f_locals.values() for error in kept for frame, _ in traceback.walk_tb(error.__traceback__)]
-        assert frames
-        assert not [one for values in frames for one in values if isinstance(one, pb.SettleRequest) or one == raw]
+            assert await call(raw, metadata=sqlite_server.metadata, timeout=SECONDS).code() is status
+        await until(lambda: not [one for one in _of_calls() if id(one) not in before])
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_outcomes_without_an_attempt_are_counted(sqlite_server: RunningServer, others: int) -> None:
+    outcomes = [pb.Outcome(key=1, attempt=1, complete=pb.Complete())] * others
+    outcomes.append(pb.Outcome(key=1, complete=pb.Complete()))
+    call: Any = sqlite_server.channel.unary_unary(f"{DESK}/Settle", None, None)
+    raw = pb.SettleRequest(outcomes=outcomes).SerializeToString()
+    await call(raw, metadata=sqlite_server.metadata, timeout=SECONDS)
+    assert b'everwork_unfenced_outcomes_total{door="desk"} 1.0' in sqlite_server.metrics.text()
+
+
+def _of_calls() -> list[object]:
+    """What gRPC keeps of a call: its context, and the error that ended it, whose frames hold the request."""
+    return [one for one in gc.get_objects() if type(one).__name__ == "_ServicerContext" or _has_frames(one)]
+
+
+def _has_frames(one: object) -> bool:
+    return isinstance(one, grpc.aio.AbortError | InvalidInput) and one.__traceback__ is not None
 
 
 async def test_many_outcomes_are_settled_in_steps_while_other_keys_are_active(

@@ -104,7 +104,7 @@ class Gateway:
                 principal = jobs.principal
                 owner = principal.id
                 self._enter(owner)
-                raw, weight = await self.receiving.weighed(owner, context, weigh)
+                raw, weight = await self.receiving.receive(owner, context, weigh)
                 if weight:
                     await self._require_few_fields(jobs, request_type, raw)
                 if turns is None:
@@ -142,7 +142,7 @@ class Gateway:
         async def call(_requests: object, context: Context) -> None:
             async def respond(jobs: Jobs) -> None:
                 owner = jobs.principal.id
-                raw, weight = await self.receiving.weighed(owner, context, weigh)
+                raw, weight = await self.receiving.receive(owner, context, weigh)
                 try:
                     if weight:
                         await self._require_few_fields(jobs, request_type, raw)
@@ -206,7 +206,7 @@ class Gateway:
         self.metrics.called(rpc.api, rpc.name, code.name)
         forget_frames(error)
         await self.keys.failures.hold_back(error, owner)
-        await context.abort(code, cut_to_fit(details), trailing)
+        await abort(context, code, cut_to_fit(details), trailing)
 
     async def _serve(self, rpc: Rpc, context: Context, serve: Callable[[Jobs], Awaitable[None]]) -> None:
         owner = ""
@@ -253,17 +253,28 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
 
 
 def _at_end(callback: Callable[[object], None]) -> None:
-    """Run a callback when the call ends. One of its context would keep the call in memory until garbage collection."""
+    """Run a callback when the current call ends.
+
+    With `context.add_done_callback`, a reference cycle would keep the call in memory until garbage collection.
+    """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - each call is a task
     task.add_done_callback(callback)
 
 
-def forget_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of an error before its call ends.
+async def abort(
+    context: Context, code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, str], ...] = ()
+) -> NoReturn:
+    """End the current call with a status, and keep nothing of it."""
+    try:
+        await context.abort(code, details, trailing)
+    except grpc.aio.AbortError as ended:
+        _at_end(partial(forget_frames, ended))
+        raise
 
-    gRPC keeps the error until the garbage collector finds it, and its frames keep the request and the response.
-    """
+
+def forget_frames(error: BaseException | None, _task: object = None) -> None:
+    """Drop the tracebacks of an error that gRPC keeps until garbage collection: their frames keep the whole call."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -13,7 +13,7 @@ from everwork.core.limits import GUEST_BYTES_MAX, WATCHES_EACH_MAX, WATCHES_MAX
 from everwork.exceptions import EverworkError, InvalidInput
 from everwork.logs import Occasional
 from everwork.server.errors import wire
-from everwork.server.grpc.gateway import Context, forget_frames, parsed, peer_address
+from everwork.server.grpc.gateway import Context, abort, forget_frames, parsed, peer_address
 from everwork.server.grpc.intake import EOF, Receiving
 from everwork.service.access.budgets import decrement
 
@@ -47,7 +47,7 @@ class Guests:
         except EverworkError as error:
             raw = b""  # See `forget_frames`.
             forget_frames(error)
-            return await context.abort(wire(error).grpc, str(error))
+            return await abort(context, wire(error).grpc, str(error))
 
     @asynccontextmanager
     async def staying(self, context: Context) -> AsyncIterator[None]:
@@ -56,7 +56,7 @@ class Guests:
         if self.count >= WATCHES_MAX or self._of[address] >= WATCHES_EACH_MAX:
             self._notices.warning("gRPC call refused: too many calls without an API key are open", peer=address)
             reason = "too many calls without an API key are open; retry later"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+            await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         self._of[address] += 1
         self.count += 1
         try:

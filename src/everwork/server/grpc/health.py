@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from everwork.aio.loops import BackgroundLoop
 from everwork.proto import gateway_pb2, jobs_pb2, work_pb2
-from everwork.server.grpc.gateway import Context, Handler, Methods
+from everwork.server.grpc.gateway import Context, Handler, Methods, abort
 from everwork.server.grpc.guests import Guests
 from everwork.server.readiness import Readiness
 
@@ -72,7 +72,7 @@ class Health:
         if self._guests.can_send():
             service = await self._service(context)
         if service not in self._known:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {service[:100]!r}")
+            await abort(context, grpc.StatusCode.NOT_FOUND, f"unknown service {service[:100]!r}")
         return _response(is_serving=await self._check_serving())
 
     async def _watch(self, _requests: object, context: Context) -> None:

@@ -184,10 +184,13 @@ class Receiving:
 
     async def message(self, caller: str, context: Context) -> bytes:
         """The next request of a call, which must arrive in time; EOF if there is none."""
-        return (await self.weighed(caller, context, lambda _: 0))[0]
+        return (await self.receive(caller, context, lambda _: 0))[0]
 
-    async def weighed(self, caller: str, context: Context, weigh: Callable[[bytes], int]) -> tuple[bytes, int]:
-        """`message`, and the memory that it takes, which the caller releases. It waits in its place for that memory."""
+    async def receive(self, caller: str, context: Context, weigh: Callable[[bytes], int]) -> tuple[bytes, int]:
+        """The next request and the memory reserved for it, which the caller must release.
+
+        The request keeps its place while it waits for memory.
+        """
         if self._has_room(caller) and caller not in self._queues:
             self._of[caller] = self._of.get(caller, 0) + 1
             self.count += 1

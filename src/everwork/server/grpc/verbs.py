@@ -100,28 +100,31 @@ class Verbs:
 
     async def settle(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts; if one outcome is invalid, the call fails and nothing is settled."""
-        return await self._settle(jobs, request, jobs.settle, self._count_unfenced)
+        return await self._settle(jobs, request)
 
     async def settle_late(self, jobs: Jobs, request: pb.SettleRequest) -> pb.SettleResponse:
         """End attempts of a worker that was disconnected; each outcome must name its attempt."""
-        return await self._settle(jobs, request, jobs.settle_late, _require_attempts)
+        return await self._settle(jobs, request, is_late=True)
 
-    async def _settle(
-        self, jobs: Jobs, request: pb.SettleRequest, settle: Settle, check: Callable[[Sequence[Outcome]], None]
-    ) -> pb.SettleResponse:
-        slices, sent = self._gateway.service.budgets.slices(jobs.principal), request.outcomes
-        if len(sent) == 1:  # As in most calls; what follows is for calls that are large as a whole.
-            outcomes = [await _outcome(jobs, 0, sent[0], slices)]
-            check(outcomes)
+    async def _settle(self, jobs: Jobs, request: pb.SettleRequest, *, is_late: bool = False) -> pb.SettleResponse:
+        slices = self._gateway.service.budgets.slices(jobs.principal)
+        settle = jobs.settle_late if is_late else jobs.settle
+        if len(request.outcomes) == 1:  # Most calls; the limits and slices below matter only for several outcomes.
+            outcomes = [await _outcome(jobs, 0, request.outcomes[0], slices)]
+            self._check_attempts(outcomes, is_late)
             return pb.SettleResponse(judged=map(replies.judged_message, await settle(outcomes)))
-        async with merging(self._gateway.service, jobs, sent):
+        async with merging(self._gateway.service, jobs, request.outcomes):
             outcomes = await _outcomes(jobs, request, slices)
-            check(outcomes)
+            self._check_attempts(outcomes, is_late)
             return await self._settled(outcomes, settle, slices)
 
-    def _count_unfenced(self, outcomes: Sequence[Outcome]) -> None:
-        if unfenced := sum([not outcome.attempt for outcome in outcomes]):
-            self._gateway.metrics.unfenced(API, unfenced)
+    def _check_attempts(self, outcomes: Sequence[Outcome], is_late: bool) -> None:
+        """Count outcomes that name no attempt; refuse late ones."""
+        unfenced = [index for index, outcome in enumerate(outcomes) if not outcome.attempt]
+        if unfenced and is_late:
+            raise InvalidInput(f"outcomes[{unfenced[0]}].attempt", "is required: another attempt may be running")
+        if unfenced:
+            self._gateway.metrics.unfenced(API, len(unfenced))
 
     async def _settled(self, outcomes: Sequence[Outcome], settle: Settle, slices: Slices) -> pb.SettleResponse:
         """Settle outcomes, in steps while other keys are active: each is judged separately."""
@@ -241,12 +244,6 @@ async def _outcomes(jobs: Jobs, request: pb.SettleRequest, slices: Slices) -> li
         if merged > MERGED_BYTES_MAX:
             raise InvalidInput("outcomes", f"must have at most {MERGED_BYTES_MAX:,} bytes of merged variables")
     return outcomes
-
-
-def _require_attempts(outcomes: Sequence[Outcome]) -> None:
-    for index, outcome in enumerate(outcomes):
-        if not outcome.attempt:
-            raise InvalidInput(f"outcomes[{index}].attempt", "is required: another attempt may be running")
 
 
 async def _outcome(jobs: Jobs, index: int, message: pb.Outcome, slices: Slices) -> Outcome:

@@ -31,8 +31,8 @@ _GRANTED_BY: Final = {
 }
 
 
-def granted_by(*permissions: Permission) -> frozenset[Permission]:
-    """The permissions of which one is enough for a call that needs one of these."""
+def sufficient_for(*permissions: Permission) -> frozenset[Permission]:
+    """Every permission that grants at least one of these."""
     return frozenset().union(*(_GRANTED_BY[one] for one in permissions))
 
 
@@ -62,12 +62,12 @@ class Principal:
 
     def require(self, *permissions: Permission) -> None:
         """Refuse a caller that has none of these permissions."""
-        self.require_one(granted_by(*permissions))
+        self.require_any(sufficient_for(*permissions))
 
-    def require_one(self, enough: frozenset[Permission]) -> None:
-        """`require`, for the result of `granted_by`, which calls that are checked often compute once."""
-        if self.permissions.isdisjoint(enough):
-            needed = sorted(repr(one.value) for one in enough)
+    def require_any(self, sufficient: frozenset[Permission]) -> None:
+        """Like `require`, with the result of `sufficient_for`, computed in advance."""
+        if self.permissions.isdisjoint(sufficient):
+            needed = sorted(repr(one.value) for one in sufficient)
             raise PermissionDenied(f"key '{self.name}' lacks the permission {' or '.join(needed)}")
 
     def require_tenant(self, tenant: str) -> None:
