@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from everwork.server.fleet_metrics import TYPES_MAX, FleetMetrics, FleetState, family
 from everwork.service.monitor.minutes import OTHER_TYPES
@@ -47,20 +51,18 @@ class Metrics:
             "everwork_unfenced_outcomes", "Outcomes without an attempt number", ["door"], registry=registry
         )
         pollers = Gauge("everwork_pollers", "Callers waiting for jobs", ["door"], registry=registry)
-        sizes = Histogram("everwork_commit_items", "Items per engine step", ["step"], registry=registry, buckets=SIZES)
-        seconds = Histogram(
-            "everwork_commit_seconds", "Duration of engine steps", ["step"], registry=registry, buckets=SECONDS
-        )
-        polls = Histogram(
-            "everwork_poll_seconds", "Duration of polls for jobs", ["answer"], registry=registry, buckets=POLL_SECONDS
-        )
+        sizes = _Histograms("everwork_commit_items", "Items per engine step", "step", SIZES)
+        seconds = _Histograms("everwork_commit_seconds", "Duration of engine steps", "step", SECONDS)
+        polls = _Histograms("everwork_poll_seconds", "Duration of polls for jobs", "answer", POLL_SECONDS)
+        for histograms in (sizes, seconds, polls):
+            registry.register(histograms)
         # Looking up a child costs more than counting; APIs, methods, statuses and steps are few.
         self._call = cache(calls.labels)
         self._unfenced = cache(unfenced.labels)
         self._pollers = cache(pollers.labels)
-        self._sizes = cache(sizes.labels)
-        self._seconds = cache(seconds.labels)
-        self._got, self._empty = polls.labels("jobs"), polls.labels("empty")
+        self._sizes = cache(sizes.labeled)
+        self._seconds = cache(seconds.labeled)
+        self._got, self._empty = polls.labeled("jobs"), polls.labeled("empty")
 
     def describe(self, version: str, engine: str) -> None:
         """Set the version and the engine of this server."""
@@ -107,6 +109,48 @@ class Metrics:
         self._clock_jumps_seen = clock_jumps
         fleet_text = "" if fleet is None else self._fleet.text(fleet)
         return generate_latest(self.registry) + (fleet_text + spool_text(spool)).encode(errors="replace")
+
+
+class _Histogram:
+    """One histogram. Only the event loop's thread observes, so it needs no locks, which take most of the time."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, label: str) -> None:
+        """Report the counts, each with those of the lower buckets."""
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        family.add_metric([label], list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
+
+
+class _Histograms(Collector):
+    """A family of histograms, by the values of one label."""
+
+    def __init__(self, name: str, help: str, label: str, bounds: Sequence[float]) -> None:
+        self._name, self._help, self._label = name, help, label
+        self._bounds = bounds
+        self._of: dict[str, _Histogram] = {}
+
+    def labeled(self, value: str) -> _Histogram:
+        """A new histogram."""
+        self._of[value] = histogram = _Histogram(self._bounds)
+        return histogram
+
+    def collect(self) -> Iterator[Metric]:
+        """The family."""
+        family = HistogramMetricFamily(self._name, self._help, labels=[self._label])
+        for value, histogram in self._of.items():
+            histogram.add_to(family, value)
+        yield family
 
 
 class _Registry(CollectorRegistry):
