@@ -21,8 +21,6 @@ LOSSES_MAX: Final = 10_000
 """The maximum number of items in one message: even with the largest jobs, it stays below 3 MiB."""
 REPORTS_MAX: Final = 20_000
 """If this many refusals and lost leases are unwritten, no more outcomes are judged: the worker is not reading."""
-WRITE_SECONDS_MAX: Final = 1.0
-"""How long the end of a stream waits for a worker that is not reading."""
 UNWRITTEN_JOBS_MAX: Final = 1_000
 """If this many jobs are unwritten, no more are leased: the connection is slow, and leases would expire."""
 UNWRITTEN_BYTES_MAX: Final = 8 * 1_048_576
@@ -33,7 +31,7 @@ Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class MessageWriter:
-    """A single task, `run`, does the writing; once it ends, `unwritten` returns the jobs that were not written.
+    """A single task, `run`, does the writing; after `stop`, `unwritten` returns the jobs that were not written.
 
     The bytes of unwritten jobs are held in `undelivered` for `caller`, the API key.
     """
@@ -53,7 +51,7 @@ class MessageWriter:
         self._refusals: list[work_pb2.Refusal] = []
         self._losses: list[work_pb2.Loss] = []
         self._has_reports = False
-        self._writing: asyncio.Future[None] | None = None
+        self._is_stopped = False
         self._wakeup = asyncio.Event()
         self._written = asyncio.Event()
 
@@ -91,19 +89,22 @@ class MessageWriter:
         self._mark()
 
     async def run(self) -> None:
-        """Write until cancelled."""
-        while True:
+        """Write until `stop`; never cancelled, because a call cannot be ended by a status during a write."""
+        while not self._is_stopped:
             await self._wakeup.wait()
             self._wakeup.clear()
-            while self._jobs or self._has_reports:
+            while (self._jobs or self._has_reports) and not self._is_stopped:
                 message = self._message()
                 # Called before the write returns, because the worker may answer earlier.
                 self._on_send(self._in_flight)
-                self._writing = asyncio.ensure_future(self._send(message.SerializeToString()))
-                self._writing.add_done_callback(_retrieve_error)
-                await asyncio.shield(self._writing)
+                await self._send(message.SerializeToString())
                 self._done(self._in_flight)
                 self._in_flight = []
+
+    def stop(self) -> None:
+        """Begin no other write."""
+        self._is_stopped = True
+        self._wakeup.set()
 
     async def has_capacity(self) -> None:
         """Wait until the worker has read most of what was sent."""
@@ -120,15 +121,6 @@ class MessageWriter:
         """Wait until the next message has been written."""
         self._written.clear()
         await self._written.wait()
-
-    async def wait_written(self) -> None:
-        """Wait for the message that is being written: a call cannot be ended by a status during a write."""
-        if self._writing is None:
-            return
-        done, _ = await asyncio.wait([self._writing], timeout=WRITE_SECONDS_MAX)
-        if done and not self._writing.cancelled() and self._writing.exception() is None:
-            self._done(self._in_flight)
-            self._in_flight = []
 
     @property
     def is_empty(self) -> bool:
@@ -184,12 +176,6 @@ class MessageWriter:
 
 def _bytes_of(jobs: Sequence[LeasedJob]) -> int:
     return sum([len(job.variables) for job in jobs])
-
-
-def _retrieve_error(writing: asyncio.Future[None]) -> None:
-    """Ignore the error of a write that is no longer awaited: the worker has disconnected."""
-    if not writing.cancelled():
-        writing.exception()
 
 
 def _loss(lease: Lease, status: LeaseStatus) -> work_pb2.Loss:

@@ -44,6 +44,8 @@ OUTCOMES_MAX: Final = 10_000
 FEEDS_MAX: Final = 1_000
 HEARTBEAT_MS_MAX: Final = 10_000
 MISSED_HEARTBEATS: Final = 3
+WRITE_SECONDS_MAX: Final = 1.0
+"""How long the end of a stream waits for a worker that is not reading."""
 
 
 class Streams(Protocol):
@@ -87,6 +89,7 @@ class WorkStream:
         """The attempts that the worker holds, and when their leases were last set, by the loop's clock."""
         self._feeds: dict[CreditKey, Feed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writing: asyncio.Task[None] | None = None
         self._is_closing = False
         self._reported = Reported(requests, jobs.principal.id)
         self._is_settled = asyncio.Event()
@@ -127,7 +130,7 @@ class WorkStream:
         """Serve the worker until it closes its side, or something ends the stream."""
         try:
             self._start(self._settle_all())
-            self._start(self._writer.run())
+            self._writing = self._start(self._writer.run())
             await self._done_or_ended(self._start(self._read(messages)))
             self.stop_feeding()
             await self._done_or_ended(self._start(self._drained()))
@@ -373,11 +376,13 @@ class WorkStream:
 
     async def _end(self) -> None:
         self._service.clients.remove(self)
-        tasks = list(self._tasks)
+        self._writer.stop()
+        tasks = [task for task in self._tasks if task is not self._writing]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._writer.wait_written()
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=WRITE_SECONDS_MAX)
         if not self.ended.done():
             self.ended.set_result(None)
         elif not self.ended.cancelled():
