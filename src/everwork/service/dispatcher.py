@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,9 +21,12 @@ from everwork.service.access.principal import Party
 DEMANDS_MAX: Final = 128
 """The maximum number of polls of one queue that one step serves."""
 CROWD_MIN: Final = 4
-"""With at least this many callers in one step, the next step waits to gather more."""
+"""With at least this many callers in one step, the steps that follow wait to gather more."""
+CROWD_SECONDS: Final = 0.005
+"""How long after such a step the others wait. If only the next one waited, steps on a fast store could stay small:
+fewer callers arrive during a short step, so the next is short, too."""
 GATHER_SECONDS: Final = 0.002
-"""How long the next step waits; this saves half of the commits and a fifth of the CPU time."""
+"""How long each of these steps waits; this saves half of the commits and a fifth of the CPU time."""
 IDLE_SECONDS: Final = 10.0
 JOBS_MIN: Final = ACTIVATE_BYTES_MAX // PAYLOAD_BYTES_MAX
 """How many jobs one step may always lease, even if the last ones were of the maximum size."""
@@ -75,7 +79,7 @@ class StepBatcher:
         self._release = release
         self._reporter = reporter
         self._requests: list[_Request] = []
-        self._last_callers = 0
+        self._crowded_until = -math.inf
         self.jobs_max = JOBS_MIN
         """How many jobs the next step may lease, estimated from the largest job of the last step; one caller alone may
         lease more."""
@@ -104,10 +108,11 @@ class StepBatcher:
         try:
             while self._requests:
                 # Include callers that were woken by the same message or answer.
-                await asyncio.sleep(GATHER_SECONDS if self._last_callers >= CROWD_MIN else 0)
+                await asyncio.sleep(GATHER_SECONDS if time.perf_counter() < self._crowded_until else 0)
                 requests = self._next()
-                self._last_callers = len(requests)
                 await self._step(requests)
+                if len(requests) >= CROWD_MIN:
+                    self._crowded_until = time.perf_counter() + CROWD_SECONDS
         finally:
             self._task = None
 
