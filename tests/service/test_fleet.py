@@ -27,6 +27,7 @@ from everwork.service.fleet.live import FLEET_TTL_MS
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.factories import a_new_job, a_pending_job, asked, the_job, the_state
+from tests.memory import kept
 from tests.stores import HOUR_MS, START_MS, VirtualClock
 
 MAILER = WorkerEntry(id="a1", title="Mailer", sources=("email-send",), concurrency=4, execution_timeout_ms=30_000)
@@ -61,8 +62,8 @@ async def test_only_the_latest_heartbeat_of_a_process_and_of_a_client_is_kept_in
         await fleet.beat_clients("server-1", [replace(PROCESS, **client)], 0)  # type: ignore[arg-type]
         await fleet.processes()
     gc.collect()
-    kept = [one.name for one in gc.get_objects() if isinstance(one, ProcessEntry) and "kept-once" in one.name]
-    assert sorted(kept) == ["client-kept-once", "kept-once"]
+    names = [one.name for one in kept(ProcessEntry) if "kept-once" in one.name]
+    assert sorted(names) == ["client-kept-once", "kept-once"]
 
 
 async def test_what_a_manager_declares_is_seen_as_it_was_told(fleet: Fleet) -> None:

@@ -32,6 +32,7 @@ from everwork.service.access.turns import RUNNING_FIRST
 from tests.app.waiting import until
 from tests.hostile import attacks_grpc as attacks
 from tests.hostile.attacks_requests import DESK, unread
+from tests.memory import kept
 from tests.server.grpc.conftest import OpenServer
 from tests.server.grpc.running import KEY, SECONDS, RunningServer, refused
 
@@ -174,14 +175,14 @@ async def test_the_error_of_a_refused_call_keeps_no_request(sqlite_server: Runni
     call: Any = sqlite_server.channel.unary_unary(attacks.CREATE, None, None)
     nameless = work_pb2.CreateJobsRequest(jobs=[work_pb2.NewJob()]).SerializeToString()
     gc.collect()
-    before = {id(one) for one in gc.get_objects() if isinstance(one, InvalidInput)}  # Of other tests.
+    before = {id(one) for one in kept(InvalidInput)}  # Of other tests.
     gc.disable()
     try:
         await refused(call(nameless + UNKNOWN, metadata=sqlite_server.metadata, timeout=SECONDS))
-        kept = [one for one in gc.get_objects() if isinstance(one, InvalidInput) and id(one) not in before]
+        errors = [one for one in kept(InvalidInput) if id(one) not in before]
     finally:
         gc.enable()
-    assert [one for one in kept if one.__traceback__ is not None] == []
+    assert [one for one in errors if one.__traceback__ is not None] == []
 
 
 async def test_two_lists_of_a_key_are_built_at_a_time(sqlite_server: RunningServer) -> None:

@@ -25,6 +25,7 @@ from tests.app.waiting import until
 from tests.hostile import attacks_grpc as attacks
 from tests.hostile.attacks_requests import DESK, read_nothing
 from tests.hostile.http2 import Http2
+from tests.memory import kept
 from tests.server.grpc.running import KEY, SECONDS, RunningServer, refused
 from tests.server.grpc.test_intake import created
 
@@ -197,11 +198,9 @@ async def test_outcomes_without_an_attempt_are_counted(sqlite_server: RunningSer
 
 def _of_calls() -> list[object]:
     """What gRPC keeps of a call: its context, and the error that ended it, whose frames hold the request."""
-    return [one for one in gc.get_objects() if type(one).__name__ == "_ServicerContext" or _has_frames(one)]
-
-
-def _has_frames(one: object) -> bool:
-    return isinstance(one, grpc.aio.AbortError | InvalidInput) and one.__traceback__ is not None
+    errors = [*kept(grpc.aio.AbortError), *kept(InvalidInput)]
+    contexts = [one for one in kept(object) if type(one).__name__ == "_ServicerContext"]
+    return [*contexts, *(error for error in errors if error.__traceback__ is not None)]
 
 
 async def test_many_outcomes_are_settled_in_steps_while_other_keys_are_active(

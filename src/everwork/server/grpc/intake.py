@@ -19,6 +19,7 @@ from everwork.core.limits import (
 )
 from everwork.exceptions import CallTimeout, TooManyRequests
 from everwork.logs import Occasional
+from everwork.service.access.budgets import has_its_share
 
 if TYPE_CHECKING:
     from everwork.server.grpc.gateway import Context
@@ -56,7 +57,7 @@ class OpenCalls:
     def enter(self, caller: str) -> str:
         """Count one call until `leave`; returns the caller."""
         own = self._of.get(caller, 0)
-        if own and self.count >= self._total and own >= self._total // len(self._of):
+        if has_its_share(own, self.count, self._total, len(self._of)):
             self._notices.warning(
                 "gRPC call refused: too many calls are open", limit=self._total, key=caller, of_key=own
             )

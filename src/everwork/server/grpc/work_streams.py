@@ -24,7 +24,7 @@ from everwork.server.grpc.intake import EOF, RETRY_MS
 from everwork.server.grpc.outcomes import settle_messages
 from everwork.server.grpc.work_stream import WorkStream
 from everwork.server.settings import Settings
-from everwork.service.access.budgets import decrement
+from everwork.service.access.budgets import decrement, has_its_share
 from everwork.service.access.keys import KeyRing
 from everwork.service.access.principal import Party, Principal
 from everwork.service.jobs import Jobs
@@ -107,7 +107,7 @@ class WorkStreams:
         elif of_party >= settings.streams_per_key * settings.tenant_factor:
             names = "settings streams_per_key and tenant_factor"
             problem = f"{of_party:,} worker streams of this tenant's API keys are open ({names})"
-        elif own and len(self._streams) >= settings.max_streams and own >= settings.max_streams // len(self._of_key):
+        elif has_its_share(own, len(self._streams), settings.max_streams, len(self._of_key)):
             reached = "the server has reached its limit of worker streams"
             problem = f"{reached}, {own:,} of them from this API key (setting max_streams)"
         if problem:

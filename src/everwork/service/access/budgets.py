@@ -151,17 +151,17 @@ class PollLimits:
         if own >= self._per_party:
             reason = f"{own:,} polls of this tenant's API keys are waiting"
             raise _too_many(f"{reason} (settings pollers_per_key and tenant_factor)")
-        if own and self._waiting >= self._total and own >= self._share:
+        if has_its_share(own, self._waiting, self._total, len(self._of_party)):
             raise _too_many(f"the server has reached its limit of waiting polls, {own:,} of them from {_whose(party)}")
-
-    @property
-    def _share(self) -> int:
-        """The share of each party once the server is full, so that one cannot lock out the others."""
-        return self._total // len(self._of_party)
 
 
 def _whose(party: Party) -> str:
     return "this API key" if isinstance(party, str) else "this tenant"
+
+
+def has_its_share(own: int, used: int, total: int, owners: int) -> bool:
+    """Whether the server is full and has no more for an owner: each keeps an equal share, and may always have one."""
+    return own > 0 and used >= total and own >= total // owners
 
 
 def decrement(counter: Counter[T], name: T) -> None:
