@@ -309,6 +309,25 @@ async def test_a_worker_that_does_not_read_gets_few_large_jobs(sqlite_whole: Who
         worker.call.cancel()
 
 
+async def test_what_was_not_written_goes_back_although_the_worker_leaves_while_its_stream_ends(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.server.grpc.work_stream.WRITE_SECONDS_MAX", SOON_S)
+    [key] = await sqlite_whole.create()
+    async with sqlite_whole.worker() as worker:
+        [stream] = sqlite_whole.server._streams._streams
+        stream._writer._send = _never
+        await worker.grant(1)
+        await until(lambda: stream._writer._in_flight)
+        await worker.say(hello=pb.Hello(worker="again"))
+        await until(lambda: stream._writer._is_stopped)
+        worker.call.cancel()
+        await until(lambda: not sqlite_whole.server._streams._streams)
+        await until(lambda: _has_state(sqlite_whole, key, State.PENDING))
+    assert (await sqlite_whole.job(key)).attempts == 0
+    assert stream._writer._undelivered.bytes == 0
+
+
 async def test_a_new_stream_gets_small_jobs_in_one_message_although_their_size_was_not_known(
     sqlite_whole: Whole,
 ) -> None:
