@@ -160,7 +160,8 @@ async def strike_stream(server: RunningServer, messages: list[bytes], target: Ta
     """Say several things, and hang up. The first may even be a proper greeting."""
     hello = work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1"), grants=[work_pb2.Grant(type=TYPE, credits=3)])
     said = [hello.SerializeToString(), *messages] if len(messages[0]) % 2 else messages
-    call: Any = server.channel.stream_stream(target.path, None, None)(metadata=(("x-api-key", KEY),), timeout=0.2)
+    open_call: Any = server.channel.stream_stream(target.path, None, None)
+    call = open_call(metadata=(("x-api-key", KEY),), timeout=0.2)
     await asyncio.gather(say(call, said), hear(call))
     # The client's own words, not the server's: it was still writing when the server had ended the call.
     is_own = await call.details() == WRITE_FAILED
