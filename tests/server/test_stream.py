@@ -20,6 +20,7 @@ from everwork.server.grpc.feed import FEED_FIRST
 from everwork.server.grpc.intake import PARSED_FACTOR, HeldBytes
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX, UNWRITTEN_JOBS_MAX, MessageWriter
 from everwork.server.grpc.outcomes import UNJUDGED_BYTES_MAX
+from everwork.server.grpc.work_streams import TOLERANCE_MS
 from everwork.service.access.keys import ENVIRONMENT
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import RUNNING_FIRST
@@ -137,6 +138,29 @@ async def test_the_attempts_of_a_worker_that_is_gone_fail_at_once_and_are_tried_
     job = await whole.job(key)
     error = "worker 'doomed' disconnected: its stream ended and it did not reconnect in time"
     assert (job.attempts, job.last_error) == (1, error)
+
+
+async def test_the_attempts_of_a_worker_that_is_gone_fail_although_the_machine_is_busy(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [key] = await sqlite_whole.create()
+    async with sqlite_whole.worker() as worker:
+        await worker.grant(1)
+        await worker.got(1)
+        read_clock, stalls = sqlite_whole.service.now, [3 * TOLERANCE_MS / 1000]
+
+        async def now() -> int:
+            now_ms, loop = await read_clock(), asyncio.get_running_loop()
+            resumes_at = loop.time() + (stalls.pop() if stalls else 0)
+            while loop.time() < resumes_at:  # Nothing else runs, as if the process got no processor.
+                pass
+            return now_ms
+
+        monkeypatch.setattr(sqlite_whole.service, "now", now)
+        worker.call.cancel()
+        await until(lambda: not stalls)
+        await _given_up(sqlite_whole)
+    assert (await sqlite_whole.job(key)).state is not State.PROCESSING
 
 
 async def test_the_attempts_of_a_worker_in_offline_mode_do_not_fail_when_its_stream_breaks(whole: Whole) -> None:
@@ -307,6 +331,25 @@ async def test_a_worker_that_does_not_read_gets_few_large_jobs(sqlite_whole: Who
         others = await sqlite_whole.service.activate(Demand(TYPE, "w2", len(jobs), 30_000))
         assert len(others) == len(jobs) - FEED_FIRST
         worker.call.cancel()
+
+
+async def test_what_was_not_written_goes_back_although_the_worker_leaves_while_its_stream_ends(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.server.grpc.work_stream.WRITE_SECONDS_MAX", SOON_S)
+    [key] = await sqlite_whole.create()
+    async with sqlite_whole.worker() as worker:
+        [stream] = sqlite_whole.server._streams._streams
+        stream._writer._send = _never
+        await worker.grant(1)
+        await until(lambda: stream._writer._in_flight)
+        await worker.say(hello=pb.Hello(worker="again"))
+        await until(lambda: stream._writer._is_stopped)
+        worker.call.cancel()
+        await until(lambda: not sqlite_whole.server._streams._streams)
+        await until(lambda: _has_state(sqlite_whole, key, State.PENDING))
+    assert (await sqlite_whole.job(key)).attempts == 0
+    assert stream._writer._undelivered.bytes == 0
 
 
 async def test_a_new_stream_gets_small_jobs_in_one_message_although_their_size_was_not_known(

@@ -160,15 +160,30 @@ async def strike_stream(server: RunningServer, messages: list[bytes], target: Ta
     """Say several things, and hang up. The first may even be a proper greeting."""
     hello = work_pb2.FromWorker(hello=work_pb2.Hello(worker="w1"), grants=[work_pb2.Grant(type=TYPE, credits=3)])
     said = [hello.SerializeToString(), *messages] if len(messages[0]) % 2 else messages
-    call: Any = server.channel.stream_stream(target.path, None, None)(
-        iter(said), metadata=(("x-api-key", KEY),), timeout=0.2
-    )
-    with suppress(grpc.aio.AioRpcError):
-        async for _ in call:
-            pass
+    open_call: Any = server.channel.stream_stream(target.path, None, None)
+    call = open_call(metadata=(("x-api-key", KEY),), timeout=0.2)
+    await asyncio.gather(say(call, said), hear(call))
     # The client's own words, not the server's: it was still writing when the server had ended the call.
     is_own = await call.details() == WRITE_FAILED
     seen.statuses[target.path, grpc.StatusCode.CANCELLED if is_own else await call.code()] += 1
+
+
+async def say(call: Any, messages: list[bytes]) -> None:
+    """Write messages and hang up, unless the call ends before.
+
+    Not left to gRPC's own writer: if the deadline passes while it hangs up, it cancels the call, and whoever listens.
+    """
+    with suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
+        for message in messages:
+            await call.write(message)
+        await call.done_writing()
+
+
+async def hear(call: Any) -> None:
+    """Listen until the call ends."""
+    with suppress(grpc.aio.AioRpcError):
+        async for _ in call:
+            pass
 
 
 def note_leases(target: Target, answer: bytes, seen: Seen) -> None:

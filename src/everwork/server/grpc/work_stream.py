@@ -377,12 +377,22 @@ class WorkStream:
     async def _end(self) -> None:
         self._service.clients.remove(self)
         self._writer.stop()
+        try:
+            await self._stop_tasks()
+        finally:  # If the worker disconnects in the meantime, the call is cancelled.
+            self._release()
+
+    async def _stop_tasks(self) -> None:
         tasks = [task for task in self._tasks if task is not self._writing]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:  # Not gathered: another cancellation must not interrupt what they do at their end.
+            await asyncio.wait(tasks)
         if self._writing is not None:
             await asyncio.wait([self._writing], timeout=WRITE_SECONDS_MAX)
+
+    def _release(self) -> None:
+        """Release jobs that were not written, and pass on outcomes that were not judged."""
         if not self.ended.done():
             self.ended.set_result(None)
         elif not self.ended.cancelled():
