@@ -236,6 +236,7 @@ class WorkStream:
         """Extend leases; attempts whose outcome is being settled are left out."""
         ending = self._reported.ending
         for start in range(0, len(leases), LEASES_STEP):
+            await self._writer.can_report_losses()
             batch = leases[start : start + LEASES_STEP]
             statuses = await self._extended([lease for lease in batch if lease not in ending])
             self._note({lease: status for lease, status in statuses.items() if lease not in ending})
