@@ -57,6 +57,21 @@ def outcomes_without_reading(port: int, key: str, type: str, count: int, bytes: 
 
 
 @contextmanager
+def heartbeats_without_reading(port: int, key: str, count: int, leases: int = 20_000) -> Iterator[Attack]:
+    """A worker that extends leases which it does not have, and does not read that they are lost."""
+    lost = [work_pb2.Lease(key=(1 << 60) + number, attempt=1) for number in range(leases)]
+    heartbeat = grpc_message(work_pb2.FromWorker(heartbeats=lost).SerializeToString())
+    with connected(port, 1) as attack:
+        [one] = attack.connections
+        read_nothing(one)
+        stream = one.open(WORK, with_key(key))
+        one.push(stream, grpc_message(HELLO.SerializeToString()))
+        one.ping()
+        push_all(attack, {(one, stream): memoryview(heartbeat * count)})
+        yield attack
+
+
+@contextmanager
 def unread_activations(port: int, key: str, types: Sequence[str], max_jobs: int = 1_000) -> Iterator[Attack]:
     """Activations whose jobs are never read, one for each of these types."""
     with connected(port, 1) as attack:

@@ -59,6 +59,16 @@ def test_messages_with_endless_grants_and_attempts_end_their_streams(tmp_path: P
         assert server.peak_rss_bytes < before + 5 * SLACK_BYTES
 
 
+def test_lost_leases_that_are_not_read_fill_no_memory(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        assert is_served(server)
+        before = server.rss_bytes
+        with attacks_stream.heartbeats_without_reading(server.grpc_port, KEY, 16) as attack:
+            assert 200_000 < attack.sent_bytes < 5 * 280_000  # Few of the messages are read.
+            assert is_served(server)
+        assert server.peak_rss_bytes < before + 2 * SLACK_BYTES
+
+
 def test_responses_and_jobs_that_are_not_read_are_refused_to_their_key(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         large_jobs(server, ["a", "b", "c", "d"], 32)

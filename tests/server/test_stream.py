@@ -16,10 +16,12 @@ from everwork.core.leasing import Demand, Lease
 from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
+from everwork.server.grpc import work_stream
 from everwork.server.grpc.feed import FEED_FIRST
 from everwork.server.grpc.intake import PARSED_FACTOR, HeldBytes
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX, UNWRITTEN_JOBS_MAX, MessageWriter
 from everwork.server.grpc.outcomes import UNJUDGED_BYTES_MAX
+from everwork.server.grpc.work_stream import GRANTS_STEP
 from everwork.server.grpc.work_streams import TOLERANCE_MS
 from everwork.service.access.keys import ENVIRONMENT
 from everwork.service.access.principal import Permission, Principal
@@ -472,6 +474,21 @@ async def test_heartbeats_wait_for_their_turn(sqlite_whole: Whole) -> None:
             await until(lambda: turns.held(ENVIRONMENT) > RUNNING_FIRST)
             assert not worker.losses
         await worker.until(lambda: worker.losses)
+
+
+async def test_a_message_with_many_grants_lets_active_tenants_go_first(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_stream, "GRANTS_PAUSE_SECONDS", 3_600.0)
+    turns = sqlite_whole.service.budgets.requests
+    other = Principal("other", "other", frozenset([Permission.ALL]))
+    async with sqlite_whole.worker() as worker:
+        [stream] = sqlite_whole.service.clients._streams
+        async with turns.of(other), turns.of(ENVIRONMENT):
+            await worker.say(grants=[pb.Grant(type=f"{number}") for number in range(3 * GRANTS_STEP)])
+            await until(lambda: stream.types)
+            assert len(list(stream.types)) == GRANTS_STEP
+            assert await sqlite_whole.create()
 
 
 async def test_capacity_that_returned_jobs_leave_is_used(sqlite_whole: Whole) -> None:

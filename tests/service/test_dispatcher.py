@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,9 @@ from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, TooManyRequests
+from everwork.service import activation, dispatcher
 from everwork.service.access.budgets import Budgets
+from everwork.service.activation import activate_bounded
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
 from tests.app.waiting import DEADLINE_S, until
@@ -25,6 +27,10 @@ from tests.factories import TYPE, a_cancelled_job, a_pending_job, a_processing_j
 pytestmark = pytest.mark.every_engine
 
 LONG_MS = 600_000
+STEP_BYTES = 1_048_576
+"""What one step may lease here, instead of ACTIVATE_BYTES_MAX: smaller jobs show the same."""
+LARGE = f'{{"text":"{"x" * (STEP_BYTES // dispatcher.JOBS_MIN - 20)}"}}'
+"""The variables of a job of which `JOBS_MIN` fit into one step."""
 
 
 def demand(worker: str = "w1", limit: int = 1, type: str = TYPE, **more: Any) -> Demand:
@@ -44,6 +50,7 @@ class Watched:
         self.timeouts = 0
         self.error: Exception | None = None
         self.poison = 0
+        self.bytes_of_largest_step = 0
         self.gate: asyncio.Event | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -63,7 +70,10 @@ class Watched:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return await self._engine.activate(demands)
+        activation = await self._engine.activate(demands)
+        size = sum(len(job.variables) for job in activation.jobs)
+        self.bytes_of_largest_step = max(self.bytes_of_largest_step, size)
+        return activation
 
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
         is_woken = await self._engine.wait(types, timeout_ms, since)
@@ -113,6 +123,38 @@ async def test_callers_who_wait_for_lone_jobs_take_a_bounded_number_of_steps(wat
     # A poll that finds nothing, a wake-up, and perhaps a wake-up that comes late, each; and one settlement for both.
     assert len(watched.steps) - watched.timeouts <= 7 * rounds
     await service.close()
+
+
+@pytest.fixture
+async def large_jobs(watched: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JobService]:
+    """A service with four times as many large jobs as one step may lease."""
+    for module in (dispatcher, activation):
+        monkeypatch.setattr(module, "ACTIVATE_BYTES_MAX", STEP_BYTES)
+    service = JobService(watched, "holder")
+    await service.create([NewJob(TYPE, LARGE)] * (4 * dispatcher.JOBS_MIN))
+    yield service
+    await service.close()
+
+
+async def test_a_step_for_many_calls_leases_no_more_bytes_than_allowed(watched: Any, large_jobs: JobService) -> None:
+    calls = [large_jobs.activate(demand(limit=2)) for _ in range(2 * dispatcher.JOBS_MIN)]
+    assert sum(map(len, await asyncio.gather(*calls))) == 4 * dispatcher.JOBS_MIN
+    assert STEP_BYTES // 2 < watched.bytes_of_largest_step <= STEP_BYTES
+
+
+async def test_a_step_for_many_polls_leases_no_more_bytes_than_allowed(watched: Any, large_jobs: JobService) -> None:
+    polls = [large_jobs.activate(demand(limit=2), LONG_MS) for _ in range(2 * dispatcher.JOBS_MIN)]
+    shares = await asyncio.wait_for(asyncio.gather(*polls), DEADLINE_S)
+    assert sum(map(len, shares)) == 4 * dispatcher.JOBS_MIN
+    assert STEP_BYTES // 2 < watched.bytes_of_largest_step <= STEP_BYTES
+
+
+async def test_a_worker_that_asks_for_1000_large_jobs_gets_as_many_as_one_step_may_lease(
+    watched: Any, large_jobs: JobService
+) -> None:
+    leased = await activate_bounded(large_jobs, in_process(large_jobs), demand(limit=1_000), 0)
+    assert len(leased) == dispatcher.JOBS_MIN
+    assert STEP_BYTES // 2 < watched.bytes_of_largest_step <= STEP_BYTES
 
 
 async def test_an_outcome_and_a_question_of_one_step_are_both_answered(service: JobService, engine: Engine) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from dataclasses import fields as dataclass_fields
 from enum import Enum
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final
 
 import orjson
@@ -54,7 +56,7 @@ def encode(field: str, value: object, bytes_max: int) -> str:
     if b"null" in raw:
         _refuse_not_finite(field, value)
     if raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX:
-        _refuse_deep(field, orjson.loads(raw))
+        _refuse_deep(field, raw)
     return raw.decode()
 
 
@@ -211,43 +213,68 @@ def _decoded(field: str, text: str | bytes, bytes_max: int, expected: str) -> An
     if len(text) > bytes_max:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(text):,}")
     try:
-        value = orjson.loads(text)
+        value = loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(field, f"must be {expected}: {error}") from None
-    written = text if isinstance(text, str) else text.decode()
-    if written.count("{") + written.count("[") > JSON_DEPTH_MAX:
-        _refuse_deep(
-            field, value
-        )  # Before any recursion, as in the json module, which would fail with a RecursionError.
-    if _LONG_NUMBER.search(written):
-        json.loads(text, parse_int=lambda digits: _refuse_long(field, digits))
+    raw = text.encode() if isinstance(text, str) else text
+    if raw.count(b"{") + raw.count(b"[") > JSON_DEPTH_MAX:
+        _refuse_deep(field, raw)
+    # orjson silently reads integers over 64 bits as floats; no digits may be lost.
+    if _MANY_DIGITS.search(raw) and (digits := long_integer(b"".join(without_escapes(raw).split(b'"')[::2]))):
+        raise InvalidInput(field, f"must not contain integers over 64 bits, such as {digits}")
     return value
 
 
-_LONG_NUMBER = re.compile(r"\d{19}")
+LARGE_BYTES: Final = 65_536
+"""From this size, JSON is parsed without garbage collections."""
 
 
-def _refuse_long(field: str, digits: str) -> None:
-    """orjson silently reads integers over 64 bits as floats; no digits may be lost."""
-    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
-        raise InvalidInput(field, f"must not contain integers over 64 bits, such as {digits[:40]}")
+def loads(text: str | bytes) -> Any:
+    """Parse JSON. While a large text is parsed, garbage collections would visit its values again and again."""
+    if len(text) < LARGE_BYTES or not gc.isenabled():
+        return orjson.loads(text)
+    gc.disable()
+    try:
+        return orjson.loads(text)
+    finally:
+        gc.enable()
 
 
-def _refuse_deep(field: str, value: object) -> None:
-    if _depth(value) > JSON_DEPTH_MAX:
+_MANY_DIGITS: Final = re.compile(rb"[0-9]{19}")
+_LONG: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
+_SHOWN: Final = 40
+
+
+def without_escapes(raw: bytes) -> bytes:
+    """A JSON text in which every quotation mark begins or ends a string."""
+    return raw.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in raw else raw
+
+
+def long_integer(outside: bytes) -> str | None:
+    """The first integer over 64 bits in a JSON text without its strings."""
+    for found in _LONG.finditer(outside):
+        digits = found[0].decode()
+        if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+            return digits[:_SHOWN]
+    return None
+
+
+def _refuse_deep(field: str, raw: bytes) -> None:
+    if _depth(raw) > JSON_DEPTH_MAX:
         raise InvalidInput(field, f"must be nested at most {JSON_DEPTH_MAX} levels deep")
+
+
+_FINITE: Final = frozenset([type(None), bool, int, str])
 
 
 def _refuse_not_finite(field: str, value: object) -> None:
     """orjson silently writes NaN and infinities as null; a number must not become null."""
     if isinstance(value, float) and value - value != 0.0:
         raise InvalidInput(field, f"must not contain {value}: JSON has no such number")
-    if isinstance(value, Mapping):
-        for inner in value.values():
-            _refuse_not_finite(field, inner)
+    if isinstance(value, dict | Mapping):
+        _refuse_any_not_finite(field, value.values())
     elif isinstance(value, list | tuple):
-        for inner in value:
-            _refuse_not_finite(field, inner)
+        _refuse_any_not_finite(field, value)
     elif isinstance(value, Enum):
         _refuse_not_finite(field, value.value)
     elif is_dataclass(value):
@@ -255,13 +282,21 @@ def _refuse_not_finite(field: str, value: object) -> None:
             _refuse_not_finite(field, getattr(value, part.name))
 
 
-def _depth(value: object) -> int:
-    """How deeply containers are nested."""
-    level, depth = [value], 0
-    while level := [item for item in level if isinstance(item, dict | list)]:
-        depth += 1
-        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
-    return depth
+def _refuse_any_not_finite(field: str, values: Iterable[object]) -> None:
+    for inner in values:
+        if type(inner) not in _FINITE:  # There can be hundreds of thousands.
+            _refuse_not_finite(field, inner)
+
+
+_NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+
+
+def _depth(raw: bytes) -> int:
+    """How deeply containers are nested in a valid JSON text; its values, which can be many, are not created."""
+    marks = without_escapes(raw).translate(None, _NO_STRUCTURE).replace(b'""', b"")
+    brackets = b"".join(marks.split(b'"')[::2])
+    return max(accumulate(memoryview(brackets.translate(_STEPS)).cast("b")), default=0)
 
 
 _WORDS: Final = {"True": "true", "False": "false", "None": "null"}

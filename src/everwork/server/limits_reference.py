@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from everwork.core import limits
-from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX
+from everwork.server.grpc.message_writer import REPORTS_MAX, UNWRITTEN_BYTES_MAX
 from everwork.server.grpc.outcomes import UNJUDGED_BYTES_MAX, UNJUDGED_MAX
 from everwork.server.grpc.work_stream import CREDITS_MAX, FEEDS_MAX, LEASES_MAX, OUTCOMES_MAX
 from everwork.server.http.framework.body import BODY_BYTES_MAX, BULK_BYTES_MAX, VALUES_MAX
@@ -106,6 +106,7 @@ CEILINGS: Final[Mapping[str, tuple[Ceiling, ...]]] = {
         _fixed("grants in one message", FEEDS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("attempts named in one message", LEASES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("variables of a stream's unread jobs", UNWRITTEN_BYTES_MAX, "no more are leased for it", is_bytes=True),
+        _fixed("lost leases that a stream's worker has not read", REPORTS_MAX, "no more of its messages are read"),
         _fixed("credits for one type", CREDITS_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("outcomes in one message", OUTCOMES_MAX, "the stream ends with `INVALID_ARGUMENT`"),
         _fixed("outcomes of one stream that are not settled yet", UNJUDGED_MAX, "no more are read"),

@@ -20,7 +20,8 @@ REFUSALS_MAX: Final = 2_000
 LOSSES_MAX: Final = 10_000
 """The maximum number of items in one message: even with the largest jobs, it stays below 3 MiB."""
 REPORTS_MAX: Final = 20_000
-"""If this many refusals and lost leases are unwritten, no more outcomes are judged: the worker is not reading."""
+"""If this many refusals and lost leases are unwritten, no more outcomes are judged: the worker is not reading.
+With this many lost leases, nothing more is read from it."""
 UNWRITTEN_JOBS_MAX: Final = 1_000
 """If this many jobs are unwritten, no more are leased: the connection is slow, and leases would expire."""
 UNWRITTEN_BYTES_MAX: Final = 8 * 1_048_576
@@ -109,6 +110,11 @@ class MessageWriter:
     async def has_capacity(self) -> None:
         """Wait until the worker has read most of what was sent."""
         while self._is_full:
+            await self.next_write()
+
+    async def can_report_losses(self) -> None:
+        """Wait until the worker has read most of its lost leases; jobs that it has not read do not matter."""
+        while len(self._losses) >= REPORTS_MAX:
             await self.next_write()
 
     @property

@@ -39,6 +39,9 @@ LEASES_FAIR: Final = 200
 """How many are extended in one step while other keys are active."""
 GRANTS_STEP: Final = 10
 """How many grants are read before other callers are served: each may name many tenants."""
+GRANTS_PAUSE_SECONDS: Final = 0.003
+"""How long these callers are served while other keys are active: one pass of the event loop is not enough for them, if
+several streams send as many grants as they can."""
 OUTCOMES_MAX: Final = 10_000
 """How many outcomes one message may carry."""
 FEEDS_MAX: Final = 1_000
@@ -186,7 +189,7 @@ class WorkStream:
         require_few_events(message.outcomes, len(raw))
         for start in range(0, len(message.grants), GRANTS_STEP):
             if start:
-                await asyncio.sleep(0)
+                await asyncio.sleep(GRANTS_PAUSE_SECONDS if self._turns.is_contended else 0)
             for grant in message.grants[start : start + GRANTS_STEP]:
                 self._grant(grant)
         if message.outcomes:
@@ -236,6 +239,7 @@ class WorkStream:
         """Extend leases; attempts whose outcome is being settled are left out."""
         ending = self._reported.ending
         for start in range(0, len(leases), LEASES_STEP):
+            await self._writer.can_report_losses()
             batch = leases[start : start + LEASES_STEP]
             statuses = await self._extended([lease for lease in batch if lease not in ending])
             self._note({lease: status for lease, status in statuses.items() if lease not in ending})

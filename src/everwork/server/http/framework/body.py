@@ -13,6 +13,7 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from everwork.aio.loops import within
+from everwork.codec.json import loads, long_integer, without_escapes
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework.in_flight import COUNTED_BYTES, HOLD, Hold
@@ -121,7 +122,7 @@ async def parse_json(raw: bytes, give_way: GiveWay | None = None, reserve: Reser
     if reserve is not None and taken > COUNTED_BYTES:
         await reserve(taken)
     try:
-        value = orjson.loads(raw)
+        value = loads(raw)
         await give_way()
         text = orjson.dumps(value)
         await give_way()
@@ -178,10 +179,8 @@ SMALL_BYTES: Final = 16_384
 CHUNK_BYTES: Final = 131_072
 """Bytes to scan before yielding to the event loop."""
 _DROPPED: Final = bytes(set(range(256)) - set(b'",[:0123456789.eE+-'))
-_LONG: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
 _CUT: Final = re.compile(rb"[^\\0-9.eE+-]")
 """A cut after one of these bytes splits neither a number nor an escape sequence."""
-_SHOWN: Final = 40
 
 
 class JsonScan(NamedTuple):
@@ -207,7 +206,7 @@ async def scan_json(raw: bytes, give_way: GiveWay = _next_pass) -> JsonScan:
     while start < len(raw):
         cut = _CUT.search(raw, start + CHUNK_BYTES)
         end = len(raw) if cut is None else cut.end()
-        chunk = _without_escapes(raw[start:end])
+        chunk = without_escapes(raw[start:end])
         _check_size(values, quotes + chunk.count(b'"'))
         split = chunk.translate(None, _DROPPED).split(b'"')
         outside = b"".join(split[quotes % 2 :: 2])
@@ -215,26 +214,14 @@ async def scan_json(raw: bytes, give_way: GiveWay = _next_pass) -> JsonScan:
         values += outside.count(b",") + outside.count(b"[") + outside.count(b":")
         quotes += len(split) - 1
         _check_size(values, quotes)
-        long_number = long_number or _long_number(outside)
+        long_number = long_number or long_integer(outside)
         start = end
         if start < len(raw):
             await give_way()
     return JsonScan(names, values, long_number)
 
 
-def _without_escapes(chunk: bytes) -> bytes:
-    return chunk.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in chunk else chunk
-
-
 def _check_size(values: int, quotes: int) -> None:
     """Refuse too many values. Every string has two quotes, and a name with its value can count as one."""
     if values > VALUES_MAX or quotes > 4 * VALUES_MAX:
         raise InvalidInput("body", f"must have at most {VALUES_MAX:,} values; send them in several calls")
-
-
-def _long_number(outside: bytes) -> str | None:
-    for found in _LONG.finditer(outside):
-        digits = found[0].decode()
-        if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
-            return digits[:_SHOWN]
-    return None
