@@ -114,6 +114,7 @@ def as_json(measured: Mapping[str, tuple[Sequence[Row], Facts]]) -> str:
 def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequence[str] = ()) -> str:
     """The engine's section of RESULTS.md, or one of some parts only."""
     only = f" --only {' '.join(parts)}" if parts else ""
+    noises = f"NOISES={os.environ['NOISES']} " if "NOISES" in os.environ else ""
     bare = f"{ROUNDS} rounds, unless the text says more. The bare loop is {host.what_bare_is}."
     of_part = {"server": f"{ROUNDS} rounds. {ECHO}", "pages": PAGES, "offline": OFFLINE, "neighbors": NEIGHBORS}
     words = of_part.get(" ".join(parts), bare)
@@ -123,7 +124,7 @@ def as_markdown(host: type[Host], rows: Sequence[Row], known: Facts, parts: Sequ
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return f"""### {", ".join([host.name, *parts])}
 
-    make bench ARGS="--engine {host.name}{only} --write"
+    {noises}make bench ARGS="--engine {host.name}{only} --write"
 
 {"; ".join(f"{name}: {fact}" for name, fact in known.items())}. {words}
 
