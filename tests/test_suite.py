@@ -16,6 +16,7 @@ import pytest
 from tests.forked import run_forked
 from tests.servers import free_port
 from tests.stores import ENGINES
+from tools.seeded_faults import FAULTS, SOURCE
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEADLINE_S: Final = 30
@@ -134,3 +135,8 @@ def test_a_forked_program_that_does_not_end_is_killed_with_its_group() -> None:
     with pytest.raises(TimeoutError, match="did not end"):
         run_forked("http.server", ["0", "--bind", "127.0.0.1"], timeout=0.1)
     assert run_forked("everwork", ["version"]).returncode == 0
+
+
+def test_every_seeded_fault_finds_its_line() -> None:
+    found = {name: (ROOT / SOURCE / fault.file).read_text().count(fault.old) for name, fault in FAULTS.items()}
+    assert [name for name, times in found.items() if times != 1] == []

@@ -43,7 +43,8 @@ def test_a_server_rarely_looks_at_all_objects_for_garbage() -> None:
     try:
         keep_loaded_objects()
         assert gc.get_freeze_count()
-        assert gc.get_threshold()[2] >= FULL_COLLECTION_EVERY or sys.version_info >= (3, 14)
+        ignores_it = (3, 14) <= sys.version_info < (3, 14, 5)
+        assert gc.get_threshold()[2] >= FULL_COLLECTION_EVERY or ignores_it
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()

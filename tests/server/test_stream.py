@@ -12,11 +12,10 @@ import grpc
 import pytest
 
 from everwork.aio import retrying
-from everwork.core.leasing import Demand, Lease
+from everwork.core.leasing import Demand, Lease, LeaseStatus
 from everwork.core.states import State
 from everwork.exceptions import EngineUnavailable
 from everwork.proto import work_pb2 as pb
-from everwork.server.grpc import work_stream
 from everwork.server.grpc.feed import FEED_FIRST
 from everwork.server.grpc.intake import PARSED_FACTOR, HeldBytes
 from everwork.server.grpc.message_writer import UNWRITTEN_BYTES_MAX, UNWRITTEN_JOBS_MAX, MessageWriter
@@ -27,7 +26,7 @@ from everwork.service.access.keys import ENVIRONMENT
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import RUNNING_FIRST
 from everwork.service.jobs import in_process
-from tests.app.waiting import SOON_S, until
+from tests.app.waiting import DEADLINE_S, SOON_S, until
 from tests.outages import Outage, a_later_engine
 from tests.server.whole import EOF, KEY, TYPE, Whole, Worker, ended, lease_of, running
 from tests.stores import url_of
@@ -163,6 +162,30 @@ async def test_the_attempts_of_a_worker_that_is_gone_fail_although_the_machine_i
         await until(lambda: not stalls)
         await _given_up(sqlite_whole)
     assert (await sqlite_whole.job(key)).state is not State.PROCESSING
+
+
+async def test_the_attempts_of_a_worker_that_is_gone_fail_although_one_of_them_was_being_cancelled(
+    sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled, other = await sqlite_whole.create(2)
+    streams, check = sqlite_whole.server._streams, sqlite_whole.service.check
+    is_checking, is_answered = asyncio.Event(), asyncio.Event()
+
+    async def slow_check(leases: Sequence[Lease]) -> list[LeaseStatus]:
+        is_checking.set()
+        await is_answered.wait()
+        return await check(leases)
+
+    async with sqlite_whole.worker(lease_ms=600_000) as worker:
+        await worker.grant(2)
+        await worker.got(2)
+        monkeypatch.setattr(sqlite_whole.service, "check", slow_check)
+        await asyncio.wait_for(is_checking.wait(), DEADLINE_S)
+        await in_process(sqlite_whole.service).cancel(cancelled)
+        worker.call.cancel()
+        await until(lambda: not streams._streams)
+        is_answered.set()
+        await until(lambda: _has_state(sqlite_whole, other, State.PENDING))
 
 
 async def test_the_attempts_of_a_worker_in_offline_mode_do_not_fail_when_its_stream_breaks(whole: Whole) -> None:
@@ -479,7 +502,7 @@ async def test_heartbeats_wait_for_their_turn(sqlite_whole: Whole) -> None:
 async def test_a_message_with_many_grants_lets_active_tenants_go_first(
     sqlite_whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work_stream, "GRANTS_PAUSE_SECONDS", 3_600.0)
+    monkeypatch.setattr("everwork.service.access.turns.GIVE_WAY_SECONDS", 3_600.0)
     turns = sqlite_whole.service.budgets.requests
     other = Principal("other", "other", frozenset([Permission.ALL]))
     async with sqlite_whole.worker() as worker:

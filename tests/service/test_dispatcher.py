@@ -41,6 +41,21 @@ def _are_waiting(service: JobService, number: int) -> bool:
     return service.waiting(TYPE) == number
 
 
+class Pauses:
+    """In place of `asyncio`: notes how long is slept."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for one pass of the loop."""
+        self.seconds.append(seconds)
+        await asyncio.sleep(0)
+
+
 class Watched:
     """An engine whose steps are counted, and of which one may fail."""
 
@@ -107,6 +122,20 @@ async def test_callers_at_the_same_time_share_a_step(watched: Any, engine: Engin
         service.activate(demand()),
     )
     assert watched.steps == [(2, 1)]
+
+
+async def test_after_a_crowded_step_others_gather_callers_unless_some_are_left_over(
+    service: JobService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = Pauses()
+    monkeypatch.setattr(dispatcher, "asyncio", pauses)
+    monkeypatch.setattr(dispatcher, "CROWD_SECONDS", LONG_MS)
+    large = demand(limit=dispatcher.JOBS_MIN // dispatcher.CROWD_MIN)
+    await asyncio.gather(*(service.activate(large) for _ in range(dispatcher.CROWD_MIN + 1)))
+    assert pauses.seconds == [0, 0]
+    for _ in range(2):
+        await service.activate(large)
+    assert pauses.seconds[2:] == [dispatcher.GATHER_SECONDS] * 2
 
 
 @pytest.mark.every_engine

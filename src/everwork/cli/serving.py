@@ -87,7 +87,7 @@ async def serve(settings: Settings, *, as_json: bool, makes_key: bool, seconds: 
 def keep_loaded_objects() -> None:
     """Exclude everything loaded so far from garbage collection, and make full collections rare: they pause all callers.
 
-    The modules have about 70,000 objects, so such a pause takes tens of milliseconds. With 2,000 waiting polls: 100.
+    The modules have about 70,000 objects, so such a pause takes tens of milliseconds; with 2,000 waiting polls, 100 ms.
     """
     gc.collect()
     gc.freeze()

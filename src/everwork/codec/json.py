@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -213,7 +212,7 @@ def _decoded(field: str, text: str | bytes, bytes_max: int, expected: str) -> An
     if len(text) > bytes_max:
         raise InvalidInput(field, f"must be at most {bytes_max:,} bytes of JSON, not {len(text):,}")
     try:
-        value = loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(field, f"must be {expected}: {error}") from None
     raw = text.encode() if isinstance(text, str) else text
@@ -223,21 +222,6 @@ def _decoded(field: str, text: str | bytes, bytes_max: int, expected: str) -> An
     if _MANY_DIGITS.search(raw) and (digits := long_integer(b"".join(without_escapes(raw).split(b'"')[::2]))):
         raise InvalidInput(field, f"must not contain integers over 64 bits, such as {digits}")
     return value
-
-
-LARGE_BYTES: Final = 65_536
-"""From this size, JSON is parsed without garbage collections."""
-
-
-def loads(text: str | bytes) -> Any:
-    """Parse JSON. While a large text is parsed, garbage collections would visit its values again and again."""
-    if len(text) < LARGE_BYTES or not gc.isenabled():
-        return orjson.loads(text)
-    gc.disable()
-    try:
-        return orjson.loads(text)
-    finally:
-        gc.enable()
 
 
 _MANY_DIGITS: Final = re.compile(rb"[0-9]{19}")
@@ -271,7 +255,7 @@ def _refuse_not_finite(field: str, value: object) -> None:
     """orjson silently writes NaN and infinities as null; a number must not become null."""
     if isinstance(value, float) and value - value != 0.0:
         raise InvalidInput(field, f"must not contain {value}: JSON has no such number")
-    if isinstance(value, dict | Mapping):
+    if isinstance(value, Mapping):
         _refuse_any_not_finite(field, value.values())
     elif isinstance(value, list | tuple):
         _refuse_any_not_finite(field, value)

@@ -112,7 +112,7 @@ class Metrics:
 
 
 class _Histogram:
-    """One histogram. Only the event loop's thread observes, so it needs no locks, which take most of the time."""
+    """One histogram, observed only by the event loop's thread: locks would cost more than counting."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 

@@ -23,8 +23,8 @@ DEMANDS_MAX: Final = 128
 CROWD_MIN: Final = 4
 """With at least this many callers in one step, the steps that follow wait to gather more."""
 CROWD_SECONDS: Final = 0.005
-"""How long after such a step the others wait. If only the next one waited, steps on a fast store could stay small:
-fewer callers arrive during a short step, so the next is short, too."""
+"""For how long after such a step the following ones wait. If only the next one waited, steps on a fast store could stay
+small: fewer callers arrive during a short step, so the next is short, too."""
 GATHER_SECONDS: Final = 0.002
 """How long each of these steps waits; this saves half of the commits and a fifth of the CPU time."""
 IDLE_SECONDS: Final = 10.0
@@ -105,11 +105,14 @@ class StepBatcher:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
+        is_backlogged = False
         try:
             while self._requests:
                 # Include callers that were woken by the same message or answer.
-                await asyncio.sleep(GATHER_SECONDS if time.perf_counter() < self._crowded_until else 0)
+                is_gathering = not is_backlogged and time.perf_counter() < self._crowded_until
+                await asyncio.sleep(GATHER_SECONDS if is_gathering else 0)
                 requests = self._next()
+                is_backlogged = bool(self._requests)
                 await self._step(requests)
                 if len(requests) >= CROWD_MIN:
                     self._crowded_until = time.perf_counter() + CROWD_SECONDS

@@ -39,9 +39,6 @@ LEASES_FAIR: Final = 200
 """How many are extended in one step while other keys are active."""
 GRANTS_STEP: Final = 10
 """How many grants are read before other callers are served: each may name many tenants."""
-GRANTS_PAUSE_SECONDS: Final = 0.003
-"""How long these callers are served while other keys are active: one pass of the event loop is not enough for them, if
-several streams send as many grants as they can."""
 OUTCOMES_MAX: Final = 10_000
 """How many outcomes one message may carry."""
 FEEDS_MAX: Final = 1_000
@@ -189,7 +186,7 @@ class WorkStream:
         require_few_events(message.outcomes, len(raw))
         for start in range(0, len(message.grants), GRANTS_STEP):
             if start:
-                await asyncio.sleep(GRANTS_PAUSE_SECONDS if self._turns.is_contended else 0)
+                await self._turns.let_others_run(self.jobs.principal)
             for grant in message.grants[start : start + GRANTS_STEP]:
                 self._grant(grant)
         if message.outcomes:

@@ -188,9 +188,10 @@ class WorkStreams:
         now_ms, now = await self._clocks()
         outcomes: list[Outcome] = []
         for lease, job in zip(leases, await self._service.get_many([one.key for one in leases]), strict=True):
-            if job is None or self._orphans.get(lease) is not stream:
+            held_at = stream.held.get(lease)  # None: lost, as a check found that began before the stream ended.
+            if job is None or held_at is None or self._orphans.get(lease) is not stream:
                 continue
-            ends_ms = now_ms - (now - stream.held[lease]) * 1000 + stream.lease_ms + TOLERANCE_MS
+            ends_ms = now_ms - (now - held_at) * 1000 + stream.lease_ms + TOLERANCE_MS
             if (job.lease_until_ms or 0) <= ends_ms:
                 outcomes.append(Failed(lease.key, lease.attempt, _gone_text(stream.worker)))
         if outcomes:

@@ -151,24 +151,26 @@ class Turns:
             self.leave(principal)
 
     async def give_way(self, principal: Principal) -> None:
-        """Let others go first between two slices of a large call: until none of their requests runs, or time is up.
+        """Let others go first between two slices of a large call."""
+        account, task = self._accounts.get(principal.id), asyncio.current_task()
+        if self._is_contended and account is not None and task is not None and task not in account.party.large:
+            account.party.large.add(task)
+            task.add_done_callback(account.party.large.discard)
+        await self.let_others_run(principal)
+
+    async def let_others_run(self, principal: Principal) -> None:
+        """Wait until no other party's request runs, or time is up; for work without a turn.
 
         One pass of the event loop is not enough: each step of the engine's threads would wait for a slice.
         """
-        account = self._accounts.get(principal.id)
-        if account is None or not self._is_contended:
-            await asyncio.sleep(0)
-            return
-        party, ends = account.party, self._clock() + GIVE_WAY_SECONDS
-        task = asyncio.current_task()
-        if task is not None and task not in party.large:
-            party.large.add(task)
-            task.add_done_callback(party.large.discard)
+        party, ends = self._parties.get(principal.party), self._clock() + GIVE_WAY_SECONDS
         await asyncio.sleep(0)
+        if not self._is_contended:
+            return
         while self._are_others_running(party) and self._clock() < ends:  # noqa: ASYNC110 - an event costs others
             await asyncio.sleep(PROBE_SECONDS)
 
-    def _are_others_running(self, party: _Party) -> bool:
+    def _are_others_running(self, party: _Party | None) -> bool:
         """Whether other parties run requests other than large calls; large calls do not wait for each other."""
         return any(one.running > len(one.large) for one in self._parties.values() if one is not party)
 

@@ -13,7 +13,7 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from everwork.aio.loops import within
-from everwork.codec.json import loads, long_integer, without_escapes
+from everwork.codec.json import long_integer, without_escapes
 from everwork.core import checks
 from everwork.exceptions import InvalidInput
 from everwork.server.http.framework.in_flight import COUNTED_BYTES, HOLD, Hold
@@ -122,7 +122,7 @@ async def parse_json(raw: bytes, give_way: GiveWay | None = None, reserve: Reser
     if reserve is not None and taken > COUNTED_BYTES:
         await reserve(taken)
     try:
-        value = loads(raw)
+        value = orjson.loads(raw)
         await give_way()
         text = orjson.dumps(value)
         await give_way()
