@@ -135,11 +135,13 @@ async def read_triggers(engine: Engine, due_ms: int = 0) -> list[Ticking]:
 
 
 async def finish(last: LoggedEngine) -> None:
-    """Run what was fired while the managers were already stopping: there is nobody else for it."""
+    """Run what became live while the processes were already stopping: there is nobody else for it.
+
+    A manager's last tick may have fired, and emitted events; a worker may have requeued the last job when it failed.
+    """
     begun = time.monotonic()
-    # The last tick of one of them may have emitted events.
-    kinds = [plan.EVENT, *(one._get_settings().default_source for one in crew.WORKERS)]
-    wanted = [Demand(kind, "controller", 100, DRAIN_MS_MAX) for kind in kinds]
+    kinds = [(known.type, group) for known in await last.engine.types() for group in {"", *known.groups}]
+    wanted = [Demand(kind, "controller", 100, DRAIN_MS_MAX, group) for kind, group in kinds]
     while (time.monotonic() - begun) * 1000 < DRAIN_MS_MAX:
         jobs = await last.activate(wanted) or []
         for job in jobs:
