@@ -26,6 +26,7 @@ from everwork.server.grpc import intake
 from everwork.server.grpc import server as grpc_server
 from everwork.server.grpc.intake import HeldBytes, OpenCalls, Receiving
 from everwork.server.grpc.port_check import PortCheck
+from everwork.service.access.budgets import READS_MAX
 from everwork.service.access.keys import ENVIRONMENT, RateLimiter
 from everwork.service.access.principal import Permission, Principal
 from everwork.service.access.turns import RUNNING_FIRST
@@ -194,6 +195,22 @@ async def test_two_lists_of_a_key_are_built_at_a_time(sqlite_server: RunningServ
         await until(lambda: lists.held(ENVIRONMENT) == 4)
         assert lists.running(ENVIRONMENT) == 2
     await asyncio.gather(third, fourth)
+
+
+async def test_few_jobs_of_a_key_are_read_at_a_time(sqlite_server: RunningServer) -> None:
+    reads = sqlite_server.service.budgets.reads
+    key = await sqlite_server.create()
+    request = work_pb2.JobRequest(key=int(key)).SerializeToString()
+    async with AsyncExitStack() as stack:
+        for _ in range(READS_MAX):
+            await stack.enter_async_context(reads.of(ENVIRONMENT))
+        calls = [asyncio.ensure_future(sqlite_server.call("GetJob", job_key=key))]
+        for name in ("Get", "History", "Explain"):
+            call: Any = sqlite_server.channel.unary_unary(f"{DESK}/{name}", None, None)
+            calls.append(asyncio.ensure_future(call(request, metadata=sqlite_server.metadata, timeout=SECONDS)))
+        await until(lambda: reads.held(ENVIRONMENT) == READS_MAX + len(calls))
+        assert reads.running(ENVIRONMENT) == READS_MAX
+    await asyncio.gather(*calls)
 
 
 async def test_a_request_without_a_key_is_small(sqlite_server: RunningServer) -> None:

@@ -177,8 +177,9 @@ class JobsApi:
 
     async def get(self, jobs: Jobs, request: pb.GetJobRequest) -> pb.GetJobResponse:
         """Return a job with all its fields."""
-        job = await jobs.get(requests.job_key(request))
-        view, message = job_view(job), f"Job '{job.key}' found"
+        async with self._gateway.service.budgets.reads.of(jobs.principal):
+            job = await jobs.get(requests.job_key(request))
+            view, message = job_view(job), f"Job '{job.key}' found"
         if not view.variables and job.variables != "{}":
             message += "; because of their size, its variables are only in variables_json"
         return pb.GetJobResponse(success=True, message=message, job=view)

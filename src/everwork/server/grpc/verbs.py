@@ -183,15 +183,18 @@ class Verbs:
 
     async def get(self, jobs: Jobs, request: pb.JobRequest) -> pb.JobView:
         """Return a job with all its fields."""
-        return replies.job_message(await jobs.get(request.key))
+        async with self._gateway.service.budgets.reads.of(jobs.principal):
+            return replies.job_message(await jobs.get(request.key))
 
     async def history(self, jobs: Jobs, request: pb.JobRequest) -> pb.HistoryResponse:
         """The history of a job's attempts."""
-        return replies.history_message(await jobs.history(request.key))
+        async with self._gateway.service.budgets.reads.of(jobs.principal):
+            return replies.history_message(await jobs.history(request.key))
 
     async def explain(self, jobs: Jobs, request: pb.JobRequest) -> pb.Explanation:
         """Why a job is not running."""
-        return replies.explanation_message(await jobs.explain(request.key))
+        async with self._gateway.service.budgets.reads.of(jobs.principal):
+            return replies.explanation_message(await jobs.explain(request.key))
 
     async def list(self, jobs: Jobs, request: pb.ListRequest) -> pb.Page:
         """Matching jobs, in the filter's order."""

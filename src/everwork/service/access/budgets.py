@@ -37,6 +37,9 @@ SLICE_CHARS: Final = 65_536
 SLICE_GROWTH: Final = 8
 """The factor by which the next step of a slice grows while its jobs are small."""
 
+READS_MAX: Final = 16
+"""How many single jobs one tenant reads over gRPC at a time."""
+
 
 class Slices:
     """The work of one large call, in slices, after each of which other callers are served."""
@@ -86,6 +89,10 @@ class Budgets:
         """Calls that create many jobs."""
         self.lists = Turns(Budget("lists", "requests_per_key", requests_per_key, tenant_factor, 1, 1, 2))
         """Lists of jobs over gRPC: each can take as much memory as the largest page. REST counts their bytes itself."""
+        self.reads = Turns(
+            Budget("reads of jobs", "requests_per_key", requests_per_key, tenant_factor, 1, READS_MAX, READS_MAX)
+        )
+        """Reads of single jobs over gRPC: a few large ones at a time are as fast, and take little memory."""
         self.polls = PollLimits(pollers_per_type, per_key=pollers_per_key, tenant_factor=tenant_factor)
 
     def slices(self, principal: Principal) -> Slices:
