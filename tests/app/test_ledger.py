@@ -124,6 +124,25 @@ async def test_a_call_that_is_past_its_time_when_its_process_stops_has_timed_out
     assert str(entry.traceback).endswith(", in block\n    raise KeyboardInterrupt")
 
 
+async def test_an_interrupt_that_comes_too_late_for_the_handler_does_not_stop_its_runner(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(_: BaseException) -> str:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    monkeypatch.setattr(executor, "stack_of_error", interrupted)
+    async with handling(app, a_handler(work, "work", timeout=0.04)):
+        slow = await finished(app, await app.enqueue("work", seconds=3_600))
+        quick = await finished(app, await app.enqueue("work", seconds=0))
+    assert (slow.state, slow.last_error) == (State.FAILED, "timed out after 0.04 s")
+    assert quick.state is State.COMPLETED
+    assert "runner failed" not in caplog.text
+
+
 async def test_cancelled_calls_have_the_time_that_their_process_gives_them(
     app: Everwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,6 +182,10 @@ class Executor:
                 outcome = await self._after_pause(attempt, attempt.pause, outcome)
             self._report(attempt, outcome)
         except BaseException as error:
+            if _is_interrupt(attempt, error):  # It was meant for the handler, which has just ended.
+                await absorb_cancellation(task)
+                self._report(attempt, self._stopped(attempt))
+                return
             # The runner is being stopped, and its handler with it.
             self._report(attempt, self._interrupted(attempt, error))
             raise
@@ -210,9 +214,7 @@ class Executor:
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - user code
-            # A handler that blocks the loop is interrupted at shutdown.
-            is_interrupted = attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)
-            outcome = None if is_interrupted else self._failed(attempt, error)
+            outcome = None if _is_interrupt(attempt, error) else self._failed(attempt, error)
             attempt.error = error
         if attempt.stop is None and time.monotonic() > ends_at:
             attempt.stop = Stop.TIMED_OUT  # It has blocked the loop, so the timer could not stop it.
@@ -328,3 +330,8 @@ class Executor:
             self._report(attempt, self._stopped(attempt, goes_on=True), is_free=False)
         if self._ledger is not None and attempt.slot is not None:
             self._ledger.mark_hung(attempt.slot)
+
+
+def _is_interrupt(attempt: Attempt, error: BaseException) -> bool:
+    """Whether a handler that blocked the loop, or seemed to, was interrupted at shutdown."""
+    return attempt.stop in (Stop.SHUTDOWN, Stop.TIMED_OUT) and isinstance(error, KeyboardInterrupt)

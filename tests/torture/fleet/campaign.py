@@ -217,7 +217,9 @@ class Campaign:
             counts = await self._engine.count()
         except EngineError:
             return
-        if sum(one.jobs for one in counts if one.state is State.PENDING) > self.settings.backlog:
+        pending = [one for one in counts if one.state is State.PENDING]
+        limited = sum(one.jobs for one in pending if one.type == plan.LIMITED)  # Its rate and its breaker hold it back.
+        if sum(one.jobs for one in pending) > self.settings.backlog or limited > self.settings.backlog / 4:
             brake.touch()
         else:
             brake.unlink(missing_ok=True)

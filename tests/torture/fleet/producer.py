@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from everwork.spool.contents import status_of
 from tests.torture import plan
 from tests.torture.fleet.parts import BRAKE, BULK, ZEEBE, RemoteEngine, engine_of, main, read_caller
 from tests.torture.history import HistoryWriter
@@ -20,6 +21,7 @@ _PAUSE_SECONDS: Final = 0.05
 _ZEEBE_SHARE: Final = 0.12
 _BULK_SHARE: Final = 0.68
 _CANCEL_SHARE: Final = 0.1
+_SPOOLED_MAX: Final = 300
 
 
 async def produce(life: Life, history: HistoryWriter, stop: asyncio.Event) -> None:
@@ -32,7 +34,7 @@ async def produce(life: Life, history: HistoryWriter, stop: asyncio.Event) -> No
 
 
 async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
-    rng, brake = life.rng, life.folder / BRAKE
+    rng, brake, spool = life.rng, life.folder / BRAKE, read_caller().spool
     names = (f"{life.name}.{life.life}.{number}" for number in count())
     again = unanswered(life)
     while not stop.is_set():
@@ -45,8 +47,13 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
             await engine.cancel([rng.choice(keys)])
         while not stop.is_set():
             await asyncio.sleep(_PAUSE_SECONDS)
-            if not brake.exists():
+            if not brake.exists() and not _is_behind(spool):
                 break
+
+
+def _is_behind(spool: str) -> bool:
+    """Whether so much is spooled that its delivery, after an outage, would take most of the time for the drain."""
+    return bool(spool) and status_of(spool).waiting > _SPOOLED_MAX
 
 
 def _batch(life: Life, rng: random.Random, names: Iterator[str]) -> list[plan.Request]:
