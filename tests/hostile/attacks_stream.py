@@ -46,13 +46,7 @@ def outcomes_without_reading(port: int, key: str, type: str, count: int, bytes: 
     hello = work_pb2.FromWorker(hello=HELLO.hello, grants=[work_pb2.Grant(type=type, credits=1_000)])
     complete = work_pb2.Complete(result=b"1" * bytes)
     outcome = work_pb2.FromWorker(outcomes=[work_pb2.Outcome(key=1, attempt=1, complete=complete)])
-    with connected(port, 1) as attack:
-        [one] = attack.connections
-        read_nothing(one)
-        stream = one.open(WORK, with_key(key))
-        one.push(stream, grpc_message(hello.SerializeToString()))
-        one.ping()
-        push_all(attack, {(one, stream): memoryview(grpc_message(outcome.SerializeToString()) * count)})
+    with _without_reading(port, key, hello, outcome, count) as attack:
         yield attack
 
 
@@ -60,14 +54,23 @@ def outcomes_without_reading(port: int, key: str, type: str, count: int, bytes: 
 def heartbeats_without_reading(port: int, key: str, count: int, leases: int = 20_000) -> Iterator[Attack]:
     """A worker that extends leases which it does not have, and does not read that they are lost."""
     lost = [work_pb2.Lease(key=(1 << 60) + number, attempt=1) for number in range(leases)]
-    heartbeat = grpc_message(work_pb2.FromWorker(heartbeats=lost).SerializeToString())
+    heartbeat = work_pb2.FromWorker(heartbeats=lost)
+    with _without_reading(port, key, HELLO, heartbeat, count) as attack:
+        yield attack
+
+
+@contextmanager
+def _without_reading(
+    port: int, key: str, hello: work_pb2.FromWorker, message: work_pb2.FromWorker, count: int
+) -> Iterator[Attack]:
+    """A worker that sends one message many times, and reads nothing."""
     with connected(port, 1) as attack:
         [one] = attack.connections
         read_nothing(one)
         stream = one.open(WORK, with_key(key))
-        one.push(stream, grpc_message(HELLO.SerializeToString()))
+        one.push(stream, grpc_message(hello.SerializeToString()))
         one.ping()
-        push_all(attack, {(one, stream): memoryview(heartbeat * count)})
+        push_all(attack, {(one, stream): memoryview(grpc_message(message.SerializeToString()) * count)})
         yield attack
 
 

@@ -76,7 +76,7 @@ def bounded(server: Served, peers: list[socket.socket], descriptors_max: int) ->
     return len(attacks.drip(peers)) <= CONNECTIONS_MAX
 
 
-def test_handshakes_that_do_not_end_keep_nobody_from_the_http_port(tmp_path: Path) -> None:
+def test_handshakes_that_do_not_end_do_not_block_the_http_port(tmp_path: Path) -> None:
     with with_tls(tmp_path) as tls:
         assert tls.is_served()
         before, descriptors = tls.server.rss_bytes, tls.server.descriptors
