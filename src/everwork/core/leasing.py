@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from everwork.core.job import LeasedJob
 from everwork.core.limits import DEFAULT_GROUP, LEASE_MS_DEFAULT
@@ -44,11 +44,24 @@ class Stamp(NamedTuple):
     number: int
 
 
+class Receiver(Protocol):
+    """A waiting worker, to which a create may hand its job over; called in the event loop of the worker's engine."""
+
+    def handed(self, job: LeasedJob) -> None:
+        """Take a job that has just been created and leased to this worker."""
+        ...
+
+    def lost(self) -> None:
+        """Jobs may have been handed over that will not arrive: withdraw the demands, and look for their leases."""
+        ...
+
+
 class Demand(NamedTuple):
     """What a worker requests: up to `limit` jobs of one type (and group), each leased for `lease_ms`.
 
     Empty `tenants` means all tenants. `is_bound`: the worker's API key is restricted to these tenants, so nothing
-    that belongs to no tenant is read for it.
+    that belongs to no tenant is read for it. With a `receiver`, a demand that is not met in full is parked: see
+    `JobFlow.activate`.
     """
 
     type: str
@@ -58,6 +71,12 @@ class Demand(NamedTuple):
     group: str = DEFAULT_GROUP
     tenants: tuple[str, ...] = ()
     is_bound: bool = False
+    receiver: Receiver | None = None
+
+    @property
+    def parks(self) -> bool:
+        """Whether a create may hand a job over: only from the default group, and only to a worker for all tenants."""
+        return self.receiver is not None and self.group == DEFAULT_GROUP and not self.tenants
 
 
 class Activation(NamedTuple):

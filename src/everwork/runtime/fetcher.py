@@ -10,17 +10,18 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from everwork.aio.retrying import Delays, backoff_delays
 from everwork.aio.wakeup import Wakeup
+from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand, Judged, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Outcome, Release
-from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt
-from everwork.runtime.capacity import UNLIMITED, Budget, Capacity, FetchRequest
-from everwork.runtime.handler import Handler
+from everwork.runtime.capacity import UNLIMITED, AttemptId, Budget, Capacity, FetchRequest
+from everwork.runtime.hand_over import HandOver
+from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog, OutcomeLog
 from everwork.runtime.late import LateOutcomes
@@ -51,7 +52,6 @@ class Fetcher:
     ) -> None:
         self._store = store
         self._worker = worker
-        self._owns_name = owns_name
         self._ledger = ledger
         self._lease_ms = lease_ms
         self._budget = budget
@@ -82,6 +82,16 @@ class Fetcher:
         self._mark = 0
         self._wakes_at = math.inf
         self._has_events = False
+        self._hand_over = HandOver(
+            store,
+            worker,
+            owns_name=owns_name,
+            parks=budget is None,
+            take=self._take_handed,
+            release=self._release_unknown,
+            known=self._known,
+            wake=self._wakeup.notify,
+        )
 
     def add(self, handler: Handler) -> None:
         """Add a handler, even while others are running."""
@@ -98,6 +108,8 @@ class Fetcher:
         try:
             while not self._is_done:
                 self._wakeup.clear()
+                if self._hand_over.must_unpark or (self._is_stopping and self._hand_over.is_parked):
+                    await self._hand_over.unpark(is_last=self._is_stopping)
                 timeout_ms = await self._step()
                 if timeout_ms is not None:
                     if not self._outcomes and not self._is_done:
@@ -115,7 +127,9 @@ class Fetcher:
 
     @property
     def _is_done(self) -> bool:
-        return self._is_stopping and not self._outcomes and (not self._leased or self._settler.abandoned.is_set())
+        if not self._is_stopping or self._outcomes:
+            return False
+        return self._settler.abandoned.is_set() or not (self._leased or self._hand_over.is_parked)
 
     def take(self, reports: Sequence[Report]) -> None:
         """Take reports from the executor, to be settled with the next step."""
@@ -203,8 +217,8 @@ class Fetcher:
                     [a for a in attempts if self._is_stopping or self._capacities[a.handler.name].is_off]
                 )
             self._deliver(attempts)
-        if self._settler.is_answer_lost and self._owns_name:
-            await self._release_orphans()
+        if self._settler.is_answer_lost:
+            self._settler.is_answer_lost = not await self._hand_over.release_orphans()
         wait_ms = self._pause_ms(requests, settlement.activation)
         return wait_ms if self._budget is None else self._pause_within(self._budget, wait_ms)
 
@@ -270,21 +284,28 @@ class Fetcher:
             self._lease_no_more()
         return wait_ms
 
-    async def _release_orphans(self) -> None:
-        """Release jobs that were leased by a step whose reply was lost, and are therefore unknown here.
+    # Jobs that were leased without an answer to a step ------------------------------------------------
 
-        Done only if no other process has this worker's name, because its jobs could not be distinguished.
-        """
-        known = set(self._leased)
-        try:
-            held = await self._store.held(self._worker)
-            # Not the jobs of an earlier runtime whose outcomes are in the spool: their leases may have been renewed.
-            orphans = await self._store.unkept([one for one in held if one not in known])
-        except EngineError:
-            return  # It is tried again after the next step.
-        known |= {(outcome.key, outcome.attempt) for outcome in self._outcomes}
-        self._outcomes += [Release(key, attempt) for key, attempt in orphans if (key, attempt) not in known]
-        self._settler.is_answer_lost = False
+    def _take_handed(self, job: LeasedJob) -> bool:
+        """Run a job that its create has leased to this worker; False if there is no room for it."""
+        if self._is_stopping or (self._ledger is not None and self._ledger.free <= 0):
+            return False
+        key = QueueKey(job.type, job.group)
+        for capacity in self._capacities.values():
+            if capacity.free > 0 and any(queue.key == key for queue in capacity.queues):
+                capacity.leased += 1
+                self._leased[job.key, job.attempt] = attempt = Attempt(job, time.monotonic(), capacity.handler)
+                if self._ledger is not None:
+                    attempt.enter(self._ledger)
+                self._deliver([attempt])
+                return True
+        return False
+
+    def _known(self) -> set[AttemptId]:
+        return self._leased.keys() | {(outcome.key, outcome.attempt) for outcome in self._outcomes}
+
+    def _release_unknown(self, attempts: Iterable[AttemptId]) -> None:
+        self._outcomes += [Release(key, attempt) for key, attempt in attempts]
 
     def _requests(self) -> list[FetchRequest]:
         """The jobs to request: as many as the handlers and the ledger of this process have capacity for."""
@@ -303,8 +324,9 @@ class Fetcher:
         return requests
 
     def _demand(self, request: FetchRequest) -> Demand:
-        type, group = request.queue.key
-        return Demand(type, self._worker, request.limit, self._lease_ms, group)
+        key = request.queue.key
+        receiver = self._hand_over.receiver(key)
+        return Demand(key.type, self._worker, request.limit, self._lease_ms, key.group, (), False, receiver)
 
     def _lease(self, requests: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
         now = time.monotonic()

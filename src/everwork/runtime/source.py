@@ -90,6 +90,10 @@ class JobStore(Protocol):
         """The keys and attempts leased by a worker, in order."""
         ...
 
+    def unpark(self, worker: str, types: Sequence[str]) -> Coroutine[Any, Any, None]:
+        """Withdraw a worker's parked demands: no job is handed to it from now on."""
+        ...
+
     def mark(self) -> int:
         """The number of wake-ups so far, for `wait_for_jobs`."""
         ...

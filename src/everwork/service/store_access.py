@@ -158,6 +158,10 @@ class StoreAccess:
         """Settle outcomes and lease jobs in one step of the engine, not shared with other callers."""
         return self._engine.settle(outcomes, demands)
 
+    def unpark(self, worker: str, types: Sequence[str]) -> Coroutine[Any, Any, None]:
+        """Withdraw a worker's parked demands: no job is handed to it from now on."""
+        return self._engine.unpark(worker, types)
+
     async def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         """Extend leases to `lease_ms` from now; one status per lease. Leases that expired in an outage are restored."""
         statuses = await self._answered(self._engine.extend(leases, lease_ms), lease_ms)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from everwork.core.job import HistoryEntry, LeasedJob, NewJob, StoredJob
-from everwork.core.leasing import Activation, Created, Demand, Stamp
+from everwork.core.leasing import Activation, Created, Demand, Receiver, Stamp
 from everwork.core.limits import DEFAULT_GROUP, DEFAULT_TENANT
 from everwork.core.retry import remaining_retries
 from everwork.core.states import State
@@ -34,6 +34,7 @@ _SHARED: Final = slice(NewJob._fields.index("tenant"), NewJob._fields.index("ded
 """The fields that neighboring new jobs in a batch usually share."""
 _RARE: Final = slice(NewJob._fields.index("dedupe_key"), None)
 _NO_RARE_FIELDS: Final = NewJob("")[_RARE]
+_NO_TOKENS: Final[Mapping[Receiver, str]] = {}
 
 
 def id_of(key: int) -> str:
@@ -146,14 +147,32 @@ def created(reply: Any, jobs: int) -> list[Created]:
     return [Created(int(id[1:]), True) if id[:1] == b"=" else Created(int(id)) for id in reply]
 
 
-def demand_args(demands: Sequence[Demand]) -> list[Arg]:
-    """Demands as `parts/claim.lua` reads them."""
+def plain_args(job: NewJob) -> list[Arg] | None:
+    """A job as `create_one.lua` reads it; None if it has something that this script does not know."""
+    type, variables, tenant, priority, delay_ms, run_at_ms, max_attempts, dedupe_key, limit_key, *_ = job
+    payload = variables
+    if job[_RARE] != _NO_RARE_FIELDS:
+        if dedupe_key is not None or job.retry is not None or job.expires_at_ms is not None:
+            return None
+        payload = payload_of(variables, rare_values(job))
+    elif not variables.startswith("{"):
+        payload = payload_of(variables)
+    if delay_ms or run_at_ms is not None:
+        return None
+    return [type, lane_of(tenant, limit_key), priority, "" if max_attempts is None else max_attempts, payload]
+
+
+def demand_args(demands: Sequence[Demand], tokens: Mapping[Receiver, str] = _NO_TOKENS) -> list[Arg]:
+    """Demands as `parts/claim.lua` reads them; `tokens` has those of the receivers that can be reached."""
     claims = claims_of(demands)
     args: list[Arg] = [len(claims)]
     for claim in claims:
         first = claim.demands[0]
         tenants = ["" if tenant == DEFAULT_TENANT else tenant for tenant in first.tenants]
-        args += (first.type, first.group, len(tenants), *tenants, len(claim.demands))
+        parker = max((at for at, demand in enumerate(claim.demands, 1) if demand.parks), default=0)
+        receiver = claim.demands[parker - 1].receiver if parker else None
+        token = "" if receiver is None else tokens.get(receiver, "")
+        args += (first.type, first.group, parker, token, len(tenants), *tenants, len(claim.demands))
         for demand in claim.demands:
             args += (demand.worker, demand.limit, demand.lease_ms)
     return args
@@ -202,6 +221,18 @@ def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
         )))  # fmt: skip
     return claim.with_deadlines(jobs, now_ms)
+
+
+def handed_job(message: bytes) -> LeasedJob:
+    """A job as `create_one.lua` sends it to its worker."""
+    id, head, max_attempts, priority, lane, type, until, payload = message.split(b"\n", 7)
+    variables, (headers, correlation_id, timeout_ms, extra, _) = payload_parts(payload)
+    run_at_ms, created_at_ms = _parse_head(head)
+    tenant, limit_key = lane_parts(lane.decode())
+    return LeasedJob(
+        int(id), 1, 1, int(max_attempts), type.decode(), DEFAULT_GROUP, tenant, int(until), variables, headers,
+        int(priority), run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
+    )  # fmt: skip
 
 
 def _parse_head(head: bytes) -> tuple[int, int]:

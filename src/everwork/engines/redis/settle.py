@@ -8,13 +8,13 @@ from typing import Any, Final
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
 from everwork.core.job import NewJob
-from everwork.core.leasing import Demand, Judged, Verdict
+from everwork.core.leasing import Judged, Verdict
 from everwork.core.measures import failure
 from everwork.core.outcome import Complete, Lapse, Outcome, Release, kind_of
 from everwork.core.policy import TypePolicy
 from everwork.core.states import State
 from everwork.engines.redis.connection import Connection
-from everwork.engines.redis.records import STATE_OF, demand_args, id_of, job_args, pairs, payload_of, record_of
+from everwork.engines.redis.records import STATE_OF, id_of, job_args, pairs, payload_of, record_of
 from everwork.engines.redis.wire import Arg
 from everwork.engines.rules import refused
 from everwork.exceptions import EngineBusy
@@ -32,13 +32,16 @@ and the answer if the script accepts it."""
 
 
 async def settle(
-    connection: Connection, outcomes: Sequence[Outcome], demands: Sequence[Demand]
+    connection: Connection, outcomes: Sequence[Outcome], demands: Sequence[Arg]
 ) -> tuple[list[Judged], Any, int]:
-    """Judge each outcome; returns the judgments, the reply to the demands (None without any), and the script's time."""
+    """Judge each outcome, and serve demands, given as `demand_args` says.
+
+    Returns the judgments, the reply to the demands (None without any), and the script's time.
+    """
     for _ in range(TRIES_MAX):
         decided = await _decided(connection, outcomes)
         segments, order = _segments(outcomes, decided)
-        args = [*segments, *_event_args(outcomes, order), *(["1", *demand_args(demands)] if demands else ["0"])]
+        args = [*segments, *_event_args(outcomes, order), *(["1", *demands] if demands else ["0"])]
         reply = await connection.run("settle", args)
         if reply != b"again":
             refusals, leased, now = reply

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from everwork.core.leasing import Demand, Receiver
 from everwork.core.limits import TYPES_MAX
 from everwork.engines.redis.connection import Connection
+from everwork.engines.redis.records import handed_job
 from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire
 from everwork.exceptions import EngineError
 
@@ -20,8 +25,11 @@ FINISHED: Final = ""
 """Used in place of a type by callers that wait for finished jobs."""
 
 
+_NO_TOKENS: Final[Mapping[Receiver, str]] = {}
+
+
 class Wakeups:
-    """The waiters of this process, and the wake-ups it has received."""
+    """The waiters of this process, and the wake-ups it has received; and the workers to which jobs are handed over."""
 
     def __init__(self, connection: Connection, last_numbers: dict[str, int]) -> None:
         self.received = 0
@@ -34,11 +42,46 @@ class Wakeups:
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._may_listen = True
+        self._tokens: WeakKeyDictionary[Receiver, str] = WeakKeyDictionary()
+        self._receivers: WeakValueDictionary[bytes, Receiver] = WeakValueDictionary()
+        """The receivers that can be reached now, by channel. A token is never used by another connection."""
         self._channels = {f"{connection.url.tag}:{kind}".encode(): kind for kind in (WORK, DONE)}
 
     def note_work(self, number: int) -> None:
         """Note the number of the last wake-up for work at the time of a claim."""
         self._last_numbers[WORK] = max(number, self._last_numbers[WORK])
+
+    async def tokens(self, demands: Sequence[Demand]) -> Mapping[Receiver, str]:
+        """The tokens of the channels on which the receivers of these demands listen; without one, nothing is parked.
+
+        With required replicas nothing is handed over: a job must not start before the replicas have its lease.
+        """
+        for demand in demands:
+            if demand.receiver is not None and demand.parks and demand.receiver not in self._tokens:
+                if self._connection.url.replicas or not self._may_listen:
+                    return _NO_TOKENS
+                with suppress(EngineError):
+                    await self._join(demand.receiver)
+        return self._tokens
+
+    async def _join(self, receiver: Receiver) -> None:
+        """Let a receiver listen on a channel of its own."""
+        await self._listen()
+        wire, token = self._wire, secrets.token_hex(8)
+        if wire is None or not wire.is_open:
+            return
+        channel = f"{self._connection.url.tag}:hand:{token}".encode()
+        self._receivers[channel] = receiver
+        with suppress(ConnectionLost):
+            if type(await self._subscribe(wire, channel)) is ReplyError:
+                self._refused(wire)
+            elif wire is self._wire and wire.is_open:
+                self._tokens[receiver] = token
+
+    def _refused(self, wire: Wire) -> None:
+        """This user is not allowed to subscribe: fall back to polling."""
+        wire.close()
+        self._may_listen = False
 
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
         """Wait for a wake-up of one of the types; one that came after the mark `since` counts."""
@@ -102,14 +145,13 @@ class Wakeups:
             try:
                 for channel in self._channels:
                     if type(await self._subscribe(wire, channel)) is ReplyError:
-                        wire.close()  # This user is not allowed to subscribe: fall back to polling.
-                        self._may_listen = False
+                        self._refused(wire)
                         return
             except ConnectionLost:
                 return
             self._wire = wire
             self._void_marks()
-            wire.ended.add_done_callback(lambda _: self._wake_all())
+            wire.ended.add_done_callback(self._on_lost)
 
     async def _subscribe(self, wire: Wire, channel: bytes) -> Any:
         # A subscription is confirmed by a push and has no reply: the reply to the next command shows that it is done.
@@ -119,6 +161,10 @@ class Wakeups:
     def _on_push(self, push: list[Any]) -> None:
         if push[0] == b"message":
             _, channel, message = push
+            receiver = self._receivers.get(channel)
+            if receiver is not None:
+                receiver.handed(handed_job(message))
+                return
             self._wake(FINISHED if self._channels.get(channel) == DONE else message.decode())
 
     def _wake(self, type: str) -> None:
@@ -130,6 +176,16 @@ class Wakeups:
         for future, types in self._waiting.items():
             if type in types and not future.done():
                 future.set_result(True)
+
+    def _on_lost(self, _: object) -> None:
+        """The connection is lost, and perhaps jobs with it that were handed over."""
+        lost = list(self._tokens)
+        self._tokens.clear()
+        self._receivers.clear()
+        self._wake_all()
+        if not self._is_closed:
+            for receiver in lost:
+                receiver.lost()
 
     def _void_marks(self) -> None:
         """Count a wake-up for every type: any of them may have been missed while nothing was listening."""

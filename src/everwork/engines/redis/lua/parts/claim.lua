@@ -1,6 +1,7 @@
 -- Purpose: promote due jobs, then lease the first jobs of each lane; several lanes take turns.
 -- Inputs: records, traits, running, effects, queues, endings. activate(at) reads ARGV from `at` on: the number of
---   claims; then per claim type, group, the number of tenants, each tenant ('' is the default one), the number of
+--   claims; then per claim type, group, the number of the demand that parks (0 for none), the token of its worker,
+--   the number of tenants, each tenant ('' is the default one), the number of
 --   demands, and per demand worker, limit, lease_ms.
 -- Returns: now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids,
 --   heads, infos, payloads. The jobs are assigned to its demands in order; an info is attempt, attempts, max,
@@ -194,14 +195,15 @@ function lease(ids, demands) -- Writes claimed jobs as leased; returns heads, in
 end
 
 local function read_claim(at)
-  local type, group, n = unpack(ARGV, at, at + 2)
+  local type, group, parker, token, n = unpack(ARGV, at, at + 4)
   local queue = group == '' and type or type .. '\31' .. group
-  local request = {type = type, group = group, queue = queue, demands = {}, limit = 0}
-  for i = at + 3, at + 2 + n do
+  local request = {type = type, group = group, queue = queue, demands = {}, limit = 0,
+    parker = tonumber(parker), token = token}
+  for i = at + 5, at + 4 + n do
     request.tenants = request.tenants or {}
     request.tenants[ARGV[i]] = true
   end
-  at = at + 3 + n
+  at = at + 5 + n
   local last = at + 3 * ARGV[at]
   for i = at + 1, last do request.demands[i - at] = ARGV[i] end
   for i = at + 2, last, 3 do request.limit = request.limit + ARGV[i] end
@@ -283,6 +285,20 @@ local function start(request, t, capacity, out) -- Leases the jobs that may star
   return #ids
 end
 
+-- Parks the demand of a worker, as a field of its type: until when it holds, the token of the worker's channel, its
+-- lease_ms, its name. If the demand was met, or may not be parked, the worker's parked demand is withdrawn instead.
+local function park(request, t, is_met)
+  local at, token = 3 * request.parker, request.token
+  local worker, lease_ms = request.demands[at - 2], request.demands[at]
+  local is_plain = t.groups == '' and not (t.paused or t.breaker or t.breaker_failures or t.max_running
+    or t.max_per_key or t.rate_jobs)
+  if is_plain and token ~= '' and not is_met then
+    call('HSET', t.key, 'parked', fmt('%.0f %s %s %s', now + @PARK_MS@, token, lease_ms, worker))
+  elseif t.parked and string.match(t.parked, '^%d+ %x+ %d+ (.*)$') == worker then
+    call('HDEL', t.key, 'parked')
+  end
+end
+
 local function has_work(queue) return call('EXISTS', lanes_key(queue), full_key(queue), future_key(queue)) > 0 end
 
 local function activate(at)
@@ -302,6 +318,7 @@ local function activate(at)
     end
     if later and has_work(request.queue) then note_due(later) end
     if leased < request.limit then waiting[request.queue] = true end
+    if t and request.parker > 0 then park(request, t, leased == request.limit) end
   end
   if next_due then out[2] = fmt('%.0f', next_due) end
   return out

@@ -1,7 +1,8 @@
 -- Purpose: the traits of a type, read once per script. Inputs: records.
 -- The hash of a type: known, paused, groups, policy (a string that no script parses), max and rules (its numbers, see
 --   below); for its breaker: failures, breaker (open until), probe (id and attempt); per group: asked \n group (the
---   time of the last demand) and window \n group (its rate window: when it started, how many jobs have started in it).
+--   time of the last demand) and window \n group (its rate window: when it started, how many jobs have started in it);
+--   parked: see parts/claim.lua.
 local RULES = {'breaker_failures', 'breaker_ms', 'max_running', 'max_per_key', 'rate_jobs', 'rate_ms', 'requeue_ms',
   'requeue_rounds', 'keep_c', 'keep_f'} -- One word each; '-' means no rule.
 local traits = {}
@@ -10,9 +11,10 @@ local function trait_of(type) -- Code that writes one of these fields to the has
   local t = traits[type]
   if t then return t end
   local key = P .. ':t:' .. type
-  local got = call('HMGET', key, 'known', 'paused', 'groups', 'max', 'rules', 'breaker', 'failures', 'probe', 'asked\n')
+  local got = call('HMGET', key, 'known', 'paused', 'groups', 'max', 'rules', 'breaker', 'failures', 'probe', 'asked\n',
+    'parked')
   t = {key = key, type = type, known = got[1], paused = got[2] == '1', groups = got[3] or '', max = got[4],
-    asked = got[9]}
+    asked = got[9], parked = got[10]}
   if got[5] then
     local i = 0
     for word in string.gmatch(got[5], '%S+') do

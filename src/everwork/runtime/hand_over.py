@@ -1,0 +1,116 @@
+"""Jobs that the store has leased to a worker without being asked just then: handed over by a create, or unanswered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from everwork.core.job import LeasedJob
+from everwork.core.leasing import Receiver
+from everwork.core.limits import DEFAULT_GROUP
+from everwork.exceptions import EngineError
+from everwork.runtime.capacity import AttemptId
+from everwork.runtime.handler import QueueKey
+from everwork.runtime.source import JobStore
+
+STRAYS_MAX: Final = 10_000
+
+
+class HandOver:
+    """Parks a worker's demands, takes the jobs that creates hand over, and releases those that got lost on the way.
+
+    Only for a worker whose name no other process has: its jobs could not be distinguished. A tick does not park either.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        worker: str,
+        *,
+        owns_name: bool,
+        parks: bool,
+        take: Callable[[LeasedJob], bool],
+        release: Callable[[Iterable[AttemptId]], None],
+        known: Callable[[], set[AttemptId]],
+        wake: Callable[[], None],
+    ) -> None:
+        """`take`: runs a job, or returns False if there is no room; `known`: the attempts that are not lost."""
+        self._store = store
+        self._worker = worker
+        self._owns_name = owns_name
+        self._parks = owns_name and parks
+        self._take = take
+        self._release = release
+        self._known = known
+        self._wake = wake
+        self._types: set[str] = set()
+        self._may_have_strays = False
+        self._strays: set[AttemptId] = set()
+        """Released because nothing was known of them; their jobs may still arrive."""
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether a create may hand a job over."""
+        return bool(self._types)
+
+    @property
+    def must_unpark(self) -> bool:
+        """Whether jobs may have been lost on the way."""
+        return self._may_have_strays and bool(self._types)
+
+    def receiver(self, key: QueueKey) -> Receiver | None:
+        """The receiver for a demand on this queue, which is parked if it is not met in full."""
+        if not self._parks or key.group != DEFAULT_GROUP:
+            return None
+        self._types.add(key.type)
+        return self
+
+    def handed(self, job: LeasedJob) -> None:
+        """Run a job that its create has leased to this worker; release it if there is no room."""
+        attempt = job.key, job.attempt
+        if attempt not in self._strays and not self._take(job):
+            self._release([attempt])
+            self._wake()
+
+    def lost(self) -> None:
+        """Jobs may have been handed over that will not arrive."""
+        self._may_have_strays = True
+        self._wake()
+
+    async def unpark(self, *, is_last: bool) -> None:
+        """Withdraw the parked demands, then release what was handed over and has not arrived.
+
+        If the store is unavailable, it is tried again, unless this is the last time: the demands soon expire.
+        """
+        try:
+            await self._store.unpark(self._worker, sorted(self._types))
+            await self._release_strays()
+        except EngineError:
+            if not is_last:
+                return
+        self._types.clear()
+        self._may_have_strays = False
+
+    async def release_orphans(self) -> bool:
+        """Release jobs that were leased by a step whose reply was lost; False if the store is unavailable."""
+        if self._owns_name:
+            try:
+                await self._release_strays()
+            except EngineError:
+                return False
+        return True
+
+    async def _release_strays(self) -> None:
+        known = self._known()
+        held = await self._store.held(self._worker)
+        # Not the jobs of an earlier runtime whose outcomes are in the spool: their leases may have been renewed.
+        strays = self._without(known, await self._store.unkept(self._without(known, held)))
+        strays = self._without(self._known(), strays)
+        self._release(strays)
+        if len(self._strays) > STRAYS_MAX:
+            self._strays.clear()
+        self._strays.update(strays)
+
+    @staticmethod
+    def _without(known: set[AttemptId], attempts: Iterable[AttemptId]) -> Sequence[AttemptId]:
+        return [one for one in attempts if one not in known]
