@@ -20,9 +20,8 @@ from benchmarks.report import Facts, facts
 PEERS = {
     "postgres": ("pgqueuer", "huey_postgres", "bullmq_postgres"),
     "redis": ("huey_redis", "taskiq_list", "taskiq_stream"),
-    "sqlite": ("huey_sqlite", "persistqueue"),
+    "sqlite": ("huey_sqlite", "persistqueue", "litequeue"),
 }
-DEFAULT = ("postgres", "redis")
 BULK_PEER = "pgqueuer"
 """The peer whose bulk enqueue is the target on every engine."""
 
@@ -80,8 +79,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "keeps the peers installed between runs.",
     )
     default = ROOT.parent / "shared" / "bench" / "peers"
-    parser.add_argument("--engine", nargs="+", choices=PEERS, default=DEFAULT, metavar="ENGINE",
-                        help=f"some of: {', '.join(PEERS)}; default: {', '.join(DEFAULT)}")  # fmt: skip
+    parser.add_argument("--engine", nargs="+", choices=PEERS, default=tuple(PEERS), metavar="ENGINE",
+                        help=f"some of: {', '.join(PEERS)}; default: all")  # fmt: skip
     parser.add_argument(
         "--repeat", type=int, default=5, help="number of rounds; 0 only reports --rows; default: %(default)s"
     )

@@ -14,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ADAPTERS = Path(__file__).with_name("adapters")
+OWN_ENVIRONMENT = "everwork"
+"""The environment that our adapters name in VENV."""
 SERVERS = {"postgres": "initdb", "redis": "redis-server"}
 """The programs needed to measure an engine."""
 
@@ -29,6 +31,7 @@ class Harness:
 
     def measure(self, names: Sequence[str]) -> None:
         """Measure each of these once, in this order; the rows are appended to the file."""
+        self._install_from_here()
         amount = [] if self.jobs is None else ["--n", str(self.jobs)]
         command = [sys.executable, str(self.folder / "run.py"), *names, "--out", str(self.rows), *amount]
         # Runs in the root of the project, because our adapters install it from there.
@@ -43,6 +46,19 @@ class Harness:
     def versions(self, engines: Sequence[str]) -> dict[str, str]:
         """The servers that the harness finds."""
         return {engine: _version(engine) for engine in engines if engine in SERVERS}
+
+    def _install_from_here(self) -> None:
+        """Have the harness install Everwork again if its environment was made from another checkout.
+
+        The harness installs a list of packages once; that list does not name the checkout.
+        """
+        environment = self.home / "venv" / OWN_ENVIRONMENT
+        source = environment / "everwork-source"
+        if not source.is_file() or source.read_text("utf-8") != str(ROOT):
+            for installed in environment.glob(".bench-*"):
+                installed.unlink()
+            environment.mkdir(parents=True, exist_ok=True)
+            source.write_text(str(ROOT), "utf-8")
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PATH": path(), "BENCH_HOME": str(self.home), "BENCH_ADAPTERS": str(ADAPTERS)}

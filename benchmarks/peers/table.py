@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.peers.figures import CALLERS, Ask, Figures
+from benchmarks.peers.figures import CALLERS, WITHOUT_SYNC, Ask, Figures
 
 HEADINGS = (
     "", "version", "drain jobs/s", "range", "single enqueue /s", "bulk /s", "64 callers /s", "p50 ms", "p99 ms",
-    "CPU us/job worker + server", "ack", "exactly once",
+    "CPU us/job worker + server", "ack", "same durability", "exactly once",
 )  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def _cells(one: Figures, callers: Figures | None) -> tuple[str, ...]:
         _number(one.median("p99")),
         f"{_number(one.median('worker_us'))} + {_number(one.median('server_us'))}",
         one.ack,
+        "NO" if one.name in WITHOUT_SYNC else "yes",
         "yes" if one.is_exact and not one.failures else "NO",
     )
 

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from record import hit  # type: ignore[import-not-found]
 
+import everwork
 from everwork import Everwork
+
+ROOT = Path(__file__).resolve().parents[3]
+if not Path(everwork.__file__).resolve().is_relative_to(ROOT):
+    sys.exit(f"this would measure {everwork.__file__}, which is not in {ROOT}: install Everwork from there")
 
 TYPE = "job"
 CONCURRENCY = int(os.environ.get("BENCH_CONCURRENCY", "500"))
