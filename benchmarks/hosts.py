@@ -56,6 +56,10 @@ class Host(ABC):
         """CPU time of the server so far; 0 if there is no server process."""
         return 0.0
 
+    def counters(self, url: str) -> dict[str, int]:  # noqa: ARG002
+        """What the server has counted so far, by name; empty if there is no server process."""
+        return {}
+
     def close(self) -> None:  # noqa: B027
         """Stop the server."""
 
@@ -134,6 +138,15 @@ class PostgresHost(Host):
         """All processes of the server."""
         return _cpu_seconds(self._server.pid)
 
+    def counters(self, url: str) -> dict[str, int]:
+        """Transactions and syncs of the write-ahead log; its processes report them after a second of idleness."""
+        with psycopg.connect(url, autocommit=True) as connection:
+            rows = connection.execute(
+                "SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()), "
+                "(SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal')"
+            ).fetchall()
+        return {"transactions": int(rows[0][0]), "syncs": int(rows[0][1])}
+
     def close(self) -> None:
         """Stop the server and delete it."""
         self._server.remove()
@@ -190,6 +203,12 @@ class RedisHost(Host):
     def cpu_seconds(self) -> float:
         """All threads of the server, and a child that rewrites its file."""
         return _cpu_seconds(self._server.pid)
+
+    def counters(self, url: str) -> dict[str, int]:  # noqa: ARG002
+        """Scripts."""
+        lines = self._server.ask("INFO", "commandstats").splitlines()
+        calls = {line.split(":")[0]: int(line.split("calls=")[1].split(",")[0]) for line in lines if "calls=" in line}
+        return {"scripts": calls.get("cmdstat_evalsha", 0) + calls.get("cmdstat_eval", 0)}
 
     def close(self) -> None:
         """Stop the server and delete it."""
