@@ -29,6 +29,7 @@ from benchmarks.peers.command import main as measure_peers
 from benchmarks.report import as_json, as_markdown, as_text, engine_facts, facts, file_system
 from benchmarks.server import measure_server
 from benchmarks.snapshot import measure_snapshot
+from benchmarks.stages import measure_stages
 from everwork.aio.loops import new_loop
 
 PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[Bench], Coroutine[Any, Any, list[Row]]]] = {
     "enqueue": measure_enqueue,
     "offline": measure_offline,
     "latency": measure_latency,
+    "stages": measure_stages,
     "manager": measure_manager,
     "server": measure_server,
     "pages": measure_pages,
