@@ -118,6 +118,7 @@ class Model:
         self.jobs: dict[int, ModelJob] = {}
         self.dedupe: dict[tuple[str, str, str], int] = {}
         self.paused: set[str] = set()
+        self.parked: dict[str, Demand] = {}
         self.passed: dict[str, int] = {}
         self.statistics: Counter[Statistic] = Counter()
 
@@ -176,6 +177,21 @@ class Model:
             assert (got.attempt, got.attempts, got.max_attempts) == (job.attempt, job.attempts, job.max_attempts)
             assert got.variables == job.new.variables
             assert (got.lease_until_ms, got.priority) == (job.lease_until_ms, job.priority)
+
+    def park(self, demand: Demand, leased: int) -> None:
+        """The last demand that was not met in full waits for the next job; one that was met does not."""
+        if demand.parks and leased < demand.limit:
+            self.parked[demand.type] = demand
+        elif demand.parks and demand.type in self.parked and self.parked[demand.type].worker == demand.worker:
+            del self.parked[demand.type]
+
+    def hand_over(self, leased: LeasedJob) -> None:
+        """Check a job that its create has leased to a waiting worker, and follow it."""
+        demand = self.parked.pop(leased.type)
+        first = [key for key in self.eligible(demand) if key != leased.key]
+        assert not first, f"{leased.key} was handed over past {first}"
+        assert self.jobs[leased.key].new.expires_at_ms is None
+        self.lease(demand, [leased])
 
     # Ending attempts ------------------------------------------------------------------------------
 

@@ -51,6 +51,28 @@ def demand_for(fields: dict[str, Any]) -> Demand:
     return Demand(**fields)
 
 
+class Taker:
+    """Takes the jobs that creates hand over."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, LeasedJob] = {}
+        self._came = asyncio.Event()
+
+    def handed(self, job: LeasedJob) -> None:
+        assert job.key not in self.jobs
+        self.jobs[job.key] = job
+        self._came.set()
+
+    def lost(self) -> None:
+        raise AssertionError("nothing gets lost here")
+
+    async def take(self, key: int) -> LeasedJob:
+        while key not in self.jobs:
+            self._came.clear()
+            await asyncio.wait_for(self._came.wait(), 30.0)
+        return self.jobs.pop(key)
+
+
 # The clock moves in whole seconds; leases and expiries end between them, so that no step depends on whether
 # the last millisecond counts. That is for the conformance suite.
 types = st.sampled_from(["email", "email", "email", "print"])
@@ -79,6 +101,7 @@ demands = st.fixed_dictionaries(
         "limit": st.integers(1, 5),
         "lease_ms": leases_ms,
         "tenants": st.sampled_from([(), (), (), ("acme",), ("birch",)]),
+        "receiver": st.sampled_from([None, Taker()]),  # Each machine has its own, see `parkable`.
     }
 ).map(demand_for)
 every_outcome: list[Outcome] = [
@@ -110,6 +133,7 @@ class EngineBesideModel(RuleBasedStateMachine):
     """Every rule does the same to the engine and to the model."""
 
     engine_name: str
+    handed_over = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,6 +143,7 @@ class EngineBesideModel(RuleBasedStateMachine):
         self.creates = 0
         self.seen: dict[int, StoredJob] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="everwork-model-", dir=MEMORY if MEMORY.is_dir() else None))
+        self.taker = Taker()
         self.runner = asyncio.Runner()
         self.engine: Engine = self.run(open_store(self.engine_name, self.folder, self.clock))
 
@@ -169,6 +194,7 @@ class EngineBesideModel(RuleBasedStateMachine):
             for _ in range(repeats or 0):
                 assert self.run(self.engine.create(batch, stamp)) == created
         assert len(created) == len(batch)
+        is_lone = point is None and repeats is None and len(batch) == 1
         for new, answer in zip(batch, created, strict=True):
             known = self.model.known_key(new)
             assert answer.deduplicated == (known is not None)
@@ -176,8 +202,35 @@ class EngineBesideModel(RuleBasedStateMachine):
                 assert answer.key > max(self.ever, default=0)
                 self.model.create(answer.key, new)
                 self.ever.append(answer.key)
+                self.hand_over(answer.key, may_be_handed=is_lone)
             else:
                 assert answer.key == known
+
+    @rule(demand=demands, news=st.lists(new_jobs, min_size=1, max_size=2), step_ms=st.sampled_from([0, 0, SECOND_MS]))
+    def create_for_a_waiting_worker(self, demand: Demand, news: list[NewJob], step_ms: int) -> None:
+        """Lease everything; then the next job is created for a worker that waits, unless something is in the way."""
+        new = news[0]
+        demand = demand._replace(type=new.type, limit=1_000, tenants=(), receiver=self.taker)
+        self.activate(demand, None)
+        self.every_job_is_as_the_model_has_it()  # Before time passes: the engine may have cancelled what has expired.
+        self.let_time_pass(step_ms, sweeps=False)
+        is_free = new.type not in self.model.paused and not self.model.eligible(demand)
+        self.create([new])
+        [job] = self.run(self.engine.get(self.ever[-1:]))
+        if is_free and new.dedupe_key is None and new.expires_at_ms is None and not new.delay_ms:
+            assert job is not None
+            assert (job.state, job.worker) == (State.PROCESSING, demand.worker)
+        for more in news[1:]:
+            self.create([more])
+
+    def hand_over(self, key: int, *, may_be_handed: bool) -> None:
+        """If the create has leased its job, check that the waiting worker would have been given this one."""
+        [job] = self.run(self.engine.get([key]))
+        if job is None or job.state is not State.PROCESSING:
+            return
+        assert may_be_handed
+        self.model.hand_over(self.run(self.taker.take(key)))
+        type(self).handed_over += 1
 
     @rule(aimed=aimed_outcomes, demand=st.none() | demands, then=st.none() | outcomes)
     def work(self, aimed: list[tuple[int, str, Outcome]], demand: Demand | None, then: Outcome | None) -> None:
@@ -189,6 +242,7 @@ class EngineBesideModel(RuleBasedStateMachine):
 
     @rule(demand=demands, then=st.none() | outcomes)
     def activate(self, demand: Demand, then: Outcome | None) -> None:
+        demand = self.parkable(demand)
         leased = self.follow(demand, self.run(self.engine.activate([demand])))
         if then is not None:
             self.end([then._replace(key=job.key, attempt=job.attempt) for job in leased], None)
@@ -269,6 +323,7 @@ class EngineBesideModel(RuleBasedStateMachine):
         return passing, [one.created for one in fired if one.created]
 
     def end(self, batch: list[Outcome], demand: Demand | None) -> list[LeasedJob]:
+        demand = demand and self.parkable(demand)
         answer = self.run(self.engine.settle(batch, [demand] if demand else []))
         for outcome, judged in zip(batch, answer.judged, strict=True):
             job = self.model.jobs.get(outcome.key)
@@ -310,6 +365,9 @@ class EngineBesideModel(RuleBasedStateMachine):
 
     # Shared by the rules --------------------------------------------------------------------------
 
+    def parkable(self, demand: Demand) -> Demand:
+        return demand if demand.receiver is None else demand._replace(receiver=self.taker)
+
     def instant(self, offset_ms: int | None) -> int | None:
         return None if offset_ms is None else self.clock.now_ms + offset_ms
 
@@ -331,6 +389,7 @@ class EngineBesideModel(RuleBasedStateMachine):
         """Check a lease, then ask again while the engine says that it stopped early: nothing may be left behind."""
         leased = list(activation.jobs)
         self.model.lease(demand, leased)
+        self.model.park(demand, len(leased))
         left = demand._replace(limit=demand.limit - len(leased))
         if left.limit == 0 or not self.model.eligible(left):
             return leased
@@ -358,6 +417,7 @@ def test_an_engine_does_what_the_model_does(name: str) -> None:
 
     class Machine(EngineBesideModel):
         engine_name = name
+        handed_over = 0
 
     run_state_machine_as_test(
         Machine,
@@ -369,3 +429,4 @@ def test_an_engine_does_what_the_model_does(name: str) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert Machine.handed_over > 0
