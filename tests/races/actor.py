@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from everwork.core.job import NewJob
+from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand, Lease
 from everwork.core.outcome import Complete, Failed
 from everwork.core.states import State
@@ -54,6 +54,52 @@ async def drain_in_turns(engine: Engine, *, type: str, worker: str, batch: int, 
         settled = await engine.settle([Complete(job.key, job.attempt) for job in leased])
         assert all(judged.verdict.value == "accepted" for judged in settled.judged), settled.judged
     return held
+
+
+class _Handed:
+    """Jobs that creates have handed over to this process."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, LeasedJob] = {}
+        self.came = asyncio.Event()
+
+    def handed(self, job: LeasedJob) -> None:
+        self.jobs[job.key] = job
+        self.came.set()
+
+    def lost(self) -> None:
+        raise AssertionError("no connection has been lost")
+
+
+async def run_handed(engine: Engine, *, type: str, worker: str, jobs: int) -> list[list[int]]:
+    """Wait for jobs, and complete them, until the store has completed so many; the keys handed over, and the others."""
+    taken: _Handed = _Handed()
+    handed: list[int] = []
+    leased: list[int] = []
+    outcomes: list[Complete] = []
+    demand = Demand(type, worker, 3, receiver=taken)
+    while outcomes or await _completed(engine) < jobs:
+        taken.came.clear()
+        mark = engine.mark()
+        done = await engine.settle(outcomes, [demand])
+        assert all(judged.verdict.value == "accepted" for judged in done.judged), done.judged
+        if not done.activation.jobs and not taken.jobs:
+            waits = [asyncio.ensure_future(one) for one in (taken.came.wait(), engine.wait([type], 250, since=mark))]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for one in waits:
+                one.cancel()
+        arrived, taken.jobs = list(taken.jobs.values()), {}
+        assert all(job.attempt == 1 for job in arrived)
+        handed += [job.key for job in arrived]
+        leased += [job.key for job in done.activation.jobs]
+        outcomes = [Complete(job.key, job.attempt) for job in (*arrived, *done.activation.jobs)]
+    await engine.unpark(worker, [type])
+    return [handed, leased]
+
+
+async def create_one_by_one(engine: Engine, *, type: str, jobs: int) -> list[int]:
+    """Create jobs, each in a call of its own; their keys."""
+    return [(await engine.create([NewJob(type)]))[0].key for _ in range(jobs)]
 
 
 async def _completed(engine: Engine) -> int:
@@ -133,6 +179,8 @@ ROLES: dict[str, Role] = {
         fire,
         subscribe,
         open_and_create,
+        run_handed,
+        create_one_by_one,
     )
 }
 

@@ -40,6 +40,18 @@ async def test_eight_processes_run_each_of_20000_jobs_exactly_once(url: str, eng
     assert await _states(engine) == {State.COMPLETED: 20_000}
 
 
+async def test_jobs_that_are_handed_over_run_once_under_eight_processes(url: str, engine: Engine) -> None:
+    """Four processes create jobs one by one, while four others wait for them."""
+    creators = [("create_one_by_one", {"type": TYPE, "jobs": 250})] * 4
+    workers = [("run_handed", {"type": TYPE, "worker": f"worker-{n}", "jobs": 1_000}) for n in range(4)]
+    answers = act_at_once(url, [*workers, *creators])
+    handed = [key for taken, _ in answers[:4] for key in taken]
+    leased = [key for _, taken in answers[:4] for key in taken]
+    assert sorted(handed + leased) == sorted(key for keys in answers[4:] for key in keys)
+    assert handed
+    assert await _states(engine) == {State.COMPLETED: 1_000}
+
+
 async def test_a_limit_of_five_per_key_holds_exactly_under_eight_processes(url: str, engine: Engine) -> None:
     await engine.set_policy(TYPE, encode_policy(TypePolicy(max_running_per_key=5)))
     keys = ("a", "b", "c", "d")
