@@ -28,6 +28,12 @@ KEY = "ek-benchmark-0123456789"
 ONE_BY_ONE, CALLERS, EACH, BULK, HANDLED, STREAMED, COMPLETED = 250, 64, 16, 3_000, 3_000, 4_000, 640
 THREADS, FROM_THREAD = 8, 64
 DRAINED, BATCH, LONE = 10_000, 100, 60
+LANES: dict[str, Callable[[NewJob, int], NewJob]] = {
+    "": lambda job, _: job,
+    ", 10 tenants": lambda job, n: job._replace(tenant=f"tenant-{n % 10}"),
+    ", a limit key each": lambda job, n: job._replace(limit_key=f"key-{n}"),
+}
+"""The n-th job in its lane, by the end of the slice's name."""
 Slice = Callable[[], Awaitable[object]]
 Slices = dict[str, tuple[int, Slice, Slice]]
 """By name: the number of jobs, the preparation, and the measured call."""
@@ -174,15 +180,24 @@ async def _opened(url: str) -> AsyncIterator[Engine]:
 
 
 def _of_engine(engine: Engine) -> Slices:
+    slices: Slices = {}
+    for lanes, make in LANES.items():
+        slices[f"engine, drain in steps of {BATCH}{lanes}"] = (DRAINED, *_drain(engine, f"drained{lanes}", make))
+    return slices
+
+
+def _drain(engine: Engine, type: str, make: Callable[[NewJob, int], NewJob]) -> tuple[Slice, Slice]:
+    """Each kind has its own type: a queue that once had several lanes takes turns ever after."""
+
     async def fill() -> None:
-        await engine.create([NewJob("drained", "{}")] * DRAINED)
+        await engine.create([make(NewJob(type, "{}"), n) for n in range(DRAINED)])
 
     async def drain() -> None:
         outcomes: list[Complete] = []
-        while leased := (await engine.settle(outcomes, [Demand("drained", "worker", BATCH)])).activation.jobs:
+        while leased := (await engine.settle(outcomes, [Demand(type, "worker", BATCH)])).activation.jobs:
             outcomes = [Complete(job.key, job.attempt) for job in leased]
 
-    return {f"engine, drain in steps of {BATCH}": (DRAINED, fill, drain)}
+    return fill, drain
 
 
 @asynccontextmanager

@@ -86,6 +86,21 @@ async def test_inside_each_lane_the_order_holds(engine: Engine, field: str) -> N
         assert mine[0].key < mine[1].key
 
 
+@pytest.mark.parametrize("field", LANE_FIELDS)
+async def test_the_order_holds_where_each_turn_takes_one_job_of_each_lane(
+    engine: Engine, clock: VirtualClock, field: str
+) -> None:
+    batch = [
+        a_new_job(**{field: lane}, priority=priority, delay_ms=delay_ms)
+        for priority, delay_ms in ((0, 1_000), (0, 1_000), (1, 2_000), (1, 1_000))
+        for lane in "ab"
+    ]
+    keys = [one.key for one in await engine.create(batch)]
+    clock.advance(seconds=5)
+    turns = [{job.key for job in (await asked(engine, 2)).jobs} for _ in range(5)]
+    assert turns == [set(keys[6:]), set(keys[4:6]), set(keys[:2]), set(keys[2:4]), set()]
+
+
 async def test_a_tenant_s_limit_keys_are_lanes_of_their_own(engine: Engine) -> None:
     batch = [a_new_job(tenant=tenant, limit_key=key) for tenant in "xy" for key in ("1", "2", None) for _ in range(4)]
     await engine.create(batch)

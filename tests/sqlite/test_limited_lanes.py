@@ -6,6 +6,7 @@ import asyncio
 import random
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,6 +87,20 @@ async def test_a_lane_that_is_freed_and_then_gets_work_in_one_transaction_is_ope
     done = [Complete(job.key, job.attempt)]
     _, [created] = await asyncio.gather(sqlite.settle(done, [demand]), sqlite.create([a_new_job(limit_key="a")]))
     assert [job.key for job in (await sqlite.activate([demand])).jobs] == [created.key]
+
+
+async def test_a_lane_that_becomes_full_in_the_transaction_of_a_claim_is_not_served(sqlite: SqliteEngine) -> None:
+    await a_policy(sqlite, max_running_per_key=1)
+    await sqlite.create([a_new_job(limit_key="b")])
+    await leased_keys(sqlite)
+    [running] = await sqlite.dump(0, 10)
+    await sqlite.create([a_new_job(limit_key="a")])
+    job = replace(running.job, key=running.job.key + 1_000, limit_key="a")
+    _, answer = await asyncio.gather(
+        sqlite.load([running._replace(job=job)]), sqlite.activate([Demand(TYPE, WORKER, 1)])
+    )
+    assert answer.jobs == []
+    assert await leased_keys(sqlite) == []
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -98,6 +98,18 @@ def test_a_pick_reads_the_ready_jobs_in_their_stored_order(store: sqlite3.Connec
     ]
 
 
+def test_the_first_jobs_of_many_lanes_are_each_found_by_the_whole_key(store: sqlite3.Connection) -> None:
+    assert plan(store, statements("activate")["pick_firsts"]) == [
+        "SCAN o VIRTUAL TABLE INDEX 1:",
+        "SEARCH r USING PRIMARY KEY (queue=? AND lane=? AND urgency=? AND run_at_ms=? AND key=?)",
+        "CORRELATED SCALAR SUBQUERY 2",
+        "SEARCH f USING PRIMARY KEY (queue=? AND lane=?)",
+        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH m USING PRIMARY KEY (queue=? AND lane=?)",
+    ]
+
+
 @pytest.mark.parametrize("name", ["lease", "taken"])
 def test_a_claim_moves_one_range_of_the_ready_jobs(store: sqlite3.Connection, name: str) -> None:
     [step] = plan(store, statements("activate")[name])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
+from itertools import repeat
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand
@@ -24,9 +26,11 @@ from everwork.engines.sqlite.capacity import (
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import (
     LANE_SEPARATOR,
+    insert_rows,
     lane_of,
     leased_jobs,
     limit_key_of,
+    owner_of,
     statements,
     tenant_of,
 )
@@ -34,6 +38,9 @@ from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction
 
 SQL = statements("activate")
+SHARED = statements("shared")
+Lane = tuple[str, int | None]
+"""A lane, and how many jobs may start in it, if it has a limit."""
 
 
 class SqliteActivate(SqliteBase, JobFlow):
@@ -178,7 +185,7 @@ def _claim_in_turn(tx: Transaction, demand: Demand, queue: Queue) -> list[Leased
     return jobs
 
 
-def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> list[tuple[str, int | None]]:
+def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> list[Lane]:
     """The open lanes whose turn it is, and how many jobs may start in those that have a limit."""
     condition, tenants = _tenant_condition(demand.tenants)
     lane_max = queue.bounds.lane_max_running
@@ -194,11 +201,13 @@ def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> l
 
 
 def _round(
-    tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[tuple[str, int | None]], wanted: int
+    tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[Lane], wanted: int
 ) -> list[LeasedJob]:
     """Give every visited lane an equal share; a lane that got one job more comes after those that did not."""
     queue, turn = at
     share, extra = divmod(wanted, len(lanes))
+    if share == 1 and not extra:
+        return _round_of_firsts(tx, demand, at, lanes)
     taken, marks = [], []
     for position, (lane, free) in enumerate(lanes):
         limit = share + (position < extra)
@@ -207,23 +216,47 @@ def _round(
         jobs = _pick(tx, demand, (queue.id, lane), limit + 1)  # One extra, to see whether there are more.
         is_open = len(jobs) > limit != free
         jobs = jobs[:limit]
-        if not is_open:
-            tx.close_lane(queue.id, lane)
         if jobs:
             taken.append((lane, jobs))
         behind = len(lanes) if position < extra else 0
-        busy = 0 if free is None else tx.limits.take_unflushed(queue.id, lane, len(jobs))
-        marks.append((turn + 1 + position + behind, int(is_open), busy, queue.id, lane))
+        marks.append(_mark(tx, queue.id, (lane, free), len(jobs), turn + 1 + position + behind, is_open=is_open))
     _lease(tx, demand, queue.id, taken)
-    tx.cursor.executemany(SQL["mark_turn"], marks)
+    insert_rows(tx.cursor, SQL["mark_turn"], marks)
     return [job for _, jobs in taken for job in jobs]
+
+
+def _round_of_firsts(tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[Lane]) -> list[LeasedJob]:
+    """A round in which each visited lane may start one job: the same few statements for any number of lanes."""
+    queue, turn = at
+    visited = json.dumps([lane for lane, free in lanes if free != 0])
+    rows = tx.cursor.execute(SQL["pick_firsts"], (queue.id, visited)).fetchall()
+    has_more = {lane: bool(more) for *_, lane, more in rows}
+    jobs = leased_jobs(
+        [row[:-2] for row in rows], demand, [owner_of(lane) for lane in has_more], tx.now_ms + demand.lease_ms
+    )
+    _lease_firsts(tx, demand, queue.id, list(zip(has_more, jobs, strict=True)))
+    marks = []
+    for position, (lane, free) in enumerate(lanes, 1):
+        is_open = has_more.get(lane, False) and free != 1
+        marks.append(_mark(tx, queue.id, (lane, free), int(lane in has_more), turn + position, is_open=is_open))
+    insert_rows(tx.cursor, SQL["mark_turn"], marks)
+    return jobs
+
+
+def _mark(tx: Transaction, queue: int, at: Lane, jobs: int, served: int, *, is_open: bool) -> tuple[object, ...]:
+    """The parameters of `mark_turn` for a lane that was visited."""
+    lane, free = at
+    if not is_open:
+        tx.close_lane(queue, lane)
+    busy = 0 if free is None else tx.limits.take_unflushed(queue, lane, jobs)
+    return queue, lane, served, int(is_open), busy
 
 
 def _pick(tx: Transaction, demand: Demand, queue_lane: tuple[int, str], limit: int) -> list[LeasedJob]:
     """The first jobs of a lane, as they will be once they are leased."""
     queue, lane = queue_lane
     rows = tx.cursor.execute(SQL["pick"], (queue, lane, limit)).fetchall()
-    return leased_jobs(rows, demand, lane, tx.now_ms + demand.lease_ms)
+    return leased_jobs(rows, demand, repeat(owner_of(lane)), tx.now_ms + demand.lease_ms)
 
 
 def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[str, list[LeasedJob]]]) -> None:
@@ -232,8 +265,21 @@ def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[st
     lease = (tx.now_ms, tx.now_ms + demand.lease_ms, demand.worker)
     tx.cursor.executemany(SQL["lease"], [(*end, *lease) for end in ends])
     tx.cursor.executemany(SQL["taken"], ends)
-    for lane, jobs in taken:
-        tx.move(queue, lane, State.PENDING, State.PROCESSING, len(jobs))
+    tx.move_lanes(queue, {lane: len(jobs) for lane, jobs in taken}, State.PENDING, State.PROCESSING)
+
+
+def _lease_firsts(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[str, LeasedJob]]) -> None:
+    """Move one job of each lane from ready to leased."""
+    now_ms, worker = tx.now_ms, demand.worker
+    leases, places = [], []
+    for lane, job in taken:
+        key, attempt, attempts, max_attempts, _, _, _, until_ms, _, _, priority, run_at_ms, *_ = job
+        place = (queue, lane, -priority, run_at_ms, key)
+        places.append(place)
+        leases.append((key, *place[:-1], attempt, attempts, max_attempts, now_ms, until_ms, worker))
+    insert_rows(tx.cursor, SQL["lease_firsts"], leases)
+    tx.cursor.executemany(SHARED["delete_ready"], places)
+    tx.move_lanes(queue, {lane: 1 for lane, _ in taken}, State.PENDING, State.PROCESSING)
 
 
 def _assign(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[LeasedJob]:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
-from itertools import chain
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Stamp
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.rules import outdated
-from everwork.engines.sqlite.statements import NOTHING_RARE, lane_of, rare_columns, statements
+from everwork.engines.sqlite.statements import NOTHING_RARE, insert_rows, lane_of, rare_columns, statements
 from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import Transaction, TypeRow
 
 SQL = statements("create")
-ROWS = 100
-"""The number of rows per INSERT statement."""
 
 
 class SqliteCreate(SqliteBase, JobFlow):
@@ -135,17 +131,4 @@ def _write(tx: Transaction, fresh: _Keyed, types: dict[str, TypeRow]) -> None:
 
 def _insert(tx: Transaction, **rows: Sequence[tuple[object, ...]]) -> None:
     for statement, values in rows.items():
-        if not values:
-            continue
-        wide = len(values) // ROWS * ROWS
-        for start in range(0, wide, ROWS):
-            tx.cursor.execute(_wide(SQL[statement]), list(chain.from_iterable(values[start : start + ROWS])))
-        if wide < len(values):
-            tx.cursor.executemany(SQL[statement], values[wide:])
-
-
-@cache
-def _wide(statement: str) -> str:
-    """An INSERT statement for many rows: after each statement, this thread may have to wait for the GIL."""
-    insert, _, row = statement.rpartition("VALUES ")
-    return f"{insert}VALUES {', '.join([row] * ROWS)}"
+        insert_rows(tx.cursor, SQL[statement], values)

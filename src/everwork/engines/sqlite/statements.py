@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 from everwork.core.job import LeasedJob, NewJob, StoredJob
 from everwork.core.leasing import Demand
@@ -27,6 +29,28 @@ def _without_comments(body: str) -> str:
     """A statement without its comments."""
     lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
     return "\n".join(lines).rstrip(";")
+
+
+PORTIONS: Final = (100, 10)
+"""How many rows one INSERT statement has, as long as there are that many."""
+
+
+def insert_rows(cursor: sqlite3.Cursor, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+    """Insert many rows per statement: after each statement, this thread may have to wait for the GIL."""
+    start = 0
+    for portion in PORTIONS:
+        while len(rows) - start >= portion:
+            cursor.execute(_wide(statement, portion), list(chain.from_iterable(rows[start : start + portion])))
+            start += portion
+    if start < len(rows):
+        cursor.executemany(statement, rows[start:])
+
+
+@cache
+def _wide(statement: str, rows: int) -> str:
+    insert, values, rest = statement.partition("VALUES ")
+    row, end, conflict = rest.partition(")")
+    return f"{insert}{values}{', '.join([row + end] * rows)}{conflict}"
 
 
 LANE_SEPARATOR = "\x1f"
@@ -57,17 +81,26 @@ def rare_columns(job: NewJob | StoredJob, retry: str | None) -> tuple[object, ..
 NOTHING_RARE = rare_columns(NewJob(""), None)
 
 
-def leased_jobs(rows: Sequence[Any], demand: Demand, lane: str, lease_until_ms: int) -> list[LeasedJob]:
-    """The jobs of one lane, from rows of `pick` of activate.sql, leased for a demand."""
-    type, group, tenant, limit_key = demand.type, demand.group, tenant_of(lane), limit_key_of(lane)
+Owner = tuple[str, str | None]
+"""tenant, limit key"""
+
+
+def owner_of(lane: str) -> Owner:
+    """The tenant and the limit key of a stored lane."""
+    return tenant_of(lane), limit_key_of(lane)
+
+
+def leased_jobs(rows: Sequence[Any], demand: Demand, owners: Iterable[Owner], lease_until_ms: int) -> list[LeasedJob]:
+    """Jobs from rows of `pick` of activate.sql, and the owner of each, leased for a demand."""
+    type, group = demand.type, demand.group
     return [
         # Created directly: the NamedTuple constructor would take a third of a microsecond longer per job.
         tuple.__new__(LeasedJob, (
             key, attempt, attempts, max_attempts, type, group, tenant, lease_until_ms, variables, headers, priority,
             run_at_ms, created_at_ms, timeout_ms, correlation_id, limit_key, extra,
         ))
-        for (
+        for (tenant, limit_key), (
             key, attempt, attempts, max_attempts, variables, headers, priority, run_at_ms,
             created_at_ms, timeout_ms, correlation_id, extra,
-        ) in rows
+        ) in zip(owners, rows, strict=False)
     ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from everwork.codec.json import decode_policy
@@ -70,15 +70,22 @@ class Transaction:
         """Add to the number of jobs in a state."""
         self._counts[queue, tenant_of(lane), state] += jobs
         if state is State.PROCESSING:
-            self.limits.end_leases(queue, lane, -jobs)
+            self.limits.end_leases(queue, {lane: -jobs})
 
     def move(self, queue: int, lane: str, before: State, after: State, jobs: int = 1) -> None:
         """Count jobs that changed state."""
-        tenant = tenant_of(lane)
-        self._counts[queue, tenant, before] -= jobs
-        self._counts[queue, tenant, after] += jobs
+        self.move_lanes(queue, {lane: jobs}, before, after)
+
+    def move_lanes(self, queue: int, lanes: Mapping[str, int], before: State, after: State) -> None:
+        """Count jobs of several lanes that changed state."""
+        tenants: defaultdict[str, int] = defaultdict(int)
+        for lane, jobs in lanes.items():
+            tenants[tenant_of(lane)] += jobs
+        for tenant, jobs in tenants.items():
+            self._counts[queue, tenant, before] -= jobs
+            self._counts[queue, tenant, after] += jobs
         if before is State.PROCESSING:
-            self.limits.end_leases(queue, lane, jobs)
+            self.limits.end_leases(queue, lanes)
         if after not in (State.PENDING, State.PROCESSING):
             self.finished = True
 
@@ -220,16 +227,19 @@ class LimitTracker:
         """Count leased jobs of a queue with a limit; the claim itself writes the counts of their lanes."""
         self._running[queue] = self._running.get(queue, 0) + jobs
 
-    def end_leases(self, queue: int, lane: str, jobs: int) -> None:
+    def end_leases(self, queue: int, lanes: Mapping[str, int]) -> None:
         """Count leases that have ended."""
         if queue in self._unlimited:
             return
         limits = self.of(queue)
         if limits.max_running is not None:
-            self.add_running(queue, -jobs)
-        if limits.lane_max_running is not None and limit_key_of(lane):
-            self._busy[queue, lane] = self._busy.get((queue, lane), 0) - jobs
-            self._checked.discard((queue, lane))
+            self.add_running(queue, -sum(lanes.values()))
+        if limits.lane_max_running is None:
+            return
+        for lane, jobs in lanes.items():
+            if limit_key_of(lane):
+                self._busy[queue, lane] = self._busy.get((queue, lane), 0) - jobs
+                self._checked.discard((queue, lane))
 
     def recheck(self, queue: int, lane: str) -> None:
         """Have a lane with work checked again: ended leases may not have been flushed yet."""

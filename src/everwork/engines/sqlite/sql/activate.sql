@@ -54,6 +54,23 @@ SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.head
 FROM ew_ready r CROSS JOIN ew_job j ON j.key = r.key
 WHERE r.queue = ? AND r.lane = ? ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?;
 
+-- name: pick_firsts
+-- The first job of each lane of a JSON array, in its order; the last column: whether the lane has more. A lane without
+-- ready jobs is missing.
+SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
+  j.created_at_ms, j.timeout_ms, j.correlation_id, j.extra, r.lane,
+  EXISTS (SELECT 1 FROM ew_ready m WHERE m.queue = ?1 AND m.lane = o.value LIMIT 1 OFFSET 1)
+FROM json_each(?2) o
+CROSS JOIN ew_ready r ON r.queue = ?1 AND r.lane = o.value AND (r.urgency, r.run_at_ms, r.key) = (
+  SELECT f.urgency, f.run_at_ms, f.key FROM ew_ready f WHERE f.queue = ?1 AND f.lane = o.value
+  ORDER BY f.urgency, f.run_at_ms, f.key LIMIT 1)
+CROSS JOIN ew_job j ON j.key = r.key;
+
+-- name: lease_firsts
+INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts,
+  activated_at_ms, lease_until_ms, worker)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: lease
 INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts,
   activated_at_ms, lease_until_ms, worker)
@@ -68,7 +85,9 @@ DELETE FROM ew_ready WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key
 UPDATE ew_leased SET worker = ?, lease_until_ms = ? WHERE key = ?;
 
 -- name: mark_turn
-UPDATE ew_lane SET served = ?, open = ?, busy = busy + ? WHERE queue = ? AND lane = ?;
+-- The lanes exist: this is an insert because one statement can update many rows only as an insert.
+INSERT INTO ew_lane (queue, lane, served, open, busy) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET served = excluded.served, open = excluded.open, busy = busy + excluded.busy;
 
 -- name: next_turn
 UPDATE ew_queue SET turn = ? WHERE id = ?;

@@ -8,17 +8,17 @@ FROM json_each(?1) o
 CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.value OR o.value = 0);
 
 -- name: completed_sums
--- Runs only after every key has passed the guard. Returns every run time and wait: joining them as text costs no more
--- than summing them. The last column tells whether the type's running jobs are counted or its breaker must see
+-- Runs only after every key has passed the guard. Returns every lane, run time and wait: joining them as text costs no
+-- more than summing them, and less than a group for each of many lanes. The last column tells whether the type's running jobs are counted or its breaker must see
 -- the success.
-SELECT l.queue, l.lane, l.worker, count(*),
+SELECT l.queue, json_group_array(l.lane), l.worker, count(*),
   group_concat(?2 - l.activated_at_ms), group_concat(l.activated_at_ms - l.run_at_ms),
   (SELECT COALESCE(t.max_running, t.lane_max_running, t.breaker_open_until_ms, NULLIF(t.breaker_failures, 0))
      IS NOT NULL
    FROM ew_queue q CROSS JOIN ew_type t ON t.name = q.type WHERE q.id = l.queue)
 FROM json_each(?1) o
 CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER)
-GROUP BY l.queue, l.lane, l.worker;
+GROUP BY l.queue, l.worker;
 
 -- name: completed_all
 DELETE FROM ew_leased WHERE key IN (SELECT CAST(key AS INTEGER) FROM json_each(?1));
