@@ -74,7 +74,8 @@ BEGIN
     AS x(t text, g text, n int, w text[], l bigint[], d int[], i text[], c int, m jsonb, o smallint) LOOP
     FOR round IN 1..2 LOOP
       SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused,
-        coalesce(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL AS held
+        coalesce(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL AS held,
+        q.fair AND t.lane_max_running IS NOT NULL AS by_open_lanes
       INTO found_queue FROM queue q JOIN type t ON t.name = q.type
       WHERE q.type = claim.t AND q.grp = claim.g AND NOT q.dropped AND t.deleted_at_ms IS NULL;
       EXIT WHEN FOUND OR round = 2;
@@ -88,7 +89,7 @@ BEGIN
     END IF;
     CONTINUE WHEN found_queue.paused;
     IF EXISTS (SELECT 1 FROM live j WHERE j.state = 0 AND j.queue_id = found_queue.id AND j.run_at_ms <= at_ms) THEN
-      PERFORM promote_jobs(found_queue.id, at_ms);
+      PERFORM promote_jobs(found_queue.id, at_ms, found_queue.by_open_lanes);
     END IF;
     -- The number of the worker that gets each job, by the job's position among those claimed; NULL: all go to the
     -- first.
@@ -116,11 +117,21 @@ BEGIN
     EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms)::int);
 END $$;
 
-CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint) RETURNS void LANGUAGE sql {plan} AS $$
-  UPDATE live SET state = 1 WHERE ctid = ANY(ARRAY(
-    SELECT j.ctid FROM live j WHERE j.state = 0 AND j.queue_id = queue AND j.run_at_ms <= at_ms
-    ORDER BY j.run_at_ms, j.key LIMIT {promote_max} FOR UPDATE SKIP LOCKED))
-$$;
+CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint, by_open_lanes boolean) RETURNS void
+LANGUAGE plpgsql {plan} AS $$
+DECLARE
+  lanes int[];
+BEGIN
+  WITH promoted AS (
+    UPDATE live SET state = 1 WHERE ctid = ANY(ARRAY(
+      SELECT j.ctid FROM live j WHERE j.state = 0 AND j.queue_id = queue AND j.run_at_ms <= at_ms
+      ORDER BY j.run_at_ms, j.key LIMIT {promote_max} FOR UPDATE SKIP LOCKED))
+    RETURNING lane_id)
+  SELECT array_agg(DISTINCT p.lane_id) INTO lanes FROM promoted p WHERE by_open_lanes;
+  IF lanes IS NOT NULL THEN
+    INSERT INTO lane_news (queue_id, lanes) VALUES (queue, promote_jobs.lanes);
+  END IF;
+END $$;
 
 -- Each of two concurrent statements has its own now: an attempt never begins before the job's run_at, nor before the
 -- end of the previous attempt, which a pending row keeps in activated_at_ms. A clock that was set back does not
@@ -191,9 +202,9 @@ END $$;
 
 -- For queues with many lanes: rounds over those that have ready work, from behind the lane that this caller visited
 -- last. Only the jobs are written, nothing shared; which lanes have work is read from the index, so it is never stale.
--- rooms: see limits.sql, running; NULL: lanes have no limit.
+-- lane_max, low: see open_lanes.sql; lane_max NULL: lanes have no limit.
 CREATE OR REPLACE FUNCTION {schema}.claim_by_turns(queue int, t text, g text, w text[], l bigint[], whom int[], n int,
-  tenants text[], visited int, number smallint, at_ms bigint, rooms jsonb DEFAULT NULL, lane_max int DEFAULT NULL,
+  tenants text[], visited int, number smallint, at_ms bigint, lane_max int DEFAULT NULL, low bigint DEFAULT NULL,
   rounds int DEFAULT 1000000)
 RETURNS SETOF {schema}.leased
 LANGUAGE plpgsql {plan} AS $$
@@ -201,16 +212,21 @@ LANGUAGE plpgsql {plan} AS $$
 DECLARE
   mine int[];
   lanes int[];
+  rooms int[];
   share int;
   got int;
   rest int := n;
   is_cut_short boolean := false;
 BEGIN
-  IF tenants IS NOT NULL THEN
+  IF tenants IS NOT NULL AND lane_max IS NULL THEN
     mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
   END IF;
   LOOP
-    lanes := lanes_with_work(queue, mine, visited, rest, at_ms, rooms);
+    IF lane_max IS NULL THEN
+      lanes := lanes_with_work(queue, mine, visited, rest, at_ms);
+    ELSE
+      SELECT o.lanes, o.rooms INTO lanes, rooms FROM open_lanes(queue, tenants, visited, rest, at_ms, lane_max, low) o;
+    END IF;
     EXIT WHEN cardinality(lanes) = 0;
     share := greatest(1, rest / cardinality(lanes));
     RETURN QUERY WITH taken AS (
@@ -218,14 +234,11 @@ BEGIN
         worker = w[coalesce(whom[n - rest + p.place], 1)],
         activated_at_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms),
         lease_until_ms = begin_ms(at_ms, j.run_at_ms, j.activated_at_ms) + l[coalesce(whom[n - rest + p.place], 1)]
-      FROM unnest(ARRAY(SELECT p.id FROM unnest(lanes) AS r(lane) CROSS JOIN LATERAL (
+      FROM unnest(ARRAY(SELECT p.id FROM unnest(lanes, rooms) AS r(lane, room) CROSS JOIN LATERAL (
         SELECT j.ctid AS id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = r.lane
           AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms)
         ORDER BY j.rank, j.run_at_ms, j.key
-        LIMIT CASE WHEN rooms IS NULL THEN share ELSE least(share, coalesce((rooms->>(r.lane::text))::int,
-          CASE WHEN share > lane_max THEN (SELECT lane_max FROM lane x WHERE x.id = r.lane AND x.limit_key <> '') END))
-          END
-        FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
+        LIMIT least(share, r.room) FOR UPDATE SKIP LOCKED) p)) WITH ORDINALITY AS p(id, place)
       WHERE j.ctid = p.id
       RETURNING p.place, j.key, j.lane_id, j.attempt, j.attempts, j.max_attempts, j.lease_until_ms, j.rank,
         j.run_at_ms),
@@ -245,38 +258,28 @@ BEGIN
     is_cut_short := got = 0;
     rounds := rounds - 1;
     EXIT WHEN is_cut_short OR rest = 0 OR rounds = 0;
-    IF rooms IS NOT NULL THEN
-      SELECT x.rooms INTO rooms FROM running(queue, 0, NULL, lane_max) x;
-    END IF;
   END LOOP;
   RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int, CASE WHEN is_cut_short THEN at_ms
     ELSE (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1) END, 0);
 END $$;
 
--- 1, or 0 where a lane is at its limit.
-CREATE OR REPLACE FUNCTION {schema}.has_room(rooms jsonb, lane int) RETURNS int LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN rooms->>(lane::text) = '0' THEN 0 ELSE 1 END
-$$;
-
--- The next lanes that have ready work and are below their limit, starting behind `visited` and wrapping around: one
--- probe of the index for each. Of a lane at its limit only the first job is read, to get to the next lane.
-CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visited int, most int, at_ms bigint,
-  rooms jsonb)
+-- The next lanes that have ready work, starting behind `visited` and wrapping around: one probe of the index for each.
+CREATE OR REPLACE FUNCTION {schema}.lanes_with_work(queue int, mine int[], visited int, most int, at_ms bigint)
 RETURNS int[] LANGUAGE sql {plan} AS $$
   WITH RECURSIVE behind AS (
-    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j
+    (SELECT j.lane_id AS lane, 1 AS i FROM live j
      WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id > visited
       AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
     UNION ALL
-    SELECT x.lane_id, b.i + has_room(rooms, x.lane_id) FROM behind b CROSS JOIN LATERAL (
+    SELECT x.lane_id, b.i + 1 FROM behind b CROSS JOIN LATERAL (
       SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
   before AS (
-    (SELECT j.lane_id AS lane, has_room(rooms, j.lane_id) AS i FROM live j
+    (SELECT j.lane_id AS lane, 1 AS i FROM live j
      WHERE mine IS NULL AND j.state = 1 AND j.queue_id = queue AND j.lane_id <= visited
       AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1)
     UNION ALL
-    SELECT x.lane_id, b.i + has_room(rooms, x.lane_id) FROM before b CROSS JOIN LATERAL (
+    SELECT x.lane_id, b.i + 1 FROM before b CROSS JOIN LATERAL (
       SELECT j.lane_id FROM live j WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id > b.lane
         AND j.lane_id <= visited
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) ORDER BY j.lane_id LIMIT 1) x WHERE b.i < most),
@@ -288,6 +291,5 @@ RETURNS int[] LANGUAGE sql {plan} AS $$
     ORDER BY m.lane <= visited, m.lane)
   SELECT coalesce(array_agg(a.lane), '{}') FROM (
     SELECT w.lane FROM ((SELECT lane FROM behind) UNION ALL (SELECT lane FROM before)
-      UNION ALL (SELECT lane FROM named)) w
-    WHERE rooms IS NULL OR has_room(rooms, w.lane) = 1 LIMIT most) a
+      UNION ALL (SELECT lane FROM named)) w LIMIT most) a
 $$;

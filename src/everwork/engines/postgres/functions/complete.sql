@@ -8,6 +8,9 @@
 CREATE OR REPLACE FUNCTION {schema}.complete_jobs(done jsonb, at_ms bigint, OUT accepted bigint[], OUT queues int[],
   OUT is_watched boolean, OUT is_limited boolean)
 LANGUAGE plpgsql {plan} AS $$
+DECLARE
+  told_queues int[];
+  told_lanes int[];
 BEGIN
   WITH gone AS (
     DELETE FROM live j WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(done) k)) AND j.state + 0 = 2
@@ -41,9 +44,14 @@ BEGIN
     SELECT at_ms / 3600000, s.queue_id, sum(s.n), s.execution, s.wait FROM summed s GROUP BY 2, 4, 5)
   SELECT coalesce((SELECT array_agg(g.key) FROM gone g), '{}'), array_agg(s.queue_id),
     bool_or(t.breaker_failures > 0 OR t.breaker_open_until_ms IS NOT NULL),
-    bool_or(t.max_running IS NOT NULL OR t.lane_max_running IS NOT NULL)
-  INTO accepted, queues, is_watched, is_limited FROM (SELECT DISTINCT a.queue_id FROM summed a) s
+    bool_or(t.max_running IS NOT NULL OR t.lane_max_running IS NOT NULL),
+    CASE WHEN bool_or(t.lane_max_running IS NOT NULL AND q.fair) THEN (SELECT array_agg(a.queue_id) FROM summed a) END,
+    CASE WHEN bool_or(t.lane_max_running IS NOT NULL AND q.fair) THEN (SELECT array_agg(a.lane_id) FROM summed a) END
+  INTO accepted, queues, is_watched, is_limited, told_queues, told_lanes FROM (SELECT DISTINCT a.queue_id FROM summed a) s
   JOIN queue q ON q.id = s.queue_id JOIN type t ON t.name = q.type;
+  IF told_lanes IS NOT NULL THEN
+    PERFORM tell_lanes(told_queues, told_lanes);
+  END IF;
 END $$;
 
 -- The same, for a user's own transaction: takes one document. Breakers count it when the outcome is reported

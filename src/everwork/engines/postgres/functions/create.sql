@@ -24,19 +24,21 @@ DECLARE
   lasts int[] := '{}';
   queues int[] := '{}';
   lanes int[] := '{}';
+  is_limited boolean := false;  -- Whether claims may visit only open lanes.
   stamp jsonb := given->'stamp';
   producer_id text;
   number bigint;
   answer bigint[];  -- What the producer gets again if it repeats the call.
 BEGIN
   FOR head IN SELECT e FROM jsonb_array_elements(given->'heads') e LOOP
-    SELECT t.max_attempts INTO found_type FROM type t
+    SELECT t.max_attempts, t.lane_max_running INTO found_type FROM type t
     WHERE t.name = head->>0 AND t.deleted_at_ms IS NULL;
     IF NOT FOUND THEN
       PERFORM make_type(head->>0);
-      SELECT t.max_attempts INTO found_type FROM type t WHERE t.name = head->>0;
+      SELECT t.max_attempts, t.lane_max_running INTO found_type FROM type t WHERE t.name = head->>0;
     END IF;
     types := types || (head->>0);
+    is_limited := is_limited OR found_type.lane_max_running IS NOT NULL;
     tenants := tenants || (head->>1);
     attempts := attempts || coalesce(found_type.max_attempts, {attempts_default}::smallint);
     firsts := firsts || cardinality(queues) + 1;
@@ -84,6 +86,9 @@ BEGIN
   INSERT INTO count_delta (queue_id, tenant, pending)
   SELECT l.queue_id, l.tenant, sum(p.n) FROM (SELECT lane_id, count(*) AS n FROM placed GROUP BY 1) p
   JOIN lane l ON l.id = p.lane_id GROUP BY 1, 2;
+  IF is_limited THEN
+    PERFORM tell_lanes(queues, lanes);
+  END IF;
   IF stamp IS NOT NULL THEN
     producer_id := stamp->>0;
     number := stamp->>1;

@@ -14,17 +14,16 @@ DECLARE
   held record;
   door {schema}.gate;
   busy record;
+  most int;
   since bigint;
   begun int;
   low bigint := 0;
   lowest bigint;
   passed bigint;
   room int := n;
-  rooms jsonb;
   is_probe boolean := false;
   got int := 0;
   before int;
-  is_vain boolean := false;
   one {schema}.leased;
   last {schema}.leased;
 BEGIN
@@ -50,7 +49,7 @@ BEGIN
   END IF;
 
   IF coalesce(held.max_running, held.lane_max_running, held.rate_jobs) IS NOT NULL THEN
-    IF fair AND held.lane_max_running IS NOT NULL AND is_full(queue, held.lane_max_running, tenants, at_ms) THEN
+    IF fair AND held.lane_max_running IS NOT NULL AND is_closed(queue, tenants, at_ms) THEN
       RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int,
         (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1), 0);
       RETURN;
@@ -84,13 +83,19 @@ BEGIN
       low := door.low_key;
     END IF;
     IF held.max_running IS NOT NULL OR held.lane_max_running IS NOT NULL THEN
-      SELECT * INTO busy FROM running(queue, low, held.max_running, held.lane_max_running);
-      room := least(room, held.max_running - busy.jobs);
-      rooms := busy.rooms;
+      most := held.max_running;
+      IF NOT fair AND EXISTS (SELECT 1 FROM lane x WHERE x.id = lane AND x.limit_key <> '') THEN
+        most := least(most, held.lane_max_running);  -- What is running is in the only lane.
+      END IF;
+      SELECT * INTO busy FROM running(queue, low, coalesce(most, 1));
+      room := least(room, most - busy.jobs);
       lowest := busy.lowest;
       passed := busy.passed;
-      IF NOT fair AND EXISTS (SELECT 1 FROM lane x WHERE x.id = lane AND x.limit_key <> '') THEN
-        room := least(room, coalesce((rooms->>(lane::text))::int, held.lane_max_running));
+    END IF;
+    IF fair AND held.lane_max_running IS NOT NULL AND room > 0 THEN
+      PERFORM read_lane_news(queue);
+      IF abs(at_ms - door.listed_at_ms) >= {count_every_ms} THEN
+        PERFORM list_open_lanes(door, at_ms);
       END IF;
     END IF;
   END IF;
@@ -98,21 +103,20 @@ BEGIN
   IF NOT is_probe AND low = 0 AND coalesce(passed, 0) <= {count_passed_max} AND room > 0 THEN
     -- The usual case: it does not matter which jobs these are.
     IF fair THEN
-      RETURN QUERY SELECT * FROM claim_by_turns(queue, t, g, w, l, whom, room, tenants, visited, number, at_ms, rooms,
-        held.lane_max_running);
+      RETURN QUERY SELECT * FROM claim_by_turns(queue, t, g, w, l, whom, room, tenants, visited, number, at_ms,
+        held.lane_max_running, low);
     ELSE
       RETURN QUERY SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms);
     END IF;
     GET DIAGNOSTICS got = ROW_COUNT;
     got := got - 1;  -- The note.
-    is_vain := got = 0;
     room := 0;
   END IF;
   WHILE room > got LOOP
     before := got;
     FOR one IN
       SELECT * FROM claim_by_turns(queue, t, g, w, l, whom[got + 1:], room - got, tenants, visited, number, at_ms,
-        rooms, held.lane_max_running, 1) WHERE fair
+        held.lane_max_running, least(low, lowest), 1) WHERE fair
       UNION ALL SELECT * FROM claim_straight(queue, lane, t, g, w, l, whom, room, tenants, mark, number, at_ms)
         WHERE NOT fair
     LOOP
@@ -127,12 +131,8 @@ BEGIN
         RETURN NEXT one;
       END IF;
     END LOOP;
-    is_vain := got = 0;
     EXIT WHEN NOT fair OR got = before OR got = room;
     visited := last.key;
-    IF rooms IS NOT NULL THEN
-      SELECT x.rooms INTO rooms FROM running(queue, least(low, lowest), NULL, held.lane_max_running) x;
-    END IF;
   END LOOP;
   IF last.type IS NOT NULL THEN
     RETURN NEXT last;
@@ -140,7 +140,7 @@ BEGIN
 
   IF door.queue_id IS NOT NULL THEN
     PERFORM leave_gate(door, CASE WHEN got > 0 AND held.rate_jobs IS NOT NULL THEN since END, begun + got, low, lowest,
-      passed, rooms IS NOT NULL AND is_vain, at_ms);
+      passed, at_ms);
     IF got > 0 AND begun + got >= held.rate_jobs THEN
       RETURN QUERY SELECT * FROM note('due', 0, NULL, NULL, due_from(queue, since + held.rate_ms));
     END IF;
@@ -150,7 +150,7 @@ END $$;
 -- Keep what the next claim of the queue needs, if it has changed. The keys of running jobs begin with `lowest`: a count
 -- from there skips the dead entries before it: under a snapshot that is held open, those of every job that ever ran.
 CREATE OR REPLACE FUNCTION {schema}.leave_gate(door {schema}.gate, since bigint, begun int, low bigint, lowest bigint,
-  passed bigint, is_full boolean, at_ms bigint)
+  passed bigint, at_ms bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 BEGIN
@@ -158,30 +158,12 @@ BEGIN
     door.counted_at_ms := CASE WHEN low = 0 THEN at_ms ELSE door.counted_at_ms END;
     low := coalesce(lowest, low);
   END IF;
-  IF since IS NOT NULL OR low <> door.low_key OR is_full <> door.is_full THEN
+  IF since IS NOT NULL OR low <> door.low_key THEN
     UPDATE gate x SET since_ms = coalesce(since, x.since_ms),
       started = CASE WHEN since IS NULL THEN x.started ELSE begun END,
-      low_key = low, counted_at_ms = door.counted_at_ms, is_full = leave_gate.is_full
+      low_key = low, counted_at_ms = door.counted_at_ms
     WHERE x.queue_id = door.queue_id;
   END IF;
-END $$;
-
--- Whether every lane that has work is at its limit, as the latest claim found and a read without the gate confirms:
--- while that lasts, claims do not wait for each other.
-CREATE OR REPLACE FUNCTION {schema}.is_full(queue int, lane_max int, tenants text[], at_ms bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
-DECLARE
-  low bigint := (SELECT x.low_key FROM gate x WHERE x.queue_id = queue AND x.is_full);
-  mine int[];
-BEGIN
-  IF low IS NULL THEN
-    RETURN false;
-  END IF;
-  IF tenants IS NOT NULL THEN
-    mine := ARRAY(SELECT x.id FROM lane x WHERE x.queue_id = queue AND x.tenant = ANY(tenants));
-  END IF;
-  RETURN cardinality(lanes_with_work(queue, mine, 0, 1, at_ms,
-    (SELECT x.rooms FROM running(queue, low, NULL, lane_max) x))) = 0;
 END $$;
 
 -- When the next claim may find work that is held back until an instant; NULL: there is none.
@@ -195,28 +177,16 @@ BEGIN
     ORDER BY j.run_at_ms LIMIT 1);
 END $$;
 
--- The running jobs of a queue, from a key on: how many (at most `most` are counted if lanes have no limit), the lowest
--- key, how many dead entries the count has passed, and how many more jobs may run in each lane that has a limit key and
--- running jobs: {"lane": number, ...}.
-CREATE OR REPLACE FUNCTION {schema}.running(queue int, low bigint, most int, lane_max int, OUT jobs int,
-  OUT lowest bigint, OUT passed bigint, OUT rooms jsonb)
+-- The running jobs of a queue, from a key on: how many (at most `most` are counted), the lowest key, and how many dead
+-- entries the count has passed.
+CREATE OR REPLACE FUNCTION {schema}.running(queue int, low bigint, most int, OUT jobs int, OUT lowest bigint,
+  OUT passed bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
   entries bigint := pg_stat_get_xact_tuples_returned('live_busy'::regclass);
 BEGIN
-  IF lane_max IS NULL THEN
-    SELECT count(*), min(b.key) INTO jobs, lowest
-    FROM (
-      SELECT j.key FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low
-      ORDER BY j.key LIMIT most) b;
-  ELSE
-    SELECT coalesce(sum(b.n), 0), min(b.lowest),
-      coalesce(jsonb_object_agg(b.lane_id, greatest(0, lane_max - b.n)) FILTER (WHERE x.id IS NOT NULL), '{}')
-    INTO jobs, lowest, rooms
-    FROM (
-      SELECT j.lane_id, count(*) AS n, min(j.key) AS lowest FROM live j
-      WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low GROUP BY j.lane_id) b
-    LEFT JOIN lane x ON x.id = b.lane_id AND x.limit_key <> '';
-  END IF;
+  SELECT count(*), min(b.key) INTO jobs, lowest
+  FROM (
+    SELECT j.key FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low ORDER BY j.key LIMIT most) b;
   passed := pg_stat_get_xact_tuples_returned('live_busy'::regclass) - entries - jobs;
 END $$;

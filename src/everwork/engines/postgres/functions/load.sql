@@ -7,6 +7,8 @@ DECLARE
   job jsonb;
   queue int;
   lane int;
+  queues int[] := '{}';
+  lanes int[] := '{}';
   head text[];
   last_head text[];
   loaded int := 0;
@@ -24,6 +26,8 @@ BEGIN
       IF NOT FOUND THEN
         lane := make_lane(queue, head[3], head[4]);
       END IF;
+      queues := queues || queue;
+      lanes := lanes || lane;
       last_head := head;
     END IF;
     INSERT INTO job (key, created_at_ms, expires_at_ms, timeout_ms, copy_of, queue_id, lane_id, max_attempts, variables,
@@ -40,6 +44,7 @@ BEGIN
   END LOOP;
   -- setval and not repeated nextval: the loaded keys may be very high.
   PERFORM setval('job_key', highest) FROM job_key s WHERE s.last_value < highest;
+  PERFORM tell_lanes(queues, lanes);
   RETURN loaded;
 END $$;
 

@@ -6,6 +6,8 @@ CREATE OR REPLACE FUNCTION {schema}.release_jobs(back jsonb, at_ms bigint) RETUR
 LANGUAGE plpgsql {plan} AS $$
 DECLARE
   accepted bigint[];
+  queues int[];
+  lanes int[];
 BEGIN
   WITH held AS MATERIALIZED (
     SELECT j.key, j.attempt, j.worker, j.activated_at_ms FROM live j
@@ -15,14 +17,15 @@ BEGIN
   returned AS (
     UPDATE live j SET state = CASE WHEN j.run_at_ms > at_ms THEN 0 ELSE 1 END, attempts = j.attempts - 1,
       lease_until_ms = NULL, activated_at_ms = at_ms, worker = NULL
-    WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h)) RETURNING j.key, j.lane_id),
+    WHERE j.key = ANY(ARRAY(SELECT h.key FROM held h)) RETURNING j.key, j.queue_id, j.lane_id),
   recorded AS (
     INSERT INTO history (key, attempt, step, kind, at_ms, worker, activated_at_ms)
     SELECT h.key, h.attempt, 0, 'release', at_ms, h.worker, h.activated_at_ms FROM held h),
   counted AS (
     INSERT INTO count_delta (queue_id, tenant, processing, pending)
     SELECT l.queue_id, l.tenant, -count(*), count(*) FROM returned r JOIN lane l ON l.id = r.lane_id GROUP BY 1, 2)
-  SELECT array_agg(r.key) INTO accepted FROM returned r;
+  SELECT array_agg(r.key), array_agg(r.queue_id), array_agg(r.lane_id) INTO accepted, queues, lanes FROM returned r;
+  PERFORM tell_lanes(queues, lanes);
   DELETE FROM history h WHERE h.key = ANY(accepted)
     AND h.attempt <= (SELECT j.attempt FROM live j WHERE j.key = h.key) - {history_max};
   RETURN coalesce(accepted, '{}');
@@ -42,6 +45,8 @@ CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at
 LANGUAGE plpgsql {plan} AS $$
 DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k);
+  told_queues int[];
+  told_lanes int[];
 BEGIN
   IF lapsed THEN
     PERFORM pg_advisory_xact_lock_shared(lapse_gate());
@@ -93,8 +98,9 @@ BEGIN
       CASE WHEN lapsed THEN {no_bucket} ELSE bucket_of(at_ms - h.activated_at_ms) END,
       bucket_of(h.activated_at_ms - h.run_at_ms), coalesce(h.o->>'t', {unclassified}) FROM held h GROUP BY 2, 4, 5, 6)
   SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.o ? 'f'), '{}'),
-    coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}')
-  INTO accepted, failed, queues FROM held h;
+    coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}'), array_agg(h.queue_id), array_agg(h.lane_id)
+  INTO accepted, failed, queues, told_queues, told_lanes FROM held h;
+  PERFORM tell_lanes(told_queues, told_lanes);
   UPDATE job j SET variables = ended->(j.key::text)->>'v'
   WHERE j.key = ANY(ARRAY(SELECT k FROM unnest(accepted) k WHERE ended->(k::text) ? 'v'));
   DELETE FROM history h WHERE h.key = ANY(accepted) AND h.attempt <= (ended->(h.key::text)->>'a')::int - {history_max};

@@ -110,13 +110,11 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.purge_types(at_ms bigint, most int) RETURNS int LANGUAGE plpgsql {plan} AS $$
 DECLARE
   own bigint := pg_current_xact_id()::text::bigint;
-  oldest bigint;
+  oldest bigint := oldest_xid();
   gone record;
   queues int[];
   purged int := 0;
 BEGIN
-  oldest := least(pg_snapshot_xmin(pg_current_snapshot())::text::bigint, own - (
-    SELECT coalesce(max(age(a.backend_xmin)), 0) FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid()));
   FOR gone IN SELECT t.name FROM type t WHERE t.deleted_xid < oldest ORDER BY t.name LIMIT most
     FOR UPDATE SKIP LOCKED LOOP
     queues := ARRAY(SELECT q.id FROM queue q WHERE q.type = gone.name);
@@ -126,6 +124,8 @@ BEGIN
       DELETE FROM count_total c WHERE c.queue_id = ANY(queues);
       DELETE FROM count_delta c WHERE c.queue_id = ANY(queues);
       DELETE FROM lane l WHERE l.queue_id = ANY(queues);
+      DELETE FROM open_lane o WHERE o.queue_id = ANY(queues);
+      DELETE FROM lane_news x WHERE x.queue_id = ANY(queues);
       DELETE FROM queue q WHERE q.id = ANY(queues);
       DELETE FROM type t WHERE t.name = gone.name;
     END IF;

@@ -19,7 +19,7 @@ WHERE name = $1;
 -- name: set_policy
 -- Also stores the numbers that statements check directly. If the rule for dead letters changes, the sweep starts over
 -- with the first one.
--- Running jobs are recounted, because claims of a type without limits are not counted.
+-- Running jobs are recounted and open lanes listed again, because a type without limits keeps neither.
 WITH previous AS (
   SELECT name, requeue_ms, requeue_rounds FROM {schema}.type WHERE name = $1 FOR UPDATE),
 kept AS (
@@ -30,8 +30,8 @@ kept AS (
 looked AS (
   UPDATE {schema}.queue q SET back_at_ms = 0, back_key = 0 FROM previous p WHERE q.type = p.name AND q.back_at_ms > 0
     AND (p.requeue_ms, p.requeue_rounds) IS DISTINCT FROM ($10::bigint, $11::smallint))
-UPDATE {schema}.gate g SET low_key = 0, counted_at_ms = 0 FROM {schema}.queue q
-WHERE q.type = $1 AND g.queue_id = q.id AND g.low_key > 0;
+UPDATE {schema}.gate g SET low_key = 0, counted_at_ms = 0, listed_at_ms = 0, listed_xid = NULL FROM {schema}.queue q
+WHERE q.type = $1 AND g.queue_id = q.id AND (g.low_key > 0 OR g.listed_at_ms > 0 OR g.listed_xid IS NOT NULL);
 
 -- name: add_group
 INSERT INTO {schema}.queue (type, grp) VALUES ($1, $2) ON CONFLICT (type, grp) DO UPDATE SET dropped = false;
