@@ -16,6 +16,8 @@ from everwork.exceptions import InvalidInput
 DOCUMENT_BYTES_MAX = 200_000_000
 """PostgreSQL refuses a document of more than 256 MB."""
 
+PLAIN_LENGTH_MAX: Final = 1_000_000
+
 # The names of a job's fields in the document: they are parameters of a stored function, so they never change.
 HEAD, VARIABLES, CARRIER = "h", "v", "f"
 KEYS: Final = {
@@ -44,6 +46,23 @@ def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | N
     if stamp is not None:
         document["stamp"] = list(stamp)  # orjson does not accept named tuples.
     return packed(document)
+
+
+def plain_values(job: NewJob) -> tuple[Any, ...] | None:
+    """A job as `create_one` takes it; None if it has something that this function does not know."""
+    if (
+        job.delay_ms
+        or job.run_at_ms is not None
+        or job.dedupe_key is not None
+        or job.expires_at_ms is not None
+        or job.retry is not None
+        or len(job.variables) > PLAIN_LENGTH_MAX
+    ):
+        return None
+    return (
+        job.type, job.tenant, job.limit_key or "", job.variables, job.priority, job.max_attempts, job.timeout_ms,
+        job.headers, job.correlation_id, job.extra,
+    )  # fmt: skip
 
 
 def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -> dict[str, Any]:

@@ -12,13 +12,12 @@ from uuid import UUID
 
 import asyncpg
 
-from everwork.core.leasing import Demand
-from everwork.core.limits import TYPES_MAX
 from everwork.engines.contract import Clock
-from everwork.engines.postgres.claims import Mark
+from everwork.engines.postgres.claims import Marks
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS, translated
 from everwork.engines.postgres.migrate import check_server, migrate, migrations, stored_version
+from everwork.engines.postgres.receivers import Receivers
 from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.wake import Listener, Notifier, Wakeup
@@ -56,10 +55,12 @@ class OpenStore:
     finished: Wakeup
     notifier: Notifier
     listener: Listener
+    marks: Marks
     sweep_state: SweepState = field(default_factory=SweepState)
-    marks: dict[tuple[str, str, tuple[str, ...]], Mark] = field(default_factory=dict)
     waits_until: dict[str, float] = field(default_factory=dict)
     """Until when, on the loop's clock, this process is registered as waiting, by the kind of its entry."""
+    general_until: dict[str, float] = field(default_factory=dict)
+    """Until when, on the loop's clock, single jobs of a type are created like several."""
     pid: int = field(default_factory=os.getpid)
 
     def sql(self, operation: str) -> dict[str, str]:
@@ -69,16 +70,6 @@ class OpenStore:
     def now_ms(self) -> int | None:
         """The time of a test's clock; None: use the server's time."""
         return self.clock() if self.clock is not None else None
-
-    def mark_of(self, demand: Demand) -> Mark:
-        """What is remembered about the queue that a demand names."""
-        name = (demand.type, demand.group, demand.tenants)
-        mark = self.marks.get(name)
-        if mark is None:
-            if len(self.marks) >= TYPES_MAX:
-                del self.marks[next(iter(self.marks))]
-            self.marks[name] = mark = Mark()
-        return mark
 
     async def close(self) -> None:
         """Wake up every waiting call and close every connection."""
@@ -141,7 +132,7 @@ async def _checked(connection: asyncpg.Connection, url: StoreUrl, clock: Clock |
     settings: dict[str, str] = dict(rows)
     server_version = settings.pop("server_version")
     connections = Connections(url)
-    work, finished = Wakeup(), Wakeup()
+    work, finished, marks = Wakeup(), Wakeup(), Marks()
     return OpenStore(
         url=url,
         clock=clock,
@@ -153,5 +144,6 @@ async def _checked(connection: asyncpg.Connection, url: StoreUrl, clock: Clock |
         work=work,
         finished=finished,
         notifier=Notifier(url, connections, work, finished),
-        listener=Listener(url, work, finished),
+        listener=Listener(url, work, finished, Receivers(marks)),
+        marks=marks,
     )
