@@ -16,8 +16,6 @@ from everwork.exceptions import InvalidInput
 DOCUMENT_BYTES_MAX = 200_000_000
 """PostgreSQL refuses a document of more than 256 MB."""
 
-PLAIN_LENGTH_MAX: Final = 1_000_000
-
 # The names of a job's fields in the document: they are parameters of a stored function, so they never change.
 HEAD, VARIABLES, CARRIER = "h", "v", "f"
 KEYS: Final = {
@@ -56,7 +54,7 @@ def plain_values(job: NewJob) -> tuple[Any, ...] | None:
         or job.dedupe_key is not None
         or job.expires_at_ms is not None
         or job.retry is not None
-        or len(job.variables) > PLAIN_LENGTH_MAX
+        or 4 * len(job.variables) > DOCUMENT_BYTES_MAX
     ):
         return None
     return (
