@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from everwork.engines.postgres import jobs, migrate
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.postgres.statements import functions
 from tests.servers import PostgresServer, postgres_server
@@ -75,10 +76,20 @@ def schema_of(url: str) -> str:
     return url.partition("schema=")[2].partition("&")[0]
 
 
+def pretend_old(patched: pytest.MonkeyPatch, version: int, *unknown: str) -> None:
+    """Make and use stores as a process of an old version does; `unknown`: see `old_functions`."""
+    texts = migrate.migrations()[:version]
+    patched.setattr(migrate, "migrations", lambda: texts)
+    patched.setattr(migrate, "functions", lambda schema: old_functions(schema, *unknown))
+    patched.setattr(jobs, "plain_values", lambda _: None)
+
+
 def old_functions(schema: str, *unknown: str) -> list[str]:
     """The functions as they were before version 6, without files that use something `unknown` to an old schema."""
     texts = [
-        text for text in functions(schema) if not any(one in text for one in ("list_types", "count_jobs", *unknown))
+        text
+        for text in functions(schema)
+        if not any(one in text for one in ("list_types", "count_jobs", ".parked", *unknown))
     ]
     revive = (
         "ON CONFLICT (name) DO UPDATE SET deleted_at_ms = NULL, deleted_xid = NULL WHERE t.deleted_at_ms IS NOT NULL"

@@ -74,7 +74,7 @@ async def test_under_a_held_snapshot_claims_skip_the_dead_and_afterwards_begin_a
     url: str, clock: VirtualClock
 ) -> None:
     async with opened(f"{url}&pool=1", clock) as engine:
-        watched, mark = watch(engine), engine._store.mark_of(Demand(TYPE, WORKER, 1))
+        watched, mark = watch(engine), engine._store.marks.of(Demand(TYPE, WORKER, 1))
         watched.keeps = True
         holder = await asyncpg.connect(without_options(url))
         async with holder.transaction(isolation="repeatable_read"):
@@ -99,7 +99,7 @@ async def test_a_job_before_the_mark_is_found_when_the_front_is_looked_at_and_th
 ) -> None:
     [first, second] = await engine.create([a_new_job(), a_new_job()])
     assert await leased_keys(engine) == [first.key, second.key]
-    mark = engine._store.mark_of(Demand(TYPE, WORKER, 1))
+    mark = engine._store.marks.of(Demand(TYPE, WORKER, 1))
     mark.front_from = NEVER
     urgent = await a_pending_job(engine, priority=9)
     behind = await a_pending_job(engine)
@@ -113,8 +113,8 @@ async def test_a_job_before_the_mark_is_found_when_the_front_is_looked_at_and_th
 
 @pytest.mark.parametrize("other", [{"tenants": ("<default>",)}, {"group": "audit"}, {"type": "other"}])
 async def test_each_demand_has_a_mark_of_its_own(engine: PostgresEngine, other: dict[str, str]) -> None:
-    here = engine._store.mark_of(Demand(TYPE, WORKER, 1))
-    there = engine._store.mark_of(Demand(TYPE, WORKER, 1)._replace(**other))  # type: ignore[arg-type]
+    here = engine._store.marks.of(Demand(TYPE, WORKER, 1))
+    there = engine._store.marks.of(Demand(TYPE, WORKER, 1)._replace(**other))  # type: ignore[arg-type]
     assert here is not there
 
 

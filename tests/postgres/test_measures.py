@@ -13,10 +13,10 @@ from everwork.core.leasing import Lease
 from everwork.core.limits import STATISTICS_KEEP_HOURS
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import Measure, Oldest
-from everwork.engines.postgres import migrate, read, sweep
+from everwork.engines.postgres import read, sweep
 from everwork.engines.postgres.engine import PostgresEngine
 from tests.factories import LEASE_MS, TYPE, a_new_job, a_processing_job, asked, settled
-from tests.postgres.conftest import old_functions, opened, schema_of, without_options
+from tests.postgres.conftest import opened, pretend_old, schema_of, without_options
 from tests.stores import HOUR_MS, START_MS, VirtualClock
 
 COMPLETED = {measures.execution(0): 1, measures.wait(0): 1}
@@ -122,11 +122,9 @@ async def test_a_failure_that_a_client_of_version_2_reports_has_no_sort(engine: 
 async def test_a_store_of_version_2_measures_what_ends_after_it_is_brought_up_to_date_also_for_who_had_it_open(
     url: str, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = migrate.migrations()[:2]
     worked = "INSERT INTO {}.work_delta SELECT {}, id, 7, 0, 0, 70, 0, 'w' FROM {}.queue"
     with monkeypatch.context() as patched:
-        patched.setattr(migrate, "migrations", lambda: second)
-        patched.setattr(migrate, "functions", old_functions)
+        pretend_old(patched, 2)
         async with opened(url, clock) as old:
             job = await a_processing_job(old)
             with psycopg.connect(without_options(url)) as own:

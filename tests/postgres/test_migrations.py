@@ -24,7 +24,7 @@ from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMisma
 from tests.conformance.observe import count_of, every_job
 from tests.factories import TYPE, a_new_job, a_pending_job, a_policy, a_processing_job, leased_keys
 from tests.factories import asked as asked_for
-from tests.postgres.conftest import old_functions, opened, schema_of, without_options
+from tests.postgres.conftest import opened, pretend_old, schema_of, without_options
 from tests.stores import VirtualClock, url_of
 
 STARTER = """import asyncio, json, sys
@@ -126,10 +126,8 @@ CREATE FUNCTION claim_by_turns(queue int, t text, g text, w text[], l bigint[], 
 async def test_a_store_of_version_1_knows_breakers_limits_and_rounds_after_it_is_brought_up_to_date(
     url: str, own: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
-    first = migrate.migrations()[:1]
     with monkeypatch.context() as patched:
-        patched.setattr(migrate, "migrations", lambda: first)
-        patched.setattr(migrate, "functions", lambda schema: old_functions(schema, ".gate"))
+        pretend_old(patched, 1, ".gate")
         async with opened(url, clock) as engine:
             dead, _ = await a_processing_job(engine), await engine.create([a_new_job(tenant=t) for t in "ab"])
     own.execute(OLD_FUNCTIONS.format(schema=schema_of(url)).encode())

@@ -9,13 +9,14 @@ Normally, claims start at the front.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Activation
+from everwork.core.leasing import Activation, Demand, Receiver
+from everwork.core.limits import TYPES_MAX
 from everwork.engines.portions import Claim, distribute
 
 DEAD_MAX: Final = 5_000
@@ -26,6 +27,10 @@ FRONT_WAIT_MS_MAX: Final = 1_000
 
 Position = tuple[int, int, int]
 """Claim order (guarantee G9): sort_priority (the column rank, the negated priority), run_at_ms, key."""
+
+
+Address = tuple[int, int]
+"""Where a receiver is reached: the token of the connection that listens for it, and its number there."""
 
 
 @dataclass(slots=True)
@@ -53,17 +58,44 @@ class Mark:
         return round(self.front_from - now) + 1 if now < self.front_from else None
 
 
+class Marks(dict[tuple[str, str, tuple[str, ...]], Mark]):
+    """What is remembered about queues, by type, group and tenants."""
+
+    def of(self, demand: Demand) -> Mark:
+        """What is remembered about the queue that a demand names."""
+        name = (demand.type, demand.group, demand.tenants)
+        mark = self.get(name)
+        if mark is None:
+            if len(self) >= TYPES_MAX:
+                del self[next(iter(self))]
+            self[name] = mark = Mark()
+        return mark
+
+
 class StartedClaim(NamedTuple):
-    """A claim, what is remembered about its queue, and where it starts."""
+    """A claim, what is remembered about its queue, where it starts, and the demand that it parks."""
 
     claim: Claim
     mark: Mark
     begin: Position | None
+    parked: list[Any] | None
 
     @classmethod
-    def of(cls, claim: Claim, mark: Mark, clock_ms: float) -> StartedClaim:
-        """Choose where the claim starts."""
-        return cls(claim, mark, mark.begin(clock_ms))
+    def of(cls, claim: Claim, mark: Mark, clock_ms: float, addresses: Mapping[Receiver, Address]) -> StartedClaim:
+        """Choose where the claim starts. If it starts behind a mark, the front of the queue is slow to look at."""
+        begin = mark.begin(clock_ms)
+        return cls(claim, mark, begin, _parked(claim, addresses) if begin is None else None)
+
+
+def _parked(claim: Claim, addresses: Mapping[Receiver, Address]) -> list[Any] | None:
+    """The last demand of a claim that can be parked, as functions/park.sql reads it."""
+    parked: list[Any] | None = None
+    limit = 0
+    for demand in claim.demands:
+        limit += demand.limit
+        if demand.receiver is not None and demand.parks and (address := addresses.get(demand.receiver)):
+            parked = [demand.worker, demand.lease_ms, *address, limit]
+    return parked
 
 
 class Awaited(NamedTuple):
@@ -95,7 +127,9 @@ def claims_document(claims: Sequence[StartedClaim]) -> list[dict[str, Any]]:
     return sorted(documents, key=itemgetter(TYPE, GROUP))
 
 
-def _claim_document(number: int, claim: Claim, mark: Mark, begin: Position | None) -> dict[str, Any]:
+def _claim_document(
+    number: int, claim: Claim, mark: Mark, begin: Position | None, parked: list[Any] | None
+) -> dict[str, Any]:
     """One claim. The keys are parameters of a stored function, so they never change."""
     whole, demands = claim.combined, claim.demands
     document: dict[str, Any] = {
@@ -113,6 +147,8 @@ def _claim_document(number: int, claim: Claim, mark: Mark, begin: Position | Non
         document["i"] = whole.tenants
     if begin is not None:
         document["m"] = begin
+    if parked is not None:
+        document["p"] = parked
     return document
 
 

@@ -46,6 +46,23 @@ def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | N
     return packed(document)
 
 
+def plain_values(job: NewJob) -> tuple[Any, ...] | None:
+    """A job as `create_one` takes it; None if it has something that this function does not know."""
+    if (
+        job.delay_ms
+        or job.run_at_ms is not None
+        or job.dedupe_key is not None
+        or job.expires_at_ms is not None
+        or job.retry is not None
+        or 4 * len(job.variables) > DOCUMENT_BYTES_MAX
+    ):
+        return None
+    return (
+        job.type, job.tenant, job.limit_key or "", job.variables, job.priority, job.max_attempts, job.timeout_ms,
+        job.headers, job.correlation_id, job.extra,
+    )  # fmt: skip
+
+
 def document_of(jobs: Iterable[tuple[NewJob, int | None]], now_ms: int | None) -> dict[str, Any]:
     """Jobs, each with the key of the completion that creates it, if any. Options with default values are left out."""
     heads: dict[tuple[str, str, str], int] = {}

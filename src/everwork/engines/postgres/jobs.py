@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
+from everwork.core.limits import TYPES_MAX
 from everwork.core.outcome import Outcome
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.postgres.create import create_document, created_of
+from everwork.engines.postgres.create import create_document, created_of, plain_values
 from everwork.engines.postgres.opened import OpenStore, PostgresBase
 from everwork.engines.postgres.settle import rounds_of, run_step, settle_distinct
-from everwork.engines.postgres.wake import POLL_ONLY_MS, Wakeup
+from everwork.engines.postgres.wake import POLL_ONLY_MS, Wakeup, channel
 from everwork.engines.rules import AUTOMATIC_REQUEUE, outdated
 from everwork.exceptions import EngineError
 
 FOR_WORK, FOR_RESULTS = "#idle", "#waiter"
 """The kinds of the registry entries of a waiting process: without one, no notification is sent."""
 WAITER_MS: Final = 30_000
+GENERAL_SECONDS: Final = 10.0
+"""How long single jobs of a type that has groups are created like several."""
 
 
 class PostgresJobs(PostgresBase, JobFlow):
@@ -31,6 +34,10 @@ class PostgresJobs(PostgresBase, JobFlow):
         if not jobs:
             return []
         store = self._store
+        if len(jobs) == 1 and stamp is None and (values := plain_values(jobs[0])) is not None:
+            key = await self._create_one(store, jobs[0].type, values)
+            if key:
+                return [Created(key)]
         document = create_document(jobs, store.now_ms(), stamp)
         try:
             [(new_keys, keys, is_awaited)] = await store.connections.fetch(store.sql("create")["create"], document)
@@ -40,6 +47,21 @@ class PostgresJobs(PostgresBase, JobFlow):
             return await _repeated(store, stamp)
         store.notifier.notify_work({job.type for job in jobs}, elsewhere=is_awaited)
         return created_of(new_keys, keys)
+
+    async def _create_one(self, store: OpenStore, type: str, values: Sequence[Any]) -> int | None:
+        """Create a plain job; no key if it must be created like several, as those of a type with groups for a while."""
+        now = asyncio.get_running_loop().time()
+        if store.general_until.get(type, now) > now:
+            return None
+        sql, address = store.sql("create")["create_one"], channel(self._url) if self._url.notify else None
+        [(key, is_awaited, is_handed)] = await store.connections.fetch(sql, store.now_ms(), *values, address)
+        if key is None:
+            if len(store.general_until) >= TYPES_MAX:
+                store.general_until.clear()
+            store.general_until[type] = now + GENERAL_SECONDS
+        elif key and not is_handed:
+            store.notifier.notify_work((type,), elsewhere=is_awaited)
+        return key  # type: ignore[no-any-return]
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
         return (await run_step(self._store, {}, demands)).activation
@@ -55,6 +77,10 @@ class PostgresJobs(PostgresBase, JobFlow):
             answers, _ = await settle_distinct(self._store, [outcomes[index] for index in indexes], ())
             judged.update(zip(indexes, answers, strict=True))
         return Settlement([judged[index] for index in range(len(outcomes))], await self.activate(demands))
+
+    async def unpark(self, worker: str, types: Sequence[str]) -> None:
+        if types and self._url.notify:
+            await self._store.connections.fetch(self._store.sql("activate")["unpark"], worker, types)
 
     async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         store = self._store

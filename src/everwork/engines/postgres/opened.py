@@ -6,24 +6,25 @@ import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import asyncpg
 
-from everwork.core.leasing import Demand
-from everwork.core.limits import TYPES_MAX
+from everwork.core.job import NewJob
 from everwork.engines.contract import Clock
-from everwork.engines.postgres.claims import Mark
+from everwork.engines.postgres.claims import Marks
 from everwork.engines.postgres.connections import Connections, close, connect
+from everwork.engines.postgres.create import create_document, packed, plain_values
 from everwork.engines.postgres.errors import DRIVER_ERRORS, translated
 from everwork.engines.postgres.migrate import check_server, migrate, migrations, stored_version
+from everwork.engines.postgres.receivers import Receivers
 from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.wake import Listener, Notifier, Wakeup
 from everwork.engines.values import Schema
-from everwork.exceptions import EngineUnavailable
+from everwork.exceptions import EngineError, EngineUnavailable
 
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "max_connections")
 START = (0, 0, 0)
@@ -56,11 +57,30 @@ class OpenStore:
     finished: Wakeup
     notifier: Notifier
     listener: Listener
+    marks: Marks
     sweep_state: SweepState = field(default_factory=SweepState)
-    marks: dict[tuple[str, str, tuple[str, ...]], Mark] = field(default_factory=dict)
     waits_until: dict[str, float] = field(default_factory=dict)
     """Until when, on the loop's clock, this process is registered as waiting, by the kind of its entry."""
+    general_until: dict[str, float] = field(default_factory=dict)
+    """Until when, on the loop's clock, single jobs of a type are created like several."""
+    warming: asyncio.Task[None] | None = None
     pid: int = field(default_factory=os.getpid)
+
+    def warm_up(self) -> None:
+        """Let the first connection make what the first calls need: compiled functions and plans take milliseconds."""
+        if self.url.notify:  # Otherwise another server connection may serve them.
+            self.warming = asyncio.get_running_loop().create_task(self._warm_up())
+
+    async def _warm_up(self) -> None:
+        now_ms, create, step = self.now_ms(), self.sql("create"), self.sql("activate")["step"]
+
+        async def call_all(connection: asyncpg.Connection) -> None:
+            await connection.fetch(create["create_one"], now_ms, *(plain_values(NewJob("")) or ()), None)
+            await connection.fetch(create["create"], create_document([], now_ms))
+            await connection.fetch(step, packed({"done": {}, "now": now_ms}))
+
+        with suppress(EngineError):
+            await self.connections.run(call_all)
 
     def sql(self, operation: str) -> dict[str, str]:
         """The statements of an operation."""
@@ -70,20 +90,13 @@ class OpenStore:
         """The time of a test's clock; None: use the server's time."""
         return self.clock() if self.clock is not None else None
 
-    def mark_of(self, demand: Demand) -> Mark:
-        """What is remembered about the queue that a demand names."""
-        name = (demand.type, demand.group, demand.tenants)
-        mark = self.marks.get(name)
-        if mark is None:
-            if len(self.marks) >= TYPES_MAX:
-                del self.marks[next(iter(self.marks))]
-            self.marks[name] = mark = Mark()
-        return mark
-
     async def close(self) -> None:
         """Wake up every waiting call and close every connection."""
         self.work.wake()
         self.finished.wake()
+        if self.warming is not None:
+            self.warming.cancel()
+            await asyncio.wait([self.warming])
         if self.sweep_state.vacuuming is not None:
             self.sweep_state.vacuuming.cancel()
             await asyncio.wait([self.sweep_state.vacuuming])
@@ -110,8 +123,34 @@ class PostgresBase:
 
 async def open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
     """Open a store whose server can hold jobs, with its schema brought up to date."""
-    async with connected(url) as connection:
-        return await _checked(connection, url, clock, create)
+    connections = Connections(url)
+    try:
+        async with connections.acquired() as connection:  # The first calls use it, too.
+            await check_server(connection, url)
+            version = await migrate(connection, url, create=create)
+            store_id, settings = await _identity(connection, url.schema)
+    except BaseException as error:
+        await connections.close()
+        if isinstance(error, (*DRIVER_ERRORS, ValueError)):
+            raise translated(url, error) from error
+        raise
+    work, finished, marks = Wakeup(), Wakeup(), Marks()
+    store = OpenStore(
+        url=url,
+        clock=clock,
+        store_id=store_id,
+        schema_version=version,
+        server_version=settings.pop("server_version"),
+        settings=settings,
+        connections=connections,
+        work=work,
+        finished=finished,
+        notifier=Notifier(url, connections, work, finished),
+        listener=Listener(url, work, finished, Receivers(marks)),
+        marks=marks,
+    )
+    store.warm_up()
+    return store
 
 
 async def stored_schema(url: StoreUrl) -> Schema:
@@ -133,25 +172,8 @@ async def connected(url: StoreUrl) -> AsyncIterator[asyncpg.Connection]:
         raise translated(url, error) from error
 
 
-async def _checked(connection: asyncpg.Connection, url: StoreUrl, clock: Clock | None, create: bool) -> OpenStore:
-    await check_server(connection, url)
-    version = await migrate(connection, url, create=create)
-    store_id = await connection.fetchval(f"SELECT id FROM {url.schema}.store")  # noqa: S608 - the name was checked
+async def _identity(connection: asyncpg.Connection, schema: str) -> tuple[UUID, dict[str, str]]:
+    """The id of the store, and the server's settings."""
+    store_id = await connection.fetchval(f"SELECT id FROM {schema}.store")  # noqa: S608 - the name was checked
     rows = await connection.fetch("SELECT name, current_setting(name) FROM unnest($1::text[]) name", list(SETTINGS))
-    settings: dict[str, str] = dict(rows)
-    server_version = settings.pop("server_version")
-    connections = Connections(url)
-    work, finished = Wakeup(), Wakeup()
-    return OpenStore(
-        url=url,
-        clock=clock,
-        store_id=store_id,
-        schema_version=version,
-        server_version=server_version,
-        settings=settings,
-        connections=connections,
-        work=work,
-        finished=finished,
-        notifier=Notifier(url, connections, work, finished),
-        listener=Listener(url, work, finished),
-    )
+    return store_id, dict(rows)

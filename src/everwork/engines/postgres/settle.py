@@ -64,9 +64,12 @@ async def run_step(store: OpenStore, document: dict[str, Any], demands: Sequence
     now_ms = store.now_ms()
     if now_ms is not None:
         document["now"] = now_ms
+    addresses = await store.listener.addresses(demands)
     loop = asyncio.get_running_loop()
     clock_ms = loop.time() * 1000
-    claims = [StartedClaim.of(claim, store.mark_of(claim.demands[0]), clock_ms) for claim in claims_of(demands)]
+    claims = [
+        StartedClaim.of(claim, store.marks.of(claim.demands[0]), clock_ms, addresses) for claim in claims_of(demands)
+    ]
     if claims:
         document["claims"] = claims_document(claims)
     rows = await store.connections.fetch(store.sql("activate")["step"], packed(document))

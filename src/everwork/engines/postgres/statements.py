@@ -13,7 +13,9 @@ from everwork.core.breaker import CircuitBreaker
 from everwork.core.limits import (
     ASKED_EVERY_MS,
     ATTEMPTS_DEFAULT,
+    HANDED_BYTES_MAX,
     HISTORY_ENTRIES_MAX,
+    PARK_MS,
     PROMOTE_MAX,
 )
 
@@ -35,6 +37,15 @@ COUNT_EVERY_MS: Final = 60_000
 """How often the running jobs of a limited type are counted from the beginning instead of from a mark."""
 COUNT_PASSED_MAX: Final = 2_000
 """A count that has passed more dead entries than this sets a new mark."""
+
+PARKED_ENTRIES_MAX: Final = 1_000
+"""A demand is not parked if its claim has read more index entries than this: most of them were dead."""
+MESSAGE_BYTES_MAX: Final = 8_000
+"""The server's limit for the payload of a notification."""
+CREATING_LOCKS: Final = 256
+"""How many advisory locks tell queues apart that are being created in: a transaction holds no more than these."""
+NOTIFYING: Final = 7_310_868_735_954_840_181
+"""The advisory lock of creates that notify when they commit, in any schema of the database."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
@@ -66,6 +77,14 @@ def filled(text: str, schema: str) -> str:
         "breaker_open_ms": CircuitBreaker().open_ms,
         "count_every_ms": COUNT_EVERY_MS,
         "count_passed_max": COUNT_PASSED_MAX,
+        "park_ms": PARK_MS,
+        "parked_entries_max": PARKED_ENTRIES_MAX,
+        "handed_bytes_max": HANDED_BYTES_MAX,
+        "message_bytes_max": MESSAGE_BYTES_MAX,
+        "creating": f"'{schema}.live'::regclass::oid::int",  # Classes of advisory locks: no other schema has these.
+        "listening": f"'{schema}.parked'::regclass::oid::int",
+        "creating_locks": CREATING_LOCKS,
+        "notifying": NOTIFYING,
         "lock_timeout": f"'{LOCK_TIMEOUT}'",
         **_measures(),
     }

@@ -224,6 +224,7 @@ async def _tidy(store: OpenStore) -> None:
         await store.connections.fetch(sql["forget_producers"], now_ms - PRODUCER_KEEP_MS)
         await store.connections.fetch(sql["forget_more_producers"], PRODUCERS_MAX)
         await store.connections.fetch(sql["forget_registered"], store.now_ms())
+        await store.connections.fetch(sql["forget_parked"], now_ms)
         await _purge_types(store)
         store.sweep_state.tidied_at_ms = now_ms
         store.sweep_state.is_thorough = True

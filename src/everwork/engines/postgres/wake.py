@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from everwork.core.leasing import Demand, Receiver
+from everwork.engines.postgres.claims import Address
 from everwork.engines.postgres.connections import Connections, close, connect
 from everwork.engines.postgres.errors import DRIVER_ERRORS
+from everwork.engines.postgres.receivers import Receivers
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.exceptions import EngineError
 from everwork.logs import Outage, get_logger
@@ -124,12 +127,14 @@ def payload(words: Iterable[str]) -> str:
 class Listener:
     """Listens to other processes on its own connection, and reconnects whenever that connection is lost."""
 
-    def __init__(self, url: StoreUrl, work: Wakeup, finished: Wakeup) -> None:
+    def __init__(self, url: StoreUrl, work: Wakeup, finished: Wakeup, receivers: Receivers) -> None:
         self._url = url
         self._work = work
         self._finished = finished
+        self._receivers = receivers
         self._task: asyncio.Task[None] | None = None
         self._is_listening = asyncio.Event()
+        self._is_closing = False
         self._outage = Outage(log, "cannot receive notifications, polling instead", "notifications are received again")
 
     async def start(self) -> None:
@@ -138,8 +143,17 @@ class Listener:
             self._task = asyncio.get_running_loop().create_task(self._listen_forever())
             await _is_set_within(self._is_listening, FIRST_SECONDS)
 
+    async def addresses(self, demands: Sequence[Demand]) -> Mapping[Receiver, Address]:
+        """Where the receivers of these demands are reached; without an address, nothing is parked."""
+        found = [demand.receiver for demand in demands if demand.receiver is not None and demand.parks]
+        if not found or not self._url.notify:
+            return {}
+        await self.start()
+        return self._receivers.addresses(found)
+
     async def close(self) -> None:
         """Stop listening."""
+        self._is_closing = True
         self._is_listening.set()
         if self._task is not None:
             self._task.cancel()
@@ -165,6 +179,7 @@ class Listener:
         connection.add_termination_listener(lambda _: lost.set())
         try:
             await connection.add_listener(channel(self._url), self._received)
+            await self._receivers.listen(connection, self._url.schema)
             # Notifications that were sent before this are not repeated: every waiting call polls once.
             self._work.wake()
             self._finished.wake()
@@ -173,6 +188,8 @@ class Listener:
             while not await _is_set_within(lost, SILENCE_SECONDS):
                 await connection.execute("SELECT 1")
         finally:
+            # Perhaps jobs were lost with the connection.
+            self._receivers.gone(notify=not self._is_closing)
             await close(connection)
 
     def _received(self, _connection: object, _pid: int, _channel: str, text: object) -> None:

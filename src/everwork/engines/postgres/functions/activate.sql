@@ -6,7 +6,8 @@
 --   "claims": [{"t": type, "g": group, "n": limit, "w": workers, "l": their lease_ms,
 --     "d": how many jobs each worker gets, in their order; null if there is one worker,
 --     "i": tenants or null, "c": the lane after which turns begin,
---     "m": [rank, run_at, key] to begin behind, or null, "o": the claim's number}, ...]}.
+--     "m": [rank, run_at, key] to begin behind, or null, "o": the claim's number,
+--     "p": the demand to park, see park.sql, or null}, ...]}.
 -- Returns: leased jobs, all columns set; and notes, whose attempt is NULL and whose `type` is their kind:
 --   'refused': key is a key that did not pass the guard.
 --   'room': other workers may find work now.
@@ -38,9 +39,13 @@ DECLARE
   failed_queues int[] := '{}';
   is_watched boolean := false;
   is_roomy boolean := false;
+  is_waited boolean;
+  is_idle boolean;
   claim record;
   whom int[];
   found_queue record;
+  entries bigint;
+  got int;
 BEGIN
   IF given ? 'done' THEN
     SELECT c.accepted, c.queues, c.is_watched, c.is_limited INTO done, done_queues, is_watched, is_roomy
@@ -71,7 +76,7 @@ BEGIN
   END IF;
 
   FOR claim IN SELECT * FROM jsonb_to_recordset(given->'claims')
-    AS x(t text, g text, n int, w text[], l bigint[], d int[], i text[], c int, m jsonb, o smallint) LOOP
+    AS x(t text, g text, n int, w text[], l bigint[], d int[], i text[], c int, m jsonb, o smallint, p jsonb) LOOP
     FOR round IN 1..2 LOOP
       SELECT q.id, q.solo_lane, q.fair, q.asked_at_ms, t.paused,
         coalesce(t.breaker_open_until_ms, t.max_running, t.lane_max_running, t.rate_jobs) IS NOT NULL AS held,
@@ -98,6 +103,9 @@ BEGIN
       whom := ARRAY(SELECT d.number FROM unnest(claim.d) WITH ORDINALITY AS d(jobs, number)
         CROSS JOIN LATERAL generate_series(1, d.jobs) ORDER BY d.number);
     END IF;
+    IF claim.p IS NOT NULL THEN
+      entries := entries_read();
+    END IF;
     IF found_queue.held THEN
       RETURN QUERY SELECT * FROM claim_held(found_queue.id, found_queue.solo_lane, found_queue.fair, claim.t, claim.g,
         claim.w, claim.l, whom, claim.n, claim.i, claim.c, claim.m, claim.o, at_ms, given->>'now' IS NULL) x
@@ -110,15 +118,28 @@ BEGIN
       RETURN QUERY SELECT * FROM claim_straight(found_queue.id, found_queue.solo_lane, claim.t, claim.g, claim.w,
         claim.l, whom, claim.n, claim.i, claim.m, claim.o, at_ms);
     END IF;
+    GET DIAGNOSTICS got = ROW_COUNT;
+    IF claim.p IS NOT NULL THEN
+      PERFORM park(found_queue.id, claim.t, got - 1, entries_read() - entries, claim.p, at_ms);  -- One row is a note.
+    END IF;
   END LOOP;
 
-  RETURN QUERY SELECT * FROM note('now', at_ms,
-    EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms)::int,
-    EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms)::int);
+  -- Not among the arguments: a function whose arguments are queries is not inlined, which costs more than they do.
+  SELECT EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms),
+    EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms) INTO is_waited, is_idle;
+  RETURN QUERY SELECT * FROM note('now', at_ms, is_waited::int, is_idle::int);
 END $$;
 
+-- How many index entries this transaction has read at the front of its queues, dead ones included.
+CREATE OR REPLACE FUNCTION {schema}.entries_read() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT pg_stat_get_xact_tuples_returned('{schema}.live_ready'::regclass)
+    + pg_stat_get_xact_tuples_returned('{schema}.live_future'::regclass)
+$$;
+
+-- Functions that only other functions call inherit the settings of these: setting them again would cost more than what
+-- they do.
 CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint, by_open_lanes boolean) RETURNS void
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   lanes int[];
 BEGIN
@@ -146,12 +167,13 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.claim_straight(queue int, lane int, t text, g text, w text[], l bigint[],
   whom int[], n int, tenants text[], mark jsonb, number smallint, at_ms bigint)
 RETURNS SETOF {schema}.leased
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   whose record;
   ids tid[];
   got int := 0;
+  due_ms bigint;
   entries bigint := pg_stat_get_xact_tuples_returned('live_ready'::regclass);
 BEGIN
   SELECT x.tenant, nullif(x.limit_key, '') AS limit_key INTO whose FROM lane x WHERE x.id = lane;
@@ -196,8 +218,8 @@ BEGIN
   IF got > 0 THEN
     INSERT INTO count_delta (queue_id, tenant, pending, processing) VALUES (queue, whose.tenant, -got, got);
   END IF;
-  RETURN QUERY SELECT * FROM note('claim', 0, NULL, number::int,
-    (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1), entries);
+  SELECT j.run_at_ms INTO due_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1;
+  RETURN QUERY SELECT * FROM note('claim', 0, NULL, number::int, due_ms, entries);
 END $$;
 
 -- For queues with many lanes: rounds over those that have ready work, from behind the lane that this caller visited

@@ -6,7 +6,7 @@
 -- types without a breaker, write and lock nothing.
 CREATE OR REPLACE FUNCTION {schema}.tell_breakers(done bigint[], done_queues int[], failed bigint[],
   failed_queues int[], at_ms bigint)
-RETURNS boolean LANGUAGE plpgsql {plan} AS $$
+RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   found_type record;
   b record;
@@ -48,7 +48,7 @@ BEGIN
   RETURN is_closed;
 END $$;
 
-CREATE OR REPLACE FUNCTION {schema}.latest_attempt(job_key bigint) RETURNS int LANGUAGE plpgsql {plan} AS $$
+CREATE OR REPLACE FUNCTION {schema}.latest_attempt(job_key bigint) RETURNS int LANGUAGE plpgsql AS $$
 BEGIN
   RETURN coalesce((SELECT l.attempt FROM live l WHERE l.key = job_key),
     (SELECT f.attempt FROM job j CROSS JOIN LATERAL (

@@ -7,7 +7,7 @@
 -- The index on the key returns the rows in its order: two batches that overlap cannot deadlock.
 CREATE OR REPLACE FUNCTION {schema}.complete_jobs(done jsonb, at_ms bigint, OUT accepted bigint[], OUT queues int[],
   OUT is_watched boolean, OUT is_limited boolean)
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   told_queues int[];
   told_lanes int[];
@@ -73,7 +73,7 @@ END $$;
 
 -- Jobs that completions carry ("f" is the key of the completed job) are created with them, if those are accepted.
 CREATE OR REPLACE FUNCTION {schema}.create_events(given jsonb, accepted bigint[], at_ms bigint) RETURNS void
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   mine jsonb;
 BEGIN

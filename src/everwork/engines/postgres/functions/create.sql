@@ -48,6 +48,8 @@ BEGIN
       IF NOT FOUND THEN
         lane := make_lane(found_queue.id, head->>1, head->>2);
       END IF;
+      -- Before the keys: see create_one.sql.
+      PERFORM pg_advisory_xact_lock_shared({creating}, found_queue.id % {creating_locks});
       queues := queues || found_queue.id;
       lanes := lanes || lane;
     END LOOP;
@@ -113,7 +115,7 @@ END $$;
 -- The first writer of (type, tenant, dedupe key) wins; this waits for one that has not committed yet.
 CREATE OR REPLACE FUNCTION {schema}.claim_dedupe(jobs jsonb, types text[], tenants text[], fresh bigint[])
 RETURNS bigint[]
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   keys bigint[];
 BEGIN

@@ -49,7 +49,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.load_place(record jsonb, queue int, lane int, at_ms bigint) RETURNS void
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   job jsonb := record->'job';
   job_key bigint := (record->'job'->>'key')::bigint;

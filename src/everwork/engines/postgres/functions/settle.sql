@@ -3,7 +3,7 @@
 
 -- Releases: {"key": attempt, ...} (attempt 0: not checked).
 CREATE OR REPLACE FUNCTION {schema}.release_jobs(back jsonb, at_ms bigint) RETURNS bigint[]
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   accepted bigint[];
   queues int[];
@@ -42,7 +42,7 @@ END $$;
 -- Returns also the keys that breakers count, and the queue of each.
 CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at_ms bigint, OUT accepted bigint[],
   OUT failed bigint[], OUT queues int[])
-LANGUAGE plpgsql {plan} AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k);
   told_queues int[];

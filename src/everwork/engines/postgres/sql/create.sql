@@ -8,3 +8,6 @@ SELECT number, keys FROM {schema}.producer WHERE id = $1;
 
 -- name: create
 SELECT fresh, keys, is_awaited FROM {schema}.create_jobs($1::jsonb);
+
+-- name: create_one
+SELECT new_key, is_awaited, is_handed FROM {schema}.create_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);

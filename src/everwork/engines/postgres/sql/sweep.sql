@@ -138,6 +138,9 @@ WHERE at_ms < (SELECT p.at_ms FROM {schema}.producer p ORDER BY p.at_ms DESC LIM
 -- name: purge_types
 SELECT {schema}.purge_types({schema}.now_ms($1), $2);
 
+-- name: forget_parked
+DELETE FROM {schema}.parked WHERE until_ms NOT BETWEEN $1 AND $1 + {park_ms};
+
 -- name: forget_registered
 DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 

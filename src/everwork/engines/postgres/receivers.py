@@ -1,0 +1,74 @@
+"""The workers of this process to which creates hand jobs over, on the connection that listens for wake-ups.
+
+The connection holds an advisory lock on its token, which ends with it: a create finds out whether the worker can still
+be reached. Its channel is never another connection's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import asyncpg
+import orjson
+
+from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand, Receiver
+from everwork.engines.postgres.claims import Address, Marks
+from everwork.engines.postgres.statements import statements
+
+TOKEN_BITS: Final = 31
+
+
+class Receivers:
+    """The receivers of one process; they can be reached while their connection is open."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._token: int | None = None
+        self._numbers = itertools.count(1)
+        self._addresses: WeakKeyDictionary[Receiver, Address] = WeakKeyDictionary()
+        self._receivers: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
+
+    async def listen(self, connection: asyncpg.Connection, schema: str) -> None:
+        """Receive jobs on a connection."""
+        sql = statements("activate", schema)["listen"]
+        while True:
+            token = secrets.randbits(TOKEN_BITS)
+            is_own, channel = await connection.fetchrow(sql, token)
+            if is_own:
+                break
+        await connection.add_listener(channel, self._received)
+        self._token = token
+
+    def addresses(self, receivers: Iterable[Receiver]) -> Mapping[Receiver, Address]:
+        """Where these receivers are reached, if they can be."""
+        if self._token is None:
+            return {}
+        for receiver in receivers:
+            if receiver not in self._addresses:
+                self._addresses[receiver] = address = self._token, next(self._numbers)
+                self._receivers[address[1]] = receiver
+        return self._addresses
+
+    def gone(self, *, notify: bool) -> None:
+        """The connection is lost, and perhaps jobs with it that were handed over; `notify`: report that."""
+        lost = list(self._addresses)
+        self._token = None
+        self._addresses.clear()
+        self._receivers.clear()
+        if notify:
+            for receiver in lost:
+                receiver.lost()
+
+    def _received(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
+        """A job, as functions/create_one.sql sends it; the turn of its lane is remembered as after a claim."""
+        number, lane, *values = orjson.loads(str(message))
+        job = LeasedJob._make(values)
+        self._marks.of(Demand(job.type, "", 0)).lane = lane
+        receiver = self._receivers.get(number)
+        if receiver is not None:
+            receiver.handed(job)
