@@ -69,6 +69,7 @@ FURTHER: Final = {
         "lapse": "what the core has decided on the lapsed leases that sweep has found",
         "history": "a list of its own, which get need not read",
         "wait": "asks to be woken, in the step that looks for work",
+        "unpark": "withdraws what activate has parked",
     },
 }
 """The files beside those of the operations, and why."""

@@ -1,4 +1,4 @@
-"""A plain job that is created alone, by a script of its own, leaves exactly what the general scripts leave."""
+"""A plain job that is created alone leaves exactly what the general part of the scripts leaves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import redis
 
 from everwork.core.leasing import Demand
 from everwork.engines.redis.engine import RedisEngine
+from everwork.engines.redis.records import create_args
+from everwork.engines.redis.scripts import script
 from tests.conformance.test_hand_over import FIELDS, Taker
 from tests.factories import LEASE_MS, TYPE, WORKER, a_new_job, a_policy, a_processing_job
-from tests.stores import VirtualClock, url_of
+from tests.stores import START_MS, VirtualClock, url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from everwork.core.job import NewJob
@@ -29,11 +31,15 @@ READERS = {
 
 
 def dump(url: str) -> dict[bytes, Any]:
-    """Every key of a store, without its namespace, and what is in it; without the flags of waiting processes."""
+    """Every key of a store, without its namespace, and what is in it."""
     place, _, namespace = url.partition("?namespace=")
     with redis.Redis.from_url(place) as client:
         keys = list(client.scan_iter(f"{{{namespace}}}*", count=10_000))
-        found = {key.partition(b"}")[2]: READERS[client.type(key)](client, key) for key in keys}
+        return {key.partition(b"}")[2]: READERS[client.type(key)](client, key) for key in keys}
+
+
+def without_flags(found: dict[bytes, Any]) -> dict[bytes, Any]:
+    """A dump without what is known of waiting processes and parked demands."""
     found.pop(b":bell", None)
     found[b":t:" + TYPE.encode()].pop(b"parked", None)
     return found
@@ -48,11 +54,19 @@ async def opened(folder: Path) -> tuple[RedisEngine, str]:
     return engine, url
 
 
+SHORT_WAY = "#ARGV == ONE and create_one()"
+
+
 async def general(engine: RedisEngine, jobs: Sequence[NewJob]) -> None:
-    """Create jobs one by one with the script for all jobs."""
+    """Create jobs one by one with the script, but without its short way for plain jobs."""
+    text = script("create").text
+    assert SHORT_WAY in text
+    wire = await engine._connection._connected()
     for job in jobs:
-        engine._general_until[job.type] = float("inf")
-        await engine.create([job])
+        now = engine._clock() if engine._clock else ""
+        args = create_args([job])
+        reply = await wire.request("EVAL", text.replace(SHORT_WAY, "nil"), 1, engine._url.tag, now, *args)
+        assert isinstance(reply, int)
 
 
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=list(FIELDS))
@@ -88,8 +102,64 @@ async def test_a_job_is_handed_over_as_if_it_had_been_created_and_activated(
             await general(other, [a_new_job(**fields)])
             await other.activate([demand])
         assert len(await one.get([2, 3])) == 2
-        assert dump(one_url) == dump(other_url)
+        assert without_flags(dump(one_url)) == without_flags(dump(other_url))
         assert len(await taker.came()) >= 1
+    finally:
+        await one.close()
+        await other.close()
+
+
+async def test_the_short_way_rings_for_a_worker_that_waits(tmp_path: Path) -> None:
+    (one, one_url), (other, other_url) = await opened(tmp_path / "a"), await opened(tmp_path / "b")
+    try:
+        for engine in (one, other):
+            await engine.activate([Demand(TYPE, WORKER, 5, LEASE_MS)])
+        await one.create([a_new_job()])
+        await general(other, [a_new_job()])
+        assert dump(one_url) == dump(other_url)
+    finally:
+        await one.close()
+        await other.close()
+
+
+async def grouped(engine: RedisEngine) -> None:
+    await engine.add_group(TYPE, "audit")
+
+
+async def limited_by_key(engine: RedisEngine) -> None:
+    await a_policy(engine, max_running_per_key=1)
+
+
+async def plain(engine: RedisEngine) -> None:
+    """Nothing is set for the type."""
+
+
+@pytest.mark.parametrize(
+    ("prepare", "fields"),
+    [
+        (plain, {"dedupe_key": "d"}),
+        (plain, {"retry": '{"max_attempts":2}'}),
+        (plain, {"expires_at_ms": START_MS + 1}),
+        (plain, {"run_at_ms": START_MS - 1}),
+        (plain, {"delay_ms": 5}),
+        (plain, {"type": "new"}),
+        (grouped, {}),
+        (limited_by_key, {"limit_key": "ada"}),
+    ],
+    ids=["dedupe key", "own policy", "expiry", "run at", "delay", "new type", "groups", "limit per key"],
+)
+async def test_what_is_not_plain_takes_the_general_way_in_the_same_call(
+    prepare: Callable[[RedisEngine], Awaitable[None]], fields: dict[str, Any], tmp_path: Path
+) -> None:
+    (one, one_url), (other, other_url) = await opened(tmp_path / "a"), await opened(tmp_path / "b")
+    try:
+        for engine in (one, other):
+            await prepare(engine)
+        await one.create([a_new_job(**fields)])
+        wire = await other._connection._connected()
+        text = script("create").text.replace(SHORT_WAY, "nil")
+        await wire.request("EVAL", text, 1, other._url.tag, START_MS, *create_args([a_new_job(**fields)]))
+        assert dump(one_url) == dump(other_url)
     finally:
         await one.close()
         await other.close()

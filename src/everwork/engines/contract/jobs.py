@@ -76,7 +76,7 @@ class JobFlow(ABC):
         of the demands, and `shares` has one number for each demand.
         """
 
-    async def unpark(self, worker: str, types: Sequence[str]) -> None:
+    async def unpark(self, worker: str, types: Sequence[str]) -> None:  # noqa: ARG002
         """Withdraw the demands that this worker has parked for these types: no job is handed to it from now on.
 
         Jobs that were handed over before may still arrive.

@@ -30,6 +30,8 @@ class Connection:
     def __init__(self, url: StoreUrl, clock: Clock | None) -> None:
         self.url = url
         self.server = UNKNOWN
+        self.moves = 0
+        """How often the store was found to be on another server."""
         self._clock = clock
         self._tag = url.tag.encode()
         self._ssl = url.ssl_context()
@@ -117,6 +119,7 @@ class Connection:
                 await self._replicated(wire, replicas)
             if type(reply) is ReplyError and errors.loses_its_node(reply):
                 wire.close()
+                self.moves += 1
                 if str(reply).startswith("MOVED") and self.url.is_cluster and moves_left:
                     continue
             return reply

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
-from everwork.core.limits import TYPES_MAX
 from everwork.core.outcome import Complete, Outcome
 from everwork.engines.contract.jobs import JobFlow
-from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.opened import OpenStore, RedisBase
-from everwork.engines.redis.records import (
-    WAKEUP_NUMBER,
-    activation,
-    create_args,
-    created,
-    demand_args,
-    id_of,
-    plain_args,
-)
+from everwork.engines.redis.records import WAKEUP_NUMBER, activation, create_args, created, demand_args, id_of
 from everwork.engines.redis.settle import settle
 from everwork.engines.redis.wake import FINISHED
 from everwork.engines.redis.wire import Arg
@@ -31,9 +20,6 @@ from everwork.exceptions import InvalidInput
 _LEASE_STATUSES: Final = {"h": LeaseStatus.HELD, "c": LeaseStatus.CANCELLED, "l": LeaseStatus.LOST}
 """Lease statuses, by the letter that the scripts return for each lease."""
 
-GENERAL_SECONDS: Final = 10.0
-"""How long the general script creates the single jobs of a type that `create_one.lua` has declined."""
-
 
 class RedisJobs(RedisBase, JobFlow):
     """The life of a job in the store; each call is one script, except that failures are decided in between."""
@@ -41,27 +27,10 @@ class RedisJobs(RedisBase, JobFlow):
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         if not jobs:
             return []
-        connection = self._connection
-        if len(jobs) == 1 and stamp is None and (args := plain_args(jobs[0])) is not None:
-            key = await self._create_one(connection, jobs[0].type, args)
-            if key:
-                return [Created(key)]
-        reply = await connection.run("create", create_args(jobs, stamp))
+        reply = await self._connection.run("create", create_args(jobs, stamp))
         if stamp is not None and reply == b"outdated":
             raise outdated(stamp)
         return created(reply, len(jobs))
-
-    async def _create_one(self, connection: Connection, type: str, args: Sequence[Arg]) -> int | None:
-        """Create a plain job; no key if its type needs the general script, which may then be used for a while."""
-        now = time.monotonic()
-        if self._general_until.get(type, now) > now:
-            return None
-        key: int | None = await connection.run("create_one", args)
-        if key is None:
-            if len(self._general_until) >= TYPES_MAX:
-                self._general_until.clear()
-            self._general_until[type] = now + GENERAL_SECONDS
-        return key
 
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:  # noqa: ARG002
         _refuse(transaction)

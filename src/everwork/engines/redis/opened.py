@@ -42,7 +42,6 @@ class RedisBase:
         self._url = url
         self._clock = clock
         self._opened: OpenStore | None = None
-        self._general_until: dict[str, float] = {}
 
     @property
     def _store(self) -> OpenStore:

@@ -147,21 +147,6 @@ def created(reply: Any, jobs: int) -> list[Created]:
     return [Created(int(id[1:]), True) if id[:1] == b"=" else Created(int(id)) for id in reply]
 
 
-def plain_args(job: NewJob) -> list[Arg] | None:
-    """A job as `create_one.lua` reads it; None if it has something that this script does not know."""
-    type, variables, tenant, priority, delay_ms, run_at_ms, max_attempts, dedupe_key, limit_key, *_ = job
-    payload = variables
-    if job[_RARE] != _NO_RARE_FIELDS:
-        if dedupe_key is not None or job.retry is not None or job.expires_at_ms is not None:
-            return None
-        payload = payload_of(variables, rare_values(job))
-    elif not variables.startswith("{"):
-        payload = payload_of(variables)
-    if delay_ms or run_at_ms is not None:
-        return None
-    return [type, lane_of(tenant, limit_key), priority, "" if max_attempts is None else max_attempts, payload]
-
-
 def demand_args(demands: Sequence[Demand], tokens: Mapping[Receiver, str] = _NO_TOKENS) -> list[Arg]:
     """Demands as `parts/claim.lua` reads them; `tokens` has those of the receivers that can be reached."""
     claims = claims_of(demands)
@@ -224,7 +209,7 @@ def _leased(claim: Claim, now_ms: int, columns: Sequence[Any]) -> list[LeasedJob
 
 
 def handed_job(message: bytes) -> LeasedJob:
-    """A job as `create_one.lua` sends it to its worker."""
+    """A job as `parts/create_one.lua` sends it to its worker."""
     id, head, max_attempts, priority, lane, type, until, payload = message.split(b"\n", 7)
     variables, (headers, correlation_id, timeout_ms, extra, _) = payload_parts(payload)
     run_at_ms, created_at_ms = _parse_head(head)

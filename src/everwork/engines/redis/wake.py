@@ -42,9 +42,12 @@ class Wakeups:
         self._starting = asyncio.Lock()
         self._is_closed = False
         self._may_listen = True
+        self._may_hand_over = not connection.url.replicas
+        """With required replicas, nothing is handed over: a job must not start before the replicas have its lease."""
         self._tokens: WeakKeyDictionary[Receiver, str] = WeakKeyDictionary()
         self._receivers: WeakValueDictionary[bytes, Receiver] = WeakValueDictionary()
         """The receivers that can be reached now, by channel. A token is never used by another connection."""
+        self._moves = 0
         self._channels = {f"{connection.url.tag}:{kind}".encode(): kind for kind in (WORK, DONE)}
 
     def note_work(self, number: int) -> None:
@@ -52,13 +55,13 @@ class Wakeups:
         self._last_numbers[WORK] = max(number, self._last_numbers[WORK])
 
     async def tokens(self, demands: Sequence[Demand]) -> Mapping[Receiver, str]:
-        """The tokens of the channels on which the receivers of these demands listen; without one, nothing is parked.
-
-        With required replicas nothing is handed over: a job must not start before the replicas have its lease.
-        """
+        """The tokens of the channels on which the receivers of these demands listen; without one, nothing is parked."""
+        if self._wire is not None and self._moves != self._connection.moves:
+            self._wire.close()  # Only the server that has the store hands jobs over.
+            self._on_lost(self._wire)
         for demand in demands:
             if demand.receiver is not None and demand.parks and demand.receiver not in self._tokens:
-                if self._connection.url.replicas or not self._may_listen:
+                if not (self._may_hand_over and self._may_listen):
                     return _NO_TOKENS
                 with suppress(EngineError):
                     await self._join(demand.receiver)
@@ -74,14 +77,9 @@ class Wakeups:
         self._receivers[channel] = receiver
         with suppress(ConnectionLost):
             if type(await self._subscribe(wire, channel)) is ReplyError:
-                self._refused(wire)
+                self._may_hand_over = False  # This user may not read the channel.
             elif wire is self._wire and wire.is_open:
                 self._tokens[receiver] = token
-
-    def _refused(self, wire: Wire) -> None:
-        """This user is not allowed to subscribe: fall back to polling."""
-        wire.close()
-        self._may_listen = False
 
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
         """Wait for a wake-up of one of the types; one that came after the mark `since` counts."""
@@ -141,17 +139,21 @@ class Wakeups:
         async with self._starting:
             if self._is_listening or self._is_closed:
                 return
+            moves = self._connection.moves
             wire = await self._connection.connect(self._on_push)
             try:
                 for channel in self._channels:
                     if type(await self._subscribe(wire, channel)) is ReplyError:
-                        self._refused(wire)
+                        wire.close()  # This user is not allowed to subscribe: fall back to polling.
+                        self._may_listen = False
                         return
             except ConnectionLost:
                 return
-            self._wire = wire
+            if self._wire is not None:
+                self._on_lost(self._wire)
+            self._wire, self._moves = wire, moves
             self._void_marks()
-            wire.ended.add_done_callback(self._on_lost)
+            wire.ended.add_done_callback(lambda _: self._on_lost(wire))
 
     async def _subscribe(self, wire: Wire, channel: bytes) -> Any:
         # A subscription is confirmed by a push and has no reply: the reply to the next command shows that it is done.
@@ -159,13 +161,14 @@ class Wakeups:
         return await wire.request("PING")
 
     def _on_push(self, push: list[Any]) -> None:
-        if push[0] == b"message":
-            _, channel, message = push
-            receiver = self._receivers.get(channel)
-            if receiver is not None:
-                receiver.handed(handed_job(message))
-                return
-            self._wake(FINISHED if self._channels.get(channel) == DONE else message.decode())
+        if push[0] != b"message":
+            return
+        _, channel, message = push
+        kind = self._channels.get(channel)
+        if kind is not None:
+            self._wake(FINISHED if kind == DONE else message.decode())
+        elif receiver := self._receivers.get(channel):
+            receiver.handed(handed_job(message))
 
     def _wake(self, type: str) -> None:
         self.received += 1
@@ -177,8 +180,11 @@ class Wakeups:
             if type in types and not future.done():
                 future.set_result(True)
 
-    def _on_lost(self, _: object) -> None:
+    def _on_lost(self, wire: Wire) -> None:
         """The connection is lost, and perhaps jobs with it that were handed over."""
+        if wire is not self._wire:
+            return
+        self._wire = None
         lost = list(self._tokens)
         self._tokens.clear()
         self._receivers.clear()

@@ -1,6 +1,6 @@
 -- Purpose: cancel pending and processing jobs.
 -- Inputs: now; reason; ids. Returns: judgments, see parts/change.lua.
--- Parts: records traits running effects queues endings change
+-- Parts: prelude records traits running effects queues endings change
 local out = change(3, function(id, record, r)
   if r.state == 'x' then return 'repeated' end
   if r.state ~= 'p' and r.state ~= 'r' then return 'wrong_state' end

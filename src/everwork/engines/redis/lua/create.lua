@@ -4,7 +4,7 @@
 --   id of an earlier job. 'outdated' if the producer has already used a higher number.
 -- The hash `producers` stores, for each producer, a time (15 digits), its last number (16 digits) and the reply.
 -- `producers:at` also stores these times, updated at most once an hour; a sweep uses it to delete old producers.
--- Parts: records traits running effects queues intake
+-- Parts: prelude create_one records traits running effects queues intake
 local producer, number, producers, seen_at = ARGV[2], ARGV[3], nil, nil
 if producer ~= '' then
   producers = P .. ':producers'

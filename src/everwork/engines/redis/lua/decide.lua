@@ -2,7 +2,7 @@
 -- Inputs: now; ids.
 -- Returns: a list of the types' policies; then per id, flat: attempt, attempts, max ('' unless the job is processing);
 --   the job's own policy or ''; the index of its type's policy in the list, 0 for none.
--- Parts: records policies
+-- Parts: prelude records policies
 local ids, out = {}, {policies}
 for i = 2, #ARGV do ids[i - 1] = ARGV[i] end
 local records, own = fetch(STATES, ids), fetch(OWN_POLICIES, ids)

@@ -1,7 +1,7 @@
 -- Purpose: read whole jobs with keys above a given one, lowest first.
 -- Inputs: now; the id to start after; the maximum number of jobs.
 -- Returns: ids, the five lists of parts/jobs.lua, own policies, histories.
--- Parts: records jobs
+-- Parts: prelude records jobs
 local after, limit, ids = ARGV[2], tonumber(ARGV[3]), {}
 local first = '[' .. sub(after, 1, 13)
 while #ids < limit do

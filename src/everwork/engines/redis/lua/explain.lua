@@ -3,7 +3,7 @@
 -- Returns: nothing if the job does not exist; otherwise now, its state, the fields of its type (flat), 1 if a probe
 --   is running, the number of running jobs in its queue and in its lane (0 if there is no limit), the number of jobs
 --   ahead of it, and the end of its lease ('' for none).
--- Parts: records traits running effects queues
+-- Parts: prelude records traits running effects queues
 local record, tail = state_of(ARGV[2])
 if not record then return false end
 local r = parse(tail)

@@ -1,6 +1,6 @@
 -- Purpose: extend live leases.
 -- Inputs: now; lease_ms; per lease id, attempt. Returns: the letters of check.lua.
--- Parts: records leases
+-- Parts: prelude records leases
 local till, leases = fmt('%.0f', now + tonumber(ARGV[2])), {}
 local letters = judge_leases(3, function(id)
   leases[#leases + 1] = till

@@ -8,7 +8,7 @@
 -- The order 'k' lists the jobs that hold the given dedupe keys, unsorted. Inputs: now; 'k'; the dedupe fields.
 --   Returns: now, ids.
 -- Failed and cancelled jobs have their own indexes, and live jobs are few; for completed jobs, the buckets are scanned.
--- Parts: records candidates ordered
+-- Parts: prelude records candidates ordered
 if ARGV[2] == 'k' then
   local holders = {}
   for i = 3, #ARGV do holders[#holders + 1] = call('HGET', P .. ':dedupe', ARGV[i]) or nil end

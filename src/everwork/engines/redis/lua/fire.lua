@@ -3,7 +3,7 @@
 --   fire, starting at 1) or '0'.
 -- Returns: per fire '1' if it is accepted, otherwise '0', when its trigger started, and the last scheduled time that
 --   has passed; then one id per job, with '=' before the id of an earlier job, '' if its scheduled time had passed.
--- Parts: records traits running effects queues intake entries marks
+-- Parts: prelude records traits running effects queues intake entries marks
 local n, marks, passed, out = tonumber(ARGV[2]), {}, {}, {}
 for i = 1, n do
   local trigger, point = ARGV[1 + 2 * i], ARGV[2 + 2 * i]

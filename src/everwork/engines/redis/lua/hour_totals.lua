@@ -1,7 +1,7 @@
 -- Purpose: sum the hourly statistics over workers, of all types together or of one; reads a bounded number of sums.
 -- Inputs: now; hours; a type, '' for all; the hour to continue after, '' for the first.
 -- Returns: the hour to continue after, '' at the end; then flat: the hour, a list of names and sums.
--- Parts: records
+-- Parts: prelude records
 local ENOUGH = 5000
 local from = '(' .. (ARGV[4] ~= '' and ARGV[4] or math.floor(now / 3600000) - ARGV[2])
 local NAMES = {execution = 'execution_ms', wait = 'wait_ms'} -- Others keep their name.

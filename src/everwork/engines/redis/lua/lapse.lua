@@ -2,7 +2,7 @@
 -- Inputs: now; for each lease, the values of an outcome (see settle.lua).
 -- Returns: the number of leases ended; a lease that was extended, ended or changed since it was read is left for the
 --   next sweep.
--- Parts: records traits running effects queues endings breakers work outcomes
+-- Parts: prelude records traits running effects queues endings breakers work outcomes
 local ended_leases = 0
 for i = 2, #ARGV, VALUES do
   local outcome = {unpack(ARGV, i, i + VALUES - 1)}

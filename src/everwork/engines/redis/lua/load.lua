@@ -3,7 +3,7 @@
 --   or '', the number of automatic requeues, the number of history entries, and the entries. Errors and results
 --   are prefixed with '=', because they can be empty strings.
 -- Returns: the number of jobs written; existing jobs are left unchanged.
--- Parts: records traits running effects queues
+-- Parts: prelude records traits running effects queues
 local function register_queue(queue)
   local type, group = type_of(queue), string.match(queue, '\31(.*)$')
   local key = P .. ':t:' .. type

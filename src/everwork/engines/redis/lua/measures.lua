@@ -2,7 +2,7 @@
 -- Inputs: now; hours; a type, '' for all; the hour and the type to continue after, '' for the first.
 -- Returns: the hour and the type to continue after, '' at the end; then flat: the hour, the type, a list of names and
 --   sums.
--- Parts: records
+-- Parts: prelude records
 local ENOUGH = 5000
 local last_hour, last_type, scanned = ARGV[4], ARGV[5], 0
 local from = last_hour ~= '' and last_hour or '(' .. (math.floor(now / 3600000) - ARGV[2])

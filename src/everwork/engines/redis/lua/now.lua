@@ -1,4 +1,4 @@
 -- Purpose: read the engine's current time.
 -- Inputs: now. Returns: milliseconds UTC.
--- Parts: records
+-- Parts: prelude records
 return NOW

@@ -2,7 +2,7 @@
 -- Inputs: now; queues that may have pending jobs, none in the first call.
 -- Returns: these queues in the first call. Then how many were read, in their order; and, flat, the name and run_at of
 --   each that has due jobs and whose group was not dropped.
--- Parts: records traits running effects queues candidates
+-- Parts: prelude records traits running effects queues candidates
 -- The maximum number of lanes and priorities to scan per queue, and per call; a call that reaches it ends after the
 -- current queue.
 local LOOK_MAX, ENOUGH = @OLDEST_SCAN_MAX@, 2 * @OLDEST_SCAN_MAX@

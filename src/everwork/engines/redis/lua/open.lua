@@ -2,7 +2,7 @@
 -- Inputs: now; the version of this program; '1' to create a store if there is none.
 -- Returns: the version found or written; the numbers of the last wake-ups for work and for finished jobs. Returns
 --   nothing if there is no store.
--- Parts: records
+-- Parts: prelude records
 local version = call('GET', P .. ':version')
 if not version then
   if ARGV[3] ~= '1' then return false end

@@ -1,7 +1,7 @@
 -- Purpose: restore expired leases for which no other attempt has started, and undo what their expiry counted; extend
 --   leases that are still held.
 -- Inputs: now; lease_ms; per lease id, attempt. Returns: the letters of check.lua.
--- Parts: records traits running effects queues endings work leases
+-- Parts: prelude records traits running effects queues endings work leases
 local till = fmt('%.0f', now + tonumber(ARGV[2]))
 
 local function restore_error(id) -- Restores the error of the previous attempt.

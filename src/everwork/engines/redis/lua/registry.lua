@@ -1,6 +1,6 @@
 -- Purpose: manage types (pauses, policies, breakers), groups, registry entries, turns and the marks of triggers.
 -- Inputs: now; the name of an action; its arguments. Returns: see each action.
--- Parts: records traits running effects breakers queues endings removal entries policies recount upkeep marks switch type
+-- Parts: prelude records traits running effects breakers queues endings removal entries policies recount upkeep marks switch type
 -- These limit one call, during which the server serves no other client.
 local ENTRIES_BYTES, TYPES_STEP = 4000000, 1000
 

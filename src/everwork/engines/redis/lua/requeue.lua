@@ -1,7 +1,7 @@
 -- Purpose: requeue dead letters, with the max_attempts that they were created with.
 -- Inputs: now; '1' to also requeue pending jobs that had an attempt, otherwise '0'; new variables, a payload without
 --   rare values, or '' to keep them; a note for the history; ids. Returns: judgments, see parts/change.lua.
--- Parts: records traits running effects queues endings change
+-- Parts: prelude records traits running effects queues endings change
 local is_waiting, variables, note = ARGV[2] == '1', ARGV[3], ARGV[4]
 local out = change(5, function(id, record, r)
   if r.state == 'f' then

@@ -1,6 +1,6 @@
 -- Purpose: change the time at which pending jobs run.
 -- Inputs: now; run_at or ''; delay; ids. Returns: judgments, see parts/change.lua.
--- Parts: records traits running effects queues pending change
+-- Parts: prelude records traits running effects queues pending change
 local run_at = tonumber(ARGV[2]) or now + tonumber(ARGV[3])
 local out = change(4, function(id, record, r)
   if r.state ~= 'p' then return 'wrong_state' end

@@ -1,6 +1,6 @@
 -- Purpose: set the number of attempts that a job has left.
 -- Inputs: now; retries; the limit of counted attempts (ATTEMPTS_MAX); id. Returns: a judgment, see parts/change.lua.
--- Parts: records traits running effects queues endings change
+-- Parts: prelude records traits running effects queues endings change
 local retries, attempts_max = tonumber(ARGV[2]), tonumber(ARGV[3])
 local function raised(r, more) return math.max(tonumber(r.attempts), math.min(r.attempts + more, attempts_max)) end
 local out = change(4, function(id, record, r)

@@ -13,7 +13,7 @@
 -- Returns: 'again' if a job has changed since its decision; otherwise {refused, leased, now}. refused: per refused
 --   outcome, its number across all segments, starting at 1; then '' if the job does not exist, or the job's state, its
 --   latest attempt, and how the named attempt ended. leased: false, or the reply of parts/claim.lua.
--- Parts: records traits running effects queues endings intake claim breakers work outcomes
+-- Parts: prelude records traits running effects queues endings intake claim breakers work outcomes
 local segments = tonumber(ARGV[2])
 if not decisions_fit(3, segments) then return 'again' end
 allow_writes_when_full()

@@ -2,7 +2,7 @@
 -- Inputs: now; hours.
 -- Returns: now; the counts of count.lua; then per hour its number and a list of flat pairs: a string made of name,
 --   type and worker; the sum.
--- Parts: records
+-- Parts: prelude records
 local this_hour = math.floor(now / 3600000)
 local out = {NOW, call('HGETALL', P .. ':n')}
 for _, hour in ipairs(call('ZRANGEBYSCORE', P .. ':hours', '(' .. (this_hour - ARGV[2]), '+inf')) do

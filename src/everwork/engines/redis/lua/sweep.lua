@@ -6,7 +6,7 @@
 --   each, and a list of these policies; the script has then done nothing else, and is called again once these leases
 --   are ended. Otherwise an empty list, the number of jobs that have expired, the number requeued, the number deleted,
 --   and '1' if there is more to do.
--- Parts: records traits running effects queues endings removal entries policies recount upkeep
+-- Parts: prelude records traits running effects queues endings removal entries policies recount upkeep
 local lapsed = lapsed_leases()
 if #lapsed > 0 then return {lapsed, policies} end
 allow_writes_when_full()

@@ -1,6 +1,7 @@
 -- Purpose: withdraw a worker's parked demands (see parts/claim.lua): after this, no create hands a job over to it.
 -- Inputs: now; worker; types.
--- Parts: records
+-- Returns: nothing.
+-- Parts: prelude records
 allow_writes_when_full()
 for i = 3, #ARGV do
   local key = P .. ':t:' .. ARGV[i]

@@ -2,7 +2,7 @@
 -- Inputs: now; the bucket to continue after, '' for the first.
 -- Returns: this bucket, '' at the end; the ids of damaged jobs. At the end those that other scripts have noted, and that
 --   still exist.
--- Parts: records traits running effects queues
+-- Parts: prelude records traits running effects queues
 local after, damaged = ARGV[2], {}
 local bucket = call('ZRANGEBYLEX', P .. ':buckets', after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, 1)[1]
 if not bucket then

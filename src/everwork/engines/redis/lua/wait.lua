@@ -1,7 +1,7 @@
 -- Purpose: flag that a process is waiting, and return the number of the last wake-up.
 -- Inputs: now; 'done' for finished jobs, or 'work' and the types to wait for.
 -- Returns: the number of the last wake-up of that kind.
--- Parts: records
+-- Parts: prelude records
 allow_writes_when_full()
 if ARGV[2] == 'done' then
   call('HSETNX', P .. ':bell', 'd', 1)

@@ -1,12 +1,9 @@
--- Purpose: the prelude of every script: the clock, the names of keys, and a job's state as one short string.
--- Inputs: KEYS[1] the namespace in braces, which is never a key itself; ARGV[1] now in ms, '' for the server's own
---   clock. Because KEYS[1] does not exist, a cluster replies ASK to every call while it moves the slot: nothing is
---   half moved.
+-- Purpose: the names of keys, and a job's state as one short string.
+-- Inputs: prelude.
 --
--- P is the prefix of every key. A job's id is its key in 16 digits, so that ids sort as text. Jobs are stored in
--- buckets of 1,000 ids, one hash per bucket and kind of value: s state, j payload (written once, and parsed here only
--- for its first line), e last error (code \0 text), o result, k dedupe field, p own policy, a number of automatic
--- requeues.
+-- A job's id is its key in 16 digits, so that ids sort as text. Jobs are stored in buckets of 1,000 ids, one hash per
+-- bucket and kind of value: s state, j payload (written once, and parsed here only for its first line), e last error
+-- (code \0 text), o result, k dedupe field, p own policy, a number of automatic requeues.
 -- State: run_at (15 digits), created_at (15 digits), then the tail, which most jobs of a batch share:
 --   state, attempt, attempts, max, created max, priority, queue, lane, expires, copy of, kind, activated, finished,
 --   worker
@@ -14,13 +11,6 @@
 -- A job whose state is missing or damaged is removed from the index where it is found, and added to P:damaged, which
 -- `everwork doctor` reads.
 -- lane: '' or tenant \31 limit key. In all scripts `record` is a state, `r` is its parsed tail.
-local P, call, fmt, sub = KEYS[1], redis.call, string.format, string.sub
-local now = tonumber(ARGV[1])
-if not now then
-  local clock = call('TIME')
-  now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-end
-local NOW = fmt('%.0f', now)
 local STATES, PAYLOADS, ERRORS, RESULTS = P .. ':s:', P .. ':j:', P .. ':e:', P .. ':o:'
 local DEDUPE_FIELDS, OWN_POLICIES, REQUEUE_ROUNDS = P .. ':k:', P .. ':p:', P .. ':a:'
 local LEASES, EXPIRY = P .. ':leases', P .. ':expiry'
