@@ -67,12 +67,25 @@ class Capacity:
     @property
     def free(self) -> int:
         """How many more jobs can be leased: free runners, plus jobs that will start soon."""
-        if self.is_off:
-            return 0
+        return 0 if self.is_off else self._room - self.leased
+
+    @property
+    def overrun(self) -> int:
+        """How many more jobs are leased than there is capacity for."""
+        return max(0, self.leased - self._room)
+
+    @property
+    def has_room_for_every_queue(self) -> bool:
+        """Whether each queue could get a job without any of the others."""
+        return self.free >= len(self.queues)
+
+    @property
+    def _room(self) -> int:
+        """How many jobs can be leased: one per runner, plus jobs that will start soon."""
         prefetch = 0
         if self.seconds is not None:
             prefetch = int(self.concurrency * min(1.0, PREFETCH_SECONDS / max(self.seconds, 1e-6)))
-        return self.concurrency + prefetch - self.leased
+        return self.concurrency + prefetch
 
     @property
     def _is_quick(self) -> bool:

@@ -82,6 +82,8 @@ class Fetcher:
         self._mark = 0
         self._wakes_at = math.inf
         self._has_events = False
+        self._handed = 0
+        """How many jobs were handed over since the last step began."""
         self._hand_over = HandOver(
             store,
             worker,
@@ -110,6 +112,8 @@ class Fetcher:
                 self._wakeup.clear()
                 if self._hand_over.must_unpark or (self._is_stopping and self._hand_over.is_parked):
                     await self._hand_over.unpark(is_last=self._is_stopping)
+                    if self._is_done:
+                        break
                 timeout_ms = await self._step()
                 if timeout_ms is not None:
                     if not self._outcomes and not self._is_done:
@@ -197,7 +201,7 @@ class Fetcher:
             await self._wakeup.wait()
             self._begin_round()
             return None
-        settled = outcomes.copy()
+        settled, self._handed = outcomes.copy(), 0
         settlement = await self._settler.step(outcomes, [self._demand(request) for request in requests])
         if settlement is None:
             return None
@@ -288,12 +292,15 @@ class Fetcher:
 
     def _take_handed(self, job: LeasedJob) -> bool:
         """Run a job that its create has leased to this worker; False if there is no room for it."""
+        if (job.key, job.attempt) in self._leased:
+            return True
         if self._is_stopping or (self._ledger is not None and self._ledger.free <= 0):
             return False
         key = QueueKey(job.type, job.group)
         for capacity in self._capacities.values():
             if capacity.free > 0 and any(queue.key == key for queue in capacity.queues):
                 capacity.leased += 1
+                self._handed += 1
                 self._leased[job.key, job.attempt] = attempt = Attempt(job, time.monotonic(), capacity.handler)
                 if self._ledger is not None:
                     attempt.enter(self._ledger)
@@ -325,7 +332,8 @@ class Fetcher:
 
     def _demand(self, request: FetchRequest) -> Demand:
         key = request.queue.key
-        receiver = self._hand_over.receiver(key)
+        # Several queues share the capacity: what is parked for all of them must fit.
+        receiver = self._hand_over.receiver(key) if request.capacity.has_room_for_every_queue else None
         return Demand(key.type, self._worker, request.limit, self._lease_ms, key.group, (), False, receiver)
 
     def _lease(self, requests: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
@@ -335,15 +343,26 @@ class Fetcher:
         for request, got in zip(requests, activation.shares, strict=False):
             request.capacity.record(request, got, self._round)
             handler = request.capacity.handler
-            for job in itertools.islice(jobs, got):
+            surplus = self._surplus(request.capacity, len(attempts) + got) if self._handed else 0
+            for job in itertools.islice(jobs, got - surplus):
                 self._leased[job.key, job.attempt] = attempt = Attempt(job, now, handler)
                 attempts.append(attempt)
+            if surplus:
+                request.capacity.leased -= surplus
+                self._release_unknown([(job.key, job.attempt) for job in itertools.islice(jobs, surplus)])
         if self._ledger is not None:
             for attempt in attempts:
                 attempt.enter(self._ledger)
         if self._budget is not None:
             self._budget.jobs_left -= len(attempts)
         return attempts
+
+    def _surplus(self, capacity: Capacity, leased: int) -> int:
+        """How many of the jobs just leased have lost their room to jobs that were handed over during the step."""
+        surplus = capacity.overrun
+        if self._ledger is not None:
+            surplus = max(surplus, leased - self._ledger.free)
+        return min(surplus, self._handed)
 
     async def _wait(self, timeout_ms: int) -> None:
         """Wait for the executor, or for jobs if there is capacity."""

@@ -56,7 +56,7 @@ class HandOver:
     @property
     def must_unpark(self) -> bool:
         """Whether jobs may have been lost on the way."""
-        return self._may_have_strays and bool(self._types)
+        return self._may_have_strays
 
     def receiver(self, key: QueueKey) -> Receiver | None:
         """The receiver for a demand on this queue, which is parked if it is not met in full."""
@@ -82,14 +82,15 @@ class HandOver:
 
         If the store is unavailable, it is tried again, unless this is the last time: the demands soon expire.
         """
+        self._may_have_strays = False  # Unless jobs get lost meanwhile.
         try:
             await self._store.unpark(self._worker, sorted(self._types))
             await self._release_strays()
         except EngineError:
+            self._may_have_strays = not is_last
             if not is_last:
                 return
         self._types.clear()
-        self._may_have_strays = False
 
     async def release_orphans(self) -> bool:
         """Release jobs that were leased by a step whose reply was lost; False if the store is unavailable."""
