@@ -117,8 +117,12 @@ class EngineHost:
         self.open_blocking()
         return self._opened.run(use)
 
-    async def create(self, jobs: list[NewJob]) -> list[Created]:
-        """Create jobs; concurrent callers share one hop to the engine's thread and one commit."""
+    def create(self, jobs: list[NewJob]) -> Coroutine[Any, Any, list[Created]]:
+        """Create jobs; concurrent callers share one hop to the engine's thread, if it is needed, and one commit."""
+        service = None if self._loop_engines is None else self._loop_engines.opened()
+        return self._create(jobs) if service is None else service.create_retrying(jobs)
+
+    async def _create(self, jobs: list[NewJob]) -> list[Created]:
         if not self._is_open:
             await self.open()
         service = None if self._loop_engines is None else await self._loop_engines.service()
@@ -236,8 +240,13 @@ class LoopEngines:
         with self._guard:
             self._loops.add(asyncio.get_running_loop())
 
+    def opened(self) -> JobService | None:
+        """The service of the running loop, if it is open."""
+        opening = self._services.get(asyncio.get_running_loop())
+        return None if opening is None or not opening.done() else opening.result()
+
     async def service(self) -> JobService | None:
-        """The service of the running loop; None if the caller must use the engine's thread."""
+        """The service of the running loop, opened if necessary; None if the caller must use the engine's thread."""
         loop = asyncio.get_running_loop()
         opening = self._services.get(loop)
         if opening is None:
