@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from everwork import Everwork, State
+from everwork.app.caller_engine import OPENS_AFTER
 from everwork.core.job import NewJob
 from everwork.core.queries import JobFilter
 from everwork.engines.open import open_engine
@@ -71,6 +72,35 @@ async def back(server: Server) -> None:
 async def kinds(app: Everwork, key: int) -> list[tuple[int, str]]:
     """The history in short."""
     return [(event.attempt, event.kind) for event in await app.history(key)]
+
+
+# Producers --------------------------------------------------------------------------------------------
+
+
+def test_a_restart_between_two_blocking_creates_fails_neither(url: str, server: Server) -> None:
+    app = Everwork(url)
+    keys = [app.sync.enqueue("work") for _ in range(OPENS_AFTER)]
+    own = app._host._caller_engine._opened
+    assert own is not None
+    for _ in range(2):
+        server.kill()
+        server.restart()
+        keys.append(app.sync.enqueue("work"))
+    assert app._host._caller_engine._opened is own
+    assert len(list(app.sync.list())) == len(set(keys)) == OPENS_AFTER + 2
+    app.sync.close()
+
+
+def test_a_blocking_create_while_the_server_is_away_fails_and_creates_nothing_later(url: str, server: Server) -> None:
+    app = Everwork(url)
+    keys = [app.sync.enqueue("work") for _ in range(OPENS_AFTER)]
+    server.kill()
+    with pytest.raises(EngineUnavailable):
+        app.sync.enqueue("work")
+    server.restart()
+    keys.append(app.sync.enqueue("work"))
+    assert len(list(app.sync.list())) == len(set(keys)) == OPENS_AFTER + 1
+    app.sync.close()
 
 
 # Workers ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from everwork.exceptions import EngineError, EngineUnavailable
@@ -25,6 +26,7 @@ CLOSED: Final = "the application is closed; open it again"
 class Batcher(Generic[Item, Result]):
     """Passes items to `flush` in batches; each caller gets the results for its items.
 
+    A caller that comes alone calls `flush` directly; those that come in the meantime share the next batch.
     `on_flush` is called with the number of items in each batch and the seconds it took.
     """
 
@@ -32,11 +34,10 @@ class Batcher(Generic[Item, Result]):
         self,
         flush: Callable[[Sequence[Item]], Awaitable[list[Result]]],
         items_max: int,
-        on_flush: Callable[[int, float], None] = lambda _items, _seconds: None,
+        on_flush: Callable[[int, float], None] | None = None,
     ) -> None:
-        self._do_flush = flush
+        self._flush = flush if on_flush is None else partial(_measured, flush, on_flush)
         self._items_max = items_max
-        self._on_flush = on_flush
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_busy = False
         self._waiting: list[Entry[Item, Result]] = []
@@ -115,12 +116,6 @@ class Batcher(Generic[Item, Result]):
                 _answer(_shares(batch, results))
         self._is_busy = False
 
-    async def _flush(self, items: Sequence[Item]) -> list[Result]:
-        started = time.perf_counter()
-        results = await self._do_flush(items)
-        self._on_flush(len(items), time.perf_counter() - started)
-        return results
-
     async def _flush_each(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
         """Flush every caller's items separately, because one of them made the whole batch fail."""
         if len(batch) == 1:
@@ -147,6 +142,17 @@ class Batcher(Generic[Item, Result]):
                 return batch
         batch, self._waiting = self._waiting, []
         return batch
+
+
+async def _measured(
+    flush: Callable[[Sequence[Item]], Awaitable[list[Result]]],
+    on_flush: Callable[[int, float], None],
+    items: Sequence[Item],
+) -> list[Result]:
+    started = time.perf_counter()
+    results = await flush(items)
+    on_flush(len(items), time.perf_counter() - started)
+    return results
 
 
 def _shares(batch: Sequence[Entry[Item, Result]], results: list[Result]) -> Iterator[Answer[Result]]:

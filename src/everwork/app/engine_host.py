@@ -12,12 +12,14 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from everwork.aio.batcher import CLOSED
 from everwork.aio.loops import warn_if_loop_runs
+from everwork.app.caller_engine import CallerEngine
 from everwork.app.function import JobFunction
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created, Judged
 from everwork.core.outcome import Complete
 from everwork.engines.contract import Clock, Engine
 from everwork.engines.open import open_engine
+from everwork.engines.values import Durability
 from everwork.exceptions import BadConfiguration, EngineError, EngineUnavailable, InvalidInput
 from everwork.runtime.portal import Portal, Use
 from everwork.runtime.runtime import WorkerName
@@ -54,10 +56,11 @@ class EngineHost:
         self._opened_engine: Engine | None = None
         self._guard = threading.Lock()
         self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
+        self._caller_engine = CallerEngine(self._make_caller_service)
 
     def reset_after_fork(self) -> object:
         """In a forked child: forget the parent's engines and locks. Returns them."""
-        of_parent = (self._portal, self._loop_engines)
+        of_parent = (self._portal, self._loop_engines, self._caller_engine)
         self._reset()
         return of_parent
 
@@ -66,7 +69,9 @@ class EngineHost:
 
         `before_use` is called before each use of the engine, in the caller's thread.
         """
-        before = (self._engine, self.transactions, self._portal, self._loop_engines, self._is_borrowed)
+        before = (
+            self._engine, self.transactions, self._portal, self._loop_engines, self._caller_engine, self._is_borrowed,
+        )  # fmt: skip
         self._engine, self.transactions, self._is_borrowed = engine, TransactionStore(engine), True
         self._before_use = before_use
         self._reset()
@@ -74,7 +79,10 @@ class EngineHost:
         def restore() -> None:
             self._is_borrowed, self._before_use = False, None
             self.close()
-            self._engine, self.transactions, self._portal, self._loop_engines, self._is_borrowed = before
+            (
+                self._engine, self.transactions, self._portal, self._loop_engines, self._caller_engine,
+                self._is_borrowed,
+            ) = before  # fmt: skip
 
         return restore
 
@@ -117,8 +125,12 @@ class EngineHost:
         self.open_blocking()
         return self._opened.run(use)
 
-    async def create(self, jobs: list[NewJob]) -> list[Created]:
-        """Create jobs; concurrent callers share one hop to the engine's thread and one commit."""
+    def create(self, jobs: list[NewJob]) -> Coroutine[Any, Any, list[Created]]:
+        """Create jobs; concurrent callers share one hop to the engine's thread, if it is needed, and one commit."""
+        service = None if self._loop_engines is None else self._loop_engines.opened()
+        return self._create(jobs) if service is None else service.create_retrying(jobs)
+
+    async def _create(self, jobs: list[NewJob]) -> list[Created]:
         if not self._is_open:
             await self.open()
         service = None if self._loop_engines is None else await self._loop_engines.service()
@@ -134,17 +146,21 @@ class EngineHost:
         return await self._opened.call(lambda service: service.create_retrying(jobs))
 
     def create_blocking(self, jobs: list[NewJob]) -> list[Created]:
-        """Like `create`, from a thread without an event loop."""
+        """Like `create`, from a thread without an event loop: alone in this thread, with others in the engine's."""
         self.open_blocking()
-        self._opened.require_other_thread()
-        promise: Future[list[Created]] = Future()
         try:
-            self._opened.service.start_create(jobs, promise)
-            return promise.result()
+            created = self._caller_engine.create(jobs)
+            return self._create_with_others(jobs) if created is None else created
         except EngineUnavailable:
             if not is_repeatable(jobs):
                 raise
         return self._opened.run(lambda service: service.create_retrying(jobs))
+
+    def _create_with_others(self, jobs: list[NewJob]) -> list[Created]:
+        self._opened.require_other_thread()
+        promise: Future[list[Created]] = Future()
+        self._opened.service.start_create(jobs, promise)
+        return promise.result()
 
     async def delivered(self, spool_id: str, *, wait: bool = True) -> Created:
         """The store's reply for a spooled job."""
@@ -176,6 +192,8 @@ class EngineHost:
             self._loop_engines.close()
         with self._guard:
             portal, self._portal = self._portal, None
+            caller_engine, self._caller_engine = self._caller_engine, CallerEngine(self._make_caller_service)
+        caller_engine.close()
         if portal is not None:
             portal.close()
 
@@ -213,6 +231,19 @@ class EngineHost:
         self._opened_engine = engine = self._engine.fresh()
         return JobService(engine, self._name.process, offline=self._offline)
 
+    def _make_caller_service(self) -> JobService | None:
+        """A service for blocking callers; None if only the engine's thread may have one.
+
+        Offline mode delivers in the background, and a store in memory belongs to one engine. A borrowed engine is a
+        test's.
+        """
+        opened = self._opened_engine
+        if opened is None or self._is_borrowed or self._offline is not None:
+            return None
+        if not opened.is_remote and opened.durability is Durability.NONE:
+            return None
+        return JobService(self._engine.fresh(), self._name.process)
+
     def _known_engine(self) -> Engine:
         """The open engine, if there is one: it knows its store and refuses a connection to another."""
         return self._opened_engine or self._engine
@@ -236,8 +267,13 @@ class LoopEngines:
         with self._guard:
             self._loops.add(asyncio.get_running_loop())
 
+    def opened(self) -> JobService | None:
+        """The service of the running loop, if it is open."""
+        opening = self._services.get(asyncio.get_running_loop())
+        return None if opening is None or not opening.done() else opening.result()
+
     async def service(self) -> JobService | None:
-        """The service of the running loop; None if the caller must use the engine's thread."""
+        """The service of the running loop, opened if necessary; None if the caller must use the engine's thread."""
         loop = asyncio.get_running_loop()
         opening = self._services.get(loop)
         if opening is None:

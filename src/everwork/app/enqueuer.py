@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from everwork.app.handle import AnyHandle, JobCall, JobHandle, Load, SyncJobHandle
@@ -49,9 +49,9 @@ class Door:
             bound = self._handles[kind, load] = kind.bound(self.app, load)
         return cast("H", bound.of(created))
 
-    async def create(self, jobs: list[NewJob], tx: object) -> list[Created]:
+    def create(self, jobs: list[NewJob], tx: object) -> Coroutine[Any, Any, list[Created]]:
         """Create jobs, in the caller's transaction if there is one."""
-        return await (self.host.create(jobs) if tx is None else self.host.create_in(tx, jobs))
+        return self.host.create(jobs) if tx is None else self.host.create_in(tx, jobs)
 
     def create_blocking(self, jobs: list[NewJob], tx: object) -> list[Created]:
         """Like `create`, from a thread without an event loop."""

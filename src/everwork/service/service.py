@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence, Sized
+from collections.abc import Coroutine, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from everwork.aio.batcher import Batcher, Promise
 from everwork.aio.loops import BackgroundLoop
@@ -69,7 +69,7 @@ class JobService(StoreAccess):
         super().__init__(engine, holder, offline)
         create = engine.create if self.outbox is None else self.outbox.create
         self._creates: Batcher[NewJob, Created] = Batcher(
-            create, CREATE_SHARED_MAX, partial(reporter.committed, "create")
+            create, CREATE_SHARED_MAX, None if reporter is SILENT else partial(reporter.committed, "create")
         )
         self.budgets = budgets or Budgets()
         self._dispatcher = Dispatcher(engine, self.release_undelivered, self.budgets.polls, reporter)
@@ -110,27 +110,29 @@ class JobService(StoreAccess):
 
     # Life cycle ---------------------------------------------------------------------------------
 
-    async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
+    # The coroutine below is returned, not awaited: every layer costs the caller time.
+
+    def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> Coroutine[Any, Any, list[Created]]:
         """Create jobs, all or none; concurrent callers share a commit.
 
         A caller with a stamp repeats a failed call, so its call is not batched and its jobs are never spooled here.
         """
         require_one_batch(jobs)
-        return await (self._creates.add(jobs) if stamp is None else self.create_stamped(jobs, stamp))
+        return self._creates.add(jobs) if stamp is None else self.create_stamped(jobs, stamp)
 
     def start_create(self, jobs: Sequence[NewJob], promise: Promise[Created]) -> None:
         """`create` for a caller in another thread or event loop, which waits for the promise."""
         require_one_batch(jobs)
         self._creates.put(jobs, promise)
 
-    async def create_retrying(self, jobs: Sequence[NewJob]) -> list[Created]:
+    def create_retrying(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Created]]:
         """`create`, retried through an outage if every job has a dedupe key.
 
         Without one, a create whose answer was lost may have succeeded: the caller decides whether to repeat it.
         """
         if is_repeatable(jobs) and self.outbox is None:
-            return await retry_while_unavailable(lambda: self.create(jobs), None)
-        return await self.create(jobs)
+            return retry_while_unavailable(lambda: self.create(jobs), None)
+        return self.create(jobs)
 
     async def activate(self, demand: Demand, wait_ms: int = 0, caller: str = "", party: Party = "") -> list[LeasedJob]:
         """Lease jobs; if none is due, wait up to `wait_ms`. `caller`: the API key's id; `party`: see `Principal.party`.
@@ -282,7 +284,10 @@ class JobService(StoreAccess):
 
 def is_repeatable(jobs: Sequence[NewJob]) -> bool:
     """Whether creating these jobs again creates no duplicates."""
-    return bool(jobs) and all(job.dedupe_key is not None for job in jobs)
+    for job in jobs:  # A generator costs more than the check: most calls have one job.
+        if job.dedupe_key is None:
+            return False
+    return bool(jobs)
 
 
 def require_one_batch(jobs: Sized) -> None:

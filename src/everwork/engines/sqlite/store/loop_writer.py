@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -24,7 +24,6 @@ class LoopWriter(ThreadWriter):
 
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         self._calls: list[Call] = []
-        self._loop_thread = threading.get_ident()
         self._in_thread = 0
         """Calls and pauses that the thread has not finished; until then, the connection belongs to the thread."""
         super().__init__(url, connection, lock, clock)
@@ -103,10 +102,10 @@ class LoopWriter(ThreadWriter):
     def pause(self) -> Pause:
         """Close the connection between two transactions, until the pause ends. Thread-safe."""
         pause = Pause()
-        if threading.get_ident() == self._loop_thread:
-            self._pause_in_thread(pause)
-        else:
+        if self._loop.is_running() and not _runs_here(self._loop):
             self._loop.call_soon_threadsafe(self._pause_in_thread, pause)
+        else:  # If the loop does not run, its owner does not start it until the fork is over.
+            self._pause_in_thread(pause)
         return pause
 
     def _pause_in_thread(self, pause: Pause) -> None:
@@ -116,3 +115,10 @@ class LoopWriter(ThreadWriter):
     def _pause_here(self, pause: Pause) -> None:
         super()._pause_here(pause)
         self._hand_back(1)
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,262 @@
+"""Creates the jobs of blocking callers in their own threads, so that a call needs no other thread."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from everwork.core.job import NewJob
+from everwork.core.leasing import Created
+from everwork.exceptions import EngineError
+from everwork.service.service import JobService
+
+T = TypeVar("T")
+
+OPENS_AFTER: Final = 8
+"""The call that opens the engine: programs that make fewer calls need no second connection."""
+CROWD_SECONDS: Final = 0.02
+"""How long callers use the engine's thread, where they share commits, after two of them met."""
+LOOK_SECONDS: Final = 0.001
+"""After this time without a call, the loop first looks for connections that were lost in the meantime."""
+TRUST_SECONDS: Final = 10.0
+"""After this time without a call, a query shows whether the store still answers: networks drop idle connections."""
+AWAY_SECONDS: Final = 10.0
+"""How long the engine's thread is used after the engine could not be opened or did not answer."""
+ANSWER_SECONDS: Final = 2.0
+"""How long opening the engine and that query may take."""
+CLOSE_SECONDS: Final = 10.0
+
+
+class CallerEngine:
+    """The engine of an application's blocking callers, for one caller at a time; others use the engine's thread.
+
+    Its event loop runs only during a call, in the thread of the caller. So nothing here may depend on background
+    tasks: workers, upkeep and offline mode stay in the engine's thread.
+    """
+
+    def __init__(self, make_service: Callable[[], JobService | None]) -> None:
+        """`make_service` returns None if the store cannot be opened twice in this process."""
+        self._make_service = make_service
+        self._lock = threading.Lock()
+        self._holder = 0
+        """The thread that holds the lock."""
+        self._opened: _CallerLoop | None = None
+        self._calls = 0
+        self._not_before = 0.0
+        self._is_closed = False
+        self._pid = os.getpid()
+        _engines.add(self)
+
+    def create(self, jobs: list[NewJob]) -> list[Created] | None:
+        """Create jobs in this thread; None, and nothing is created, if the caller must use the engine's thread."""
+        if _is_loop_running():
+            return None
+        if not self._lock.acquire(blocking=False):
+            self._not_before = time.monotonic() + CROWD_SECONDS
+            return None
+        try:
+            self._holder = threading.get_ident()
+            usable = self._usable()
+            return None if usable is None else self._run(usable.create(jobs))
+        finally:
+            self._release()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Close the engine for good, once the running call has ended."""
+        self._is_closed = True
+        # In a signal handler, this thread itself may be in the middle of a call, which closes the engine at its end.
+        if self._holder != threading.get_ident() and self._lock.acquire(timeout=seconds):
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            if self._is_closed:
+                self._drop()
+        finally:
+            self._holder = 0
+            self._lock.release()
+
+    def _usable(self) -> _CallerLoop | None:
+        now = time.monotonic()
+        if self._is_closed or now < self._not_before:
+            return None
+        if self._opened is None:
+            self._calls += 1
+            if self._calls < OPENS_AFTER:
+                return None
+            service = self._make_service()
+            if service is not None:
+                self._opened = _CallerLoop(service)
+            if self._opened is None or not self._run(self._opened.open()):
+                self._give_up(now)
+            elif not self._opened.service.is_remote:
+                _watch_forks()
+        elif now - self._opened.used_at > TRUST_SECONDS and not self._run(self._opened.answers()):
+            self._give_up(now)
+        return self._opened
+
+    def _give_up(self, now: float) -> None:
+        self._drop()
+        self._not_before = now + AWAY_SECONDS
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        assert self._opened is not None, "it was opened by this call or before"  # noqa: S101 - for the type checker
+        loop = self._opened.loop
+        task = asyncio.Task(call, loop=loop)
+        try:
+            return loop.run_until_complete(task)
+        except BaseException as error:
+            if not task.done() or not isinstance(error, Exception):
+                self._drop()  # A signal's handler has raised this anywhere in the loop, which may have lost something.
+            raise
+
+    def _drop(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        if not _is_loop_running():
+            opened.close()
+            return
+        closing = threading.Thread(target=opened.close, name="everwork-close", daemon=True)
+        closing.start()
+        closing.join()
+
+    # Around a fork ------------------------------------------------------------------------------
+
+    def pause(self) -> bool:
+        """Keep callers of a local store out of its loop during a fork, which pauses the store; whether there are any.
+
+        A remote store needs no pause: the child has its own application state, and never uses these connections.
+        """
+        opened = self._opened
+        is_mine = self._holder == threading.get_ident()
+        if opened is None or opened.service.is_remote or self._pid != os.getpid() or is_mine:
+            return False
+        return self._lock.acquire()
+
+    def resume(self) -> None:
+        """Let callers in again."""
+        self._lock.release()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that counts as closed in a forked child.
+
+    Otherwise, the child's interpreter would close it and its connections at its end, and remove their descriptors from
+    the poll set, which the parent shares.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+
+    def is_closed(self) -> bool:
+        return super().is_closed() or self._pid != os.getpid()
+
+
+class _CallerLoop:
+    """An open service and its event loop, which runs only during calls."""
+
+    def __init__(self, service: JobService) -> None:
+        # Not uvloop: starting and stopping this one costs less.
+        self.loop = _Loop()
+        self.loop.set_task_factory(self._new_task)
+        self.service = service
+        self.used_at = 0.0
+        self._tasks: list[asyncio.Task[Any]] = []
+        """The tasks that the engine has started during this call, such as one that sends a notification."""
+
+    def _new_task(self, loop: asyncio.AbstractEventLoop, call: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(call, loop=loop, **options)
+        self._tasks.append(task)
+        return task
+
+    async def open(self) -> bool:
+        """Open the service; False if the store is unavailable."""
+        return await self._succeeds(self.service.open(upkeep=False))
+
+    async def answers(self) -> bool:
+        """Whether the store still answers; the engine may connect again for this."""
+        return await self._succeeds(self.service.now())
+
+    async def create(self, jobs: list[NewJob]) -> list[Created]:
+        """Create jobs, and finish what the engine does after that."""
+        if time.monotonic() - self.used_at > LOOK_SECONDS:
+            # The first turn reads what has arrived since the last call, the second tells the connection of its end.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        self._tasks.clear()
+        try:
+            return await self.service.create(jobs)
+        finally:
+            if left := [task for task in self._tasks if not task.done()]:
+                await asyncio.wait(left, timeout=ANSWER_SECONDS)
+            self.used_at = time.monotonic()
+
+    async def _succeeds(self, call: Coroutine[Any, Any, object]) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await call
+        except (EngineError, TimeoutError):
+            return False
+        self.used_at = time.monotonic()
+        return True
+
+    def close(self) -> None:
+        """Close the service, as far as that is possible, and the loop."""
+        try:
+            self.loop.run_until_complete(self._close())
+        finally:
+            self.loop.close()
+
+    async def _close(self) -> None:
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=ANSWER_SECONDS)
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.service.close()
+        await asyncio.sleep(0)  # Connections that were aborted end in the next turn.
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_engines: Final[WeakSet[CallerEngine]] = WeakSet()
+_paused: Final[list[CallerEngine]] = []
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for engine in [one for one in _engines if one._pid == os.getpid()]:  # noqa: SLF001 - of this module
+        with suppress(Exception):  # The interpreter may no longer start threads.
+            engine.close(0)
+
+
+@cache
+def _watch_forks() -> None:
+    """Called after a local engine has registered its own functions, so that these run before those that pause it."""
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_paused.clear)
+
+
+def _before_fork() -> None:
+    _paused.extend(engine for engine in list(_engines) if engine.pause())
+
+
+def _after_fork() -> None:
+    while _paused:
+        _paused.pop().resume()
