@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.torture.clocks import host_clock_ms
 from tests.torture.logs import errors_in
@@ -21,6 +21,8 @@ from tests.torture.logs import errors_in
 __all__ = ["Call", "Histories", "HistoryWriter", "entries_of", "host_clock_ms", "read_histories"]
 
 Entry = dict[str, Any]
+HANDED: Final = "handed"
+"""In place of the call that leased a job: a create did, for a worker that waited."""
 
 
 class HistoryWriter:
@@ -48,6 +50,10 @@ class HistoryWriter:
     def unknown(self, call_id: int, error: BaseException) -> None:
         """Write that nobody can say whether the call had its effect."""
         self._write("unknown", id=call_id, error=f"{type(error).__name__}: {error}")
+
+    def handed(self, leased: Sequence[object]) -> None:
+        """Write that creates have leased these jobs to the process, before now."""
+        self._write(HANDED, leased=leased)
 
     def begin(self, key: int, attempt: int) -> None:
         """Write that a handler begins an attempt."""
@@ -173,6 +179,10 @@ def _gather_mark(histories: Histories, process: str, entry: Entry) -> None:
     match entry["e"]:
         case "joins":
             pass
+        case "handed":
+            # As if the process had asked long ago, which a worker that waits has done.
+            arrived = Call(process, HANDED, [], 0, 0, "ok", entry["m"], [], entry["leased"], "", entry["t"])
+            histories.calls.append(arrived)
         case "leaves":
             histories.left[entry["worker"]] = entry["t"]
         case "foreign":

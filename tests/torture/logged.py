@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from everwork.core.job import LeasedJob, NewJob
-from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement
+from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Receiver, Settlement
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.engines.contract import Engine
 from everwork.engines.values import Fire, Fired
@@ -106,19 +106,47 @@ async def written(
     return answer
 
 
+class LoggedReceiver:
+    """A waiting worker: the jobs that creates hand over to it are written down."""
+
+    def __init__(self, receiver: Receiver, history: HistoryWriter) -> None:
+        self._receiver = receiver
+        self._history = history
+
+    def handed(self, job: LeasedJob) -> None:
+        """Write it down, and take it."""
+        self._history.handed([wire_leased(job)])
+        self._receiver.handed(job)
+
+    def lost(self) -> None:
+        """Tell the worker."""
+        self._receiver.lost()
+
+
 def watched(engine: Engine, history: HistoryWriter) -> Engine:
     """The same engine for programs that know nothing of a history: what they do to jobs is written down."""
     activate, settle, extend, reclaim, fire = (
         engine.activate, engine.settle, engine.extend, engine.reclaim, engine.fire,
     )  # fmt: skip
 
+    receivers: dict[Receiver, LoggedReceiver] = {}
+
+    def logged(demand: Demand) -> Demand:
+        if demand.receiver is None:
+            return demand
+        if demand.receiver not in receivers:
+            receivers[demand.receiver] = LoggedReceiver(demand.receiver, history)
+        return demand._replace(receiver=receivers[demand.receiver])
+
     async def watched_activate(demands: Sequence[Demand]) -> Activation:
         if _is_settling.get():  # The same step, logged under its other name.
             return await activate(demands)
+        demands = [logged(demand) for demand in demands]
         return await written(history, "activate", [], lambda: activate(demands), _activated)
 
     async def watched_settle(outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
         items = [wire_outcome(outcome) for outcome in outcomes]
+        demands = [logged(demand) for demand in demands]
         token = _is_settling.set(True)
         try:
             return await written(history, "settle", items, lambda: settle(outcomes, demands), _settled)

@@ -19,7 +19,9 @@ EVENT: Final = "torture-event"
 TRIGGER: Final = "torture-trigger"
 LIMITED: Final = "torture-limited"
 MANAGED: Final = "torture-managed"
-TYPES: Final = (WORK, EVENT, TRIGGER, LIMITED)
+LONE: Final = "torture-lone"
+"""Created one by one, mostly when a worker waits for it: creates hand these jobs over."""
+TYPES: Final = (WORK, EVENT, TRIGGER, LIMITED, LONE)
 """What the function-like workers serve; managers serve some of it too, and MANAGED alone."""
 AUDIT: Final = "audit"
 POLICY: Final = RetryPolicy(max_attempts=4, base=0.05, factor=1.5, cap=0.2, jitter=0.5)
@@ -100,6 +102,11 @@ def request(name: str, rng: random.Random, dedupe_key: str | None = None, expire
         expires_at_ms=expires_at_ms,
     )
     return Request(name, job)
+
+
+def lone_request(name: str) -> Request:
+    """A plain job that is due now."""
+    return Request(name, NewJob(LONE, json.dumps({"r": name})))
 
 
 def _kind(rng: random.Random) -> str:

@@ -16,6 +16,7 @@ from tests.torture.process import Life, main, patiently
 _PENDING_MAX = 1_500
 _PAUSE_SECONDS = 0.02
 _SHARED_KEYS_EVERY_MS = 100
+_LONE_JOBS = (0, 1, 1, 2, 5)
 
 
 async def produce(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None:
@@ -30,6 +31,8 @@ async def produce(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None
         again = [] if created else [one for one in wanted if one.job.dedupe_key is not None]
         if created and rng.random() < 0.1:
             await engine.cancel([rng.choice(created).key])
+        for _ in range(rng.choice(_LONE_JOBS)):
+            await engine.create([plan.lone_request(next(names))])
         await _pause(life, engine, stop)
 
 

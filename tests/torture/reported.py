@@ -11,7 +11,7 @@ from typing import Any
 
 from everwork.core.job import StoredJob
 from everwork.core.states import State
-from tests.torture.history import Call, Histories
+from tests.torture.history import HANDED, Call, Histories
 from tests.torture.verdict import OK, FinalState, Verdict, answered, fired_point, variables_of
 
 
@@ -55,6 +55,7 @@ def check_attempts(histories: Histories, verdict: Verdict) -> None:
     for (key, attempt), times in (leases[True] | leases[False] | begun).items():
         if times > 1:
             verdict.violation("V5", f"job {key}: attempt {attempt} was leased or begun {times} times")
+    verdict.figures["jobs handed over"] = sum(call.name == HANDED for call in histories.calls)
     verdict.figures["attempts started"] = len(begun)
     verdict.figures["attempts whose handler finished"] = len(histories.through)
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, Verdict
+from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Throw
+from everwork.runtime.capacity import AttemptId
+from everwork.runtime.hand_over import HandOver
+from everwork.runtime.handler import QueueKey
+from everwork.service.service import JobService
 from tests.torture import plan
 from tests.torture.history import entries_of, host_clock_ms
-from tests.torture.logged import LoggedEngine, outcome_again
+from tests.torture.logged import LoggedEngine, LoggedReceiver, outcome_again
 from tests.torture.process import Life, main, patiently
 
 _WAIT_MS = 50
@@ -40,6 +45,23 @@ class Desk:
     names: dict[int, str] = field(default_factory=dict)
     repeated: set[tuple[int, int, type]] = field(default_factory=set)
     """Outcomes that were reported a second time, for protocols whose responses do not show this."""
+    handed: list[LeasedJob] = field(default_factory=list)
+    """Jobs that creates have leased to this worker."""
+
+    def take(self, job: LeasedJob) -> bool:
+        """Take a job that a create has leased to this worker."""
+        self.handed.append(job)
+        return True
+
+    def known(self) -> set[AttemptId]:
+        """The attempts that are not lost."""
+        late = [outcome for _, _, outcome in self.late]
+        ended = {(outcome.key, outcome.attempt) for outcome in (*self.outcomes, *late)}
+        return ended | self.held.keys() | {(job.key, job.attempt) for job in self.handed}
+
+    def release(self, attempts: Iterable[AttemptId]) -> None:
+        """Hand back what was leased to this worker and has not arrived."""
+        self.outcomes += [Release(*attempt) for attempt in attempts]
 
     def put_off(self, outcome: Outcome, until_ms: int) -> None:
         """Report this outcome later."""
@@ -51,28 +73,46 @@ async def work(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None:
     """Turn after turn: report, take, run; extend and sweep in between."""
     rng, desk = life.rng, Desk()
     desk.outcomes += unanswered(life)
+    hand_over, parked = waiting(life, engine, desk)
     sweep_at_ms = 0
     while not stop.is_set():
-        leased = await take_turn(life, engine, desk, rng.randint(1, 25))
-        for job in leased:
+        if hand_over.must_unpark:
+            await hand_over.unpark(is_last=False)
+        leased = await take_turn(life, engine, desk, [*demands(life, rng.randint(1, 25)), parked])
+        arrived, desk.handed = desk.handed, []
+        for job in (*leased, *arrived):
             run(engine, desk, job, life.lease_ms)
         await extend_held(life, engine, desk)
         now_ms = host_clock_ms()
         if now_ms >= sweep_at_ms:
             await patiently(lambda: engine.engine.sweep(f"{life.name}.{life.life}"), outages=life.outages)
             sweep_at_ms = now_ms + rng.randint(*_SWEEP_EVERY_MS)
-        if not leased and not desk.outcomes:
+        if not leased and not desk.outcomes and not desk.handed:
             await patiently(lambda: engine.engine.wait(plan.TYPES, _WAIT_MS), outages=life.outages)
+    await hand_over.unpark(is_last=True)
+    desk.release((job.key, job.attempt) for job in desk.handed)
     await engine.settle(desk.outcomes)
 
 
-async def take_turn(life: Life, engine: LoggedEngine, desk: Desk, limit: int) -> list[LeasedJob]:
+def waiting(life: Life, engine: LoggedEngine, desk: Desk) -> tuple[HandOver, Demand]:
+    """Parks a demand as a worker of the product does, under a name that only this life has."""
+    name = f"{life.name}.{life.life}"
+    hand_over = HandOver(
+        JobService(engine.engine, name), name, owns_name=True, parks=True,
+        take=desk.take, release=desk.release, known=desk.known, wake=lambda: None,
+    )  # fmt: skip
+    hand_over.receiver(QueueKey(plan.LONE, DEFAULT_GROUP))
+    receiver = LoggedReceiver(hand_over, engine.history)
+    return hand_over, Demand(plan.LONE, name, 2, life.lease_ms, receiver=receiver)
+
+
+async def take_turn(life: Life, engine: LoggedEngine, desk: Desk, wanted: Sequence[Demand]) -> list[LeasedJob]:
     """Report what is due and take new jobs in the same step; then repeat, and requeue, as planned."""
     now_ms = host_clock_ms()
     while desk.late and desk.late[0][0] <= now_ms:
         desk.outcomes.append(heapq.heappop(desk.late)[2])
     outcomes, desk.outcomes = desk.outcomes, []
-    done = await engine.settle(outcomes, demands(life, limit))
+    done = await engine.settle(outcomes, wanted)
     if done is None:
         for outcome in outcomes:
             desk.put_off(outcome, now_ms + _AGAIN_MS)
@@ -87,7 +127,7 @@ async def take_turn(life: Life, engine: LoggedEngine, desk: Desk, limit: int) ->
 
 def demands(life: Life, limit: int) -> list[Demand]:
     """The first worker serves the further group alone; all serve the default groups."""
-    wanted = [Demand(kind, life.name, limit, life.lease_ms) for kind in plan.TYPES]
+    wanted = [Demand(kind, life.name, limit, life.lease_ms) for kind in plan.TYPES if kind != plan.LONE]
     if life.name.endswith("-0"):
         wanted.append(Demand(plan.WORK, life.name, limit, life.lease_ms, plan.AUDIT))
     return wanted

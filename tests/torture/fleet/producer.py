@@ -21,6 +21,7 @@ _PAUSE_SECONDS: Final = 0.05
 _ZEEBE_SHARE: Final = 0.12
 _BULK_SHARE: Final = 0.68
 _CANCEL_SHARE: Final = 0.1
+_LONE_SHARE: Final = 0.5
 _SPOOLED_MAX: Final = 300
 
 
@@ -45,6 +46,8 @@ async def _ask(life: Life, engine: RemoteEngine, stop: asyncio.Event) -> None:
         keys = [one.key for one in created or () if one.key > 0]
         if keys and rng.random() < _CANCEL_SHARE:
             await engine.cancel([rng.choice(keys)])
+        if rng.random() < _LONE_SHARE:
+            await engine.create([plan.lone_request(next(names))])
         while not stop.is_set():
             await asyncio.sleep(_PAUSE_SECONDS)
             if not brake.exists() and not _is_behind(spool):

@@ -141,16 +141,16 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint, by_open_lanes boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-  lanes int[];
+  made_ready int[];
 BEGIN
   WITH promoted AS (
     UPDATE live SET state = 1 WHERE ctid = ANY(ARRAY(
       SELECT j.ctid FROM live j WHERE j.state = 0 AND j.queue_id = queue AND j.run_at_ms <= at_ms
       ORDER BY j.run_at_ms, j.key LIMIT {promote_max} FOR UPDATE SKIP LOCKED))
     RETURNING lane_id)
-  SELECT array_agg(DISTINCT p.lane_id) INTO lanes FROM promoted p WHERE by_open_lanes;
-  IF lanes IS NOT NULL THEN
-    INSERT INTO lane_news (queue_id, lanes) VALUES (queue, promote_jobs.lanes);
+  SELECT array_agg(DISTINCT p.lane_id) INTO made_ready FROM promoted p WHERE by_open_lanes;
+  IF made_ready IS NOT NULL THEN
+    INSERT INTO lane_news (queue_id, lanes) VALUES (queue, made_ready);
   END IF;
 END $$;
 
