@@ -9,10 +9,9 @@ import redis
 
 from everwork.core.leasing import Demand
 from everwork.engines.redis.engine import RedisEngine
-from everwork.engines.redis.records import create_args
-from everwork.engines.redis.scripts import script
+from everwork.engines.redis.records import job_args
 from tests.conformance.test_hand_over import FIELDS, Taker
-from tests.factories import LEASE_MS, TYPE, WORKER, a_new_job, a_policy, a_processing_job
+from tests.factories import LEASE_MS, TYPE, WORKER, a_new_job, a_policy, a_processing_job, asked
 from tests.stores import START_MS, VirtualClock, url_of
 
 if TYPE_CHECKING:
@@ -54,19 +53,10 @@ async def opened(folder: Path) -> tuple[RedisEngine, str]:
     return engine, url
 
 
-SHORT_WAY = "#ARGV == ONE and create_one()"
-
-
 async def general(engine: RedisEngine, jobs: Sequence[NewJob]) -> None:
-    """Create jobs one by one with the script, but without its short way for plain jobs."""
-    text = script("create").text
-    assert SHORT_WAY in text
-    wire = await engine._connection._connected()
+    """Create jobs one by one in the form for any jobs."""
     for job in jobs:
-        now = engine._clock() if engine._clock else ""
-        args = create_args([job])
-        reply = await wire.request("EVAL", text.replace(SHORT_WAY, "nil"), 1, engine._url.tag, now, *args)
-        assert isinstance(reply, int)
+        await engine._connection.call("create", "", "", *job_args([job]))
 
 
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=list(FIELDS))
@@ -75,7 +65,7 @@ async def test_a_plain_job_is_stored_as_by_the_general_script(
     fields: dict[str, Any], has_policy: bool, tmp_path: Path
 ) -> None:
     (one, one_url), (other, other_url) = await opened(tmp_path / "a"), await opened(tmp_path / "b")
-    jobs = [a_new_job(**fields), a_new_job(tenant="other"), a_new_job(**fields)]
+    jobs = [a_new_job(**fields), a_new_job(tenant="other"), a_new_job(**fields), a_new_job(tenant="first")]
     try:
         for engine in (one, other):
             if has_policy:
@@ -127,7 +117,10 @@ async def grouped(engine: RedisEngine) -> None:
 
 
 async def limited_by_key(engine: RedisEngine) -> None:
+    """With a lane at its limit."""
     await a_policy(engine, max_running_per_key=1)
+    await engine.create([a_new_job(limit_key="ada"), a_new_job(limit_key="ada")])
+    assert len((await asked(engine, 2)).jobs) == 1
 
 
 async def plain(engine: RedisEngine) -> None:
@@ -156,9 +149,7 @@ async def test_what_is_not_plain_takes_the_general_way_in_the_same_call(
         for engine in (one, other):
             await prepare(engine)
         await one.create([a_new_job(**fields)])
-        wire = await other._connection._connected()
-        text = script("create").text.replace(SHORT_WAY, "nil")
-        await wire.request("EVAL", text, 1, other._url.tag, START_MS, *create_args([a_new_job(**fields)]))
+        await general(other, [a_new_job(**fields)])
         assert dump(one_url) == dump(other_url)
     finally:
         await one.close()

@@ -106,6 +106,19 @@ def test_no_limit_is_left_open_in_a_script(name: str) -> None:
     assert "@" not in script(name).text
 
 
+async def test_the_server_knows_the_scripts_of_a_job_before_the_first_job(server: RedisServer) -> None:
+    for _ in range(2):
+        async with opened(server.url) as engine:
+            server.ask("CONFIG", "RESETSTAT")
+            await engine.create([a_new_job()])
+            [leased] = (await asked(engine)).jobs
+            await engine.settle([Complete(leased.key, 1)])
+            stats = server.ask("INFO", "commandstats")
+            assert "cmdstat_evalsha:calls=3," in stats
+            assert "cmdstat_eval:" not in stats
+        server.ask("SCRIPT", "FLUSH")
+
+
 async def test_scripts_that_the_server_has_forgotten_are_sent_again(server: RedisServer) -> None:
     async with opened(server.url) as engine:
         first = await a_pending_job(engine)

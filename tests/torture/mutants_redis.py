@@ -76,6 +76,7 @@ def _sweep_without_horizon() -> None:
 def _counter_outside_transaction() -> None:
     """The counts of created jobs are written by a second call."""
     replace_text("create", "        count(copy, 'p', n)\n", "        redis.call('INCRBY', P .. ':uncounted', n)\n")
+    replace_text("create", "  count_one('p', type, tenant)\n", "  redis.call('INCRBY', P .. ':uncounted', 1)\n")
     sound = connection.Connection.run
 
     async def run(self: Any, name: str, args: Sequence[Any], *, replicas: int | None = None) -> Any:

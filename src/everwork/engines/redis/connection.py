@@ -79,6 +79,17 @@ class Connection:
             if self._in_flight == 0:
                 self._is_idle.set()
 
+    async def load(self, names: Sequence[str]) -> None:
+        """Send the texts of scripts that the server does not know, so that their first calls need not."""
+        wire, scripts = await self._connected() if self._wire is None else self._wire, [script(name) for name in names]
+        with suppress(ConnectionLost):
+            known = await wire.request("SCRIPT", "EXISTS", *(one.sha for one in scripts))
+            if type(known) is ReplyError:
+                return  # This user may not ask. The calls send the texts.
+            for one, is_known in zip(scripts, known, strict=True):
+                if not is_known:
+                    await wire.request("SCRIPT", "LOAD", one.text)
+
     async def connect(self, on_push: PushHandler | None = None) -> Wire:
         """Open a new connection to the node that has the namespace, and check the server."""
         if not self.url.is_cluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Final
 
 from everwork.core.states import State
 from everwork.engines.contract import Clock, Engine
@@ -24,6 +25,9 @@ from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMisma
 from everwork.logs import get_logger
 
 log = get_logger("everwork.redis")
+
+HOT_SCRIPTS: Final = ("create", "activate", "settle")
+"""The scripts of a job's life. The first call of one that the server does not know takes a millisecond longer."""
 
 
 class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisMoving, Engine):
@@ -100,6 +104,7 @@ async def _open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> Op
     connection = Connection(url, clock)
     try:
         last_wakeups = await _prepare(connection, create=create)
+        await connection.load(HOT_SCRIPTS)
         store = OpenStore(connection, SCHEMA_VERSION, last_wakeups)
     except BaseException:
         await connection.close()

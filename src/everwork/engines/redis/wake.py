@@ -18,13 +18,12 @@ from everwork.exceptions import EngineError
 
 POLL_SECONDS: Final = 1.0
 """How often a waiter polls: a message may get lost with its connection."""
+CLOSE_SECONDS: Final = 2.0
 WORK: Final = "work"
 DONE: Final = "done"
 """The kinds of wake-ups, named after their channels: there may be work, or a job has finished."""
 FINISHED: Final = ""
 """Used in place of a type by callers that wait for finished jobs."""
-
-
 _NO_TOKENS: Final[Mapping[Receiver, str]] = {}
 
 
@@ -76,7 +75,7 @@ class Wakeups:
         channel = f"{self._connection.url.tag}:hand:{token}".encode()
         self._receivers[channel] = receiver
         with suppress(ConnectionLost):
-            if type(await self._subscribe(wire, channel)) is ReplyError:
+            if type(await wire.request("SUBSCRIBE", channel)) is ReplyError:
                 self._may_hand_over = False  # This user may not read the channel.
             elif wire is self._wire and wire.is_open:
                 self._tokens[receiver] = token
@@ -107,12 +106,16 @@ class Wakeups:
             del self._waiting[future]
 
     async def close(self) -> None:
-        """Wake all waiters and stop listening."""
+        """Wake all waiters and stop listening; after this, no job is handed over to this process."""
         self._is_closed = True
         self._wake_all()
-        if self._wire is not None:
-            self._wire.close()
-            await self._wire.ended
+        wire = self._wire
+        if wire is not None:
+            if self._tokens:  # Otherwise, the server may hand a job over before it notices the end of the connection.
+                with suppress(ConnectionLost, TimeoutError):
+                    await asyncio.wait_for(wire.request("RESET"), CLOSE_SECONDS)
+            wire.close()
+            await wire.ended
 
     @property
     def _is_listening(self) -> bool:
@@ -143,7 +146,7 @@ class Wakeups:
             wire = await self._connection.connect(self._on_push)
             try:
                 for channel in self._channels:
-                    if type(await self._subscribe(wire, channel)) is ReplyError:
+                    if type(await wire.request("SUBSCRIBE", channel)) is ReplyError:
                         wire.close()  # This user is not allowed to subscribe: fall back to polling.
                         self._may_listen = False
                         return
@@ -154,11 +157,6 @@ class Wakeups:
             self._wire, self._moves = wire, moves
             self._void_marks()
             wire.ended.add_done_callback(lambda _: self._on_lost(wire))
-
-    async def _subscribe(self, wire: Wire, channel: bytes) -> Any:
-        # A subscription is confirmed by a push and has no reply: the reply to the next command shows that it is done.
-        wire.write(b"SUBSCRIBE", channel)
-        return await wire.request("PING")
 
     def _on_push(self, push: list[Any]) -> None:
         if push[0] != b"message":

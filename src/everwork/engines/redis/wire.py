@@ -82,11 +82,6 @@ class Wire(asyncio.Protocol):
             self._replicated.add_done_callback(_ignore)
         return await asyncio.shield(self._replicated)
 
-    def write(self, *args: Arg) -> None:
-        """Send a command that has no reply of its own."""
-        if self._transport is not None:
-            self._transport.write(pack(args))
-
     def close(self) -> None:
         """Close the connection; pending requests fail."""
         if self._timer is not None:
@@ -108,10 +103,10 @@ class Wire(asyncio.Protocol):
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
-                if type(reply) is hiredis.PushNotification:
+                if type(reply) is hiredis.PushNotification and reply[0] != b"subscribe":
                     if self._on_push is not None:
                         self._on_push(reply)
-                    continue
+                    continue  # A subscription is confirmed by a push in place of a reply.
                 future = pending.popleft()
                 if not future.done():
                     future.set_result(reply)

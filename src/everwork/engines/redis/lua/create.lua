@@ -1,5 +1,6 @@
 -- Purpose: accept jobs, all or none.
--- Inputs: now; producer and number (16 digits), both '' without a stamp; jobs, see parts/intake.lua.
+-- Inputs: now; producer and number (16 digits), both '' without a stamp; jobs, see parts/intake.lua. A single plain job
+--   has a shorter form, see parts/create_one.lua.
 -- Returns: the first key if every job got a new key and has no copies; otherwise one id per job, with '=' before the
 --   id of an earlier job. 'outdated' if the producer has already used a higher number.
 -- The hash `producers` stores, for each producer, a time (15 digits), its last number (16 digits) and the reply.

@@ -1,11 +1,12 @@
--- Purpose: accept one plain job that is due now, or lease it to a worker that waits for it. What this takes is a third
---   of the time that a script needs to define the functions of the parts that follow.
--- Inputs: prelude; ARGV as in create.lua. What it writes is what create.lua and activate.lua would have written; it
---   writes nothing if the call, the job or its type needs more, and then the parts that follow accept the job.
+-- Purpose: accept one plain job that is due now, or lease it to a worker that waits for it, before any time is spent on
+--   defining the functions of the parts that follow.
+-- Inputs: prelude; ARGV: now; type, lane, priority, max or '', payload. What it writes is what create.lua and
+--   activate.lua would have written. If its type is new, or has groups or a limit per key, it writes nothing, and the
+--   parts that follow accept the job, in the form that they read.
 -- A job is handed over only if it would be the first to be leased: nothing in its queue is ready or due, and no rule of
 -- its type could hold it back. Only the server to which its worker listens may send it: so that server is asked first
 -- who listens, because messages also reach those who listen to replicas and to other nodes of a cluster.
-local ONE = 18 -- The number of values for a single job.
+local ARGV = ARGV -- The parts that follow read what is assigned to it below.
 
 local function parked_demand(parked, type) -- The token, lease_ms and name of the worker that waits for the job.
   local till, token, lease_ms, worker = string.match(parked, '^(%d+) (%x+) (%d+) (.*)$')
@@ -22,9 +23,7 @@ local function count_one(state, type, tenant)
 end
 
 local function create_one()
-  local producer, _, _, type, lane, priority, delay, run_at, max, expires = unpack(ARGV, 2, 11)
-  local field, own, payload = unpack(ARGV, 16, ONE)
-  if producer .. run_at .. expires .. field .. own ~= '' or delay ~= '0' then return end
+  local _, type, lane, priority, max, payload = unpack(ARGV)
   local key_of_type = P .. ':t:' .. type
   local known, groups, max_of_type, rules, paused, open_till, parked =
     unpack(call('HMGET', key_of_type, 'known', 'groups', 'max', 'rules', 'paused', 'breaker', 'parked'))
@@ -76,5 +75,9 @@ local function create_one()
   return key
 end
 
-local created = #ARGV == ONE and create_one()
-if created then return created end
+if #ARGV == 6 then
+  local key = create_one()
+  if key then return key end
+  local _, type, lane, priority, max, payload = unpack(ARGV)
+  ARGV = {'', '', '', '1', type, lane, priority, '0', '', max, '', '1', '1', '1', '0', '', '', payload}
+end
