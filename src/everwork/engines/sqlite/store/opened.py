@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everwork.aio.clocks import host_clock_ms
+from everwork.aio.wakeup import Wake, Watch
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
@@ -206,6 +207,10 @@ class SqliteWaits(SqliteBase, JobFlow):
         # A wake-up is for every type: checking for work without a lock is cheaper than telling types apart.
         self._store.poll()
         return await self._store.work.wait(timeout_ms, since)
+
+    def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:  # noqa: ARG002
+        self._store.poll()
+        return self._store.work.watch(timeout_ms, since, wake)
 
     def mark_finished(self) -> int:
         return self._store.done.sequence
