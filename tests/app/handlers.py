@@ -36,18 +36,22 @@ def a_ledger(slots: int = 8) -> Ledger:
     return Ledger(memoryview(bytearray(bytes_for(slots))))
 
 
-def a_runtime(app: Everwork, stopped: StopSignal, *handlers: Handler, ledger: Ledger | None = None) -> Runtime:
+def a_runtime(
+    app: Everwork, stopped: StopSignal, *handlers: Handler, ledger: Ledger | None = None, owns_name: bool = False
+) -> Runtime:
     """A runtime on the store of an application that is open."""
-    make_fetcher = partial(Fetcher, app.service, app.worker, job_log=JobLog("p1"), ledger=ledger)
+    make_fetcher = partial(Fetcher, app.service, app.worker, job_log=JobLog("p1"), ledger=ledger, owns_name=owns_name)
     return Runtime(make_fetcher, app._host.portal, stopped, app._host.transactions, handlers=handlers, ledger=ledger)
 
 
 @asynccontextmanager
-async def handling(app: Everwork, *handlers: Handler, ledger: Ledger | None = None) -> AsyncIterator[Runtime]:
+async def handling(
+    app: Everwork, *handlers: Handler, ledger: Ledger | None = None, owns_name: bool = False
+) -> AsyncIterator[Runtime]:
     """Handlers at work on the application's store; at the end everything they began has been settled."""
     await app.open()
     stopped = StopSignal()
-    runtime = a_runtime(app, stopped, *handlers, ledger=ledger)
+    runtime = a_runtime(app, stopped, *handlers, ledger=ledger, owns_name=owns_name)
     running = asyncio.create_task(runtime.run(None))
     try:
         yield runtime

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from everwork import Everwork
-from tests.app.waiting import DEADLINE_S, working
+from tests.app.handlers import a_handler, a_ledger, handling
+from tests.app.waiting import DEADLINE_S, until, working
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
-    import pytest
+    from everwork.aio.wakeup import Wake, Watch
 
 pytestmark = pytest.mark.every_engine
 
@@ -21,54 +24,57 @@ pytestmark = pytest.mark.every_engine
 LONE_JOBS: Final = 20
 
 
+class Watching:
+    """A watch whose end is counted."""
+
+    def __init__(self, watched: Watched, watch: Watch) -> None:
+        self._watched = watched
+        self._watch = watch
+
+    def cancel(self) -> None:
+        """Count it."""
+        self._watched.watches_ended += 1
+        self._watch.cancel()
+
+
 class Watched:
     """What the fetcher asks of an engine, in order: how many jobs each step brought, and for which types it waits."""
 
     def __init__(self, app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[int | list[str]] = []
-        self.timeouts = self.cancelled = 0
+        self.timeouts = self.watches_ended = 0
+        self.steps_before_wait = 0
+        """The steps when it began to wait for the last time."""
         self.waits = asyncio.Event()
-        self._ending: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         engine = app.service._engine
-        settle, wait = engine.settle, engine.wait
+        settle, watch = engine.settle, engine.watch
 
         async def watched_settle(outcomes: Any, demands: Any = ()) -> Any:
             answer = await settle(outcomes, demands)
             self.calls.append(len(answer.activation.jobs))
             return answer
 
-        async def watched_wait(types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
+        def watched_watch(types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
+            self.steps_before_wait = self.steps
             self.calls.append(list(types))
             self._loop.call_soon_threadsafe(self.waits.set)
-            self._let_cancelled_waits_end()
-            try:
-                is_woken = await wait(types, timeout_ms, since)
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                await self._next_wait()
-                raise
-            self.timeouts += not is_woken
-            return is_woken
+            return Watching(self, watch(types, timeout_ms, since, counting(wake)))
+
+        def counting(wake: Wake) -> Wake:
+            def wake_and_count(is_woken: bool) -> None:
+                self.timeouts += not is_woken
+                wake(is_woken)
+
+            return wake_and_count
 
         monkeypatch.setattr(engine, "settle", watched_settle)
-        monkeypatch.setattr(engine, "wait", watched_wait)
+        monkeypatch.setattr(engine, "watch", watched_watch)
 
     @property
     def steps(self) -> int:
         """How many steps were taken because something had happened, not because a wait had timed out."""
         return sum(isinstance(call, int) for call in self.calls) - self.timeouts
-
-    async def _next_wait(self) -> None:
-        """A cancelled wait may end late: here always during the next one."""
-        self._ending.append(asyncio.get_running_loop().create_future())
-        await self._ending[-1]
-
-    def _let_cancelled_waits_end(self) -> None:
-        while self._ending:
-            future = self._ending.pop()
-            if not future.done():
-                future.set_result(None)
 
     @property
     def after_the_jobs(self) -> int | list[str]:
@@ -154,6 +160,57 @@ async def test_a_lone_job_takes_a_bounded_number_of_steps_and_then_the_fetcher_i
         async with working(app):
             for _ in range(LONE_JOBS):
                 await asyncio.wait_for(app.result(await app.enqueue("work")), DEADLINE_S)
-        # Each wait ends with a wake-up, or is cancelled by an outcome. The start and the stop have a step each.
-        assert watched.cancelled <= LONE_JOBS + 2
+        # Each wait ends with a wake-up or an outcome. The start and the stop have a step each.
+        assert watched.watches_ended - watched.timeouts <= 2 * LONE_JOBS + 2
         assert watched.steps <= 3 * LONE_JOBS + 2
+
+
+async def no_work() -> None:
+    """A handler."""
+
+
+@asynccontextmanager
+async def as_functions(app: Everwork) -> AsyncIterator[None]:
+    """As an application runs its functions, also in the processes of `everwork worker --processes`."""
+    app.job("work", concurrency=5)(no_work)
+    async with working(app):
+        yield
+
+
+@asynccontextmanager
+async def as_child(app: Everwork) -> AsyncIterator[None]:
+    """As a process of a manager runs its workers."""
+    handler = a_handler(no_work, "work", concurrency=5)
+    async with handling(app, handler, ledger=a_ledger(20), owns_name=True):
+        yield
+
+
+@pytest.mark.parametrize("run", [as_functions, as_child])
+async def test_after_a_lone_job_the_fetcher_takes_no_step_but_its_looks(
+    run: Callable[[Everwork], AbstractAsyncContextManager[None]], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.core.leasing.WAIT_MS_MAX", 20)  # How often it looks: usually once a second.
+    async with Everwork(url) as app:
+        watched = Watched(app, monkeypatch)
+
+        async def looked() -> None:
+            ends = watched.timeouts + 10
+            await until(lambda: watched.timeouts >= ends)
+
+        async with run(app):
+            await asyncio.wait_for(app.result(await app.enqueue("work")), DEADLINE_S)
+            await looked()
+            before = watched.steps_before_wait
+            await asyncio.wait_for(app.result(await app.enqueue("work")), DEADLINE_S)
+            await looked()
+            assert watched.steps_before_wait - before <= 2
+        assert watched.watches_ended == sum(isinstance(call, list) for call in watched.calls)
+
+
+async def test_a_tick_with_a_lone_job_takes_two_steps(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Everwork(url) as app:
+        watched = Watched(app, monkeypatch)
+        app.job("work", concurrency=5)(no_work)
+        await app.enqueue("work")
+        assert (await app.run_once()).completed == 1
+        assert watched.steps <= 3

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,34 @@ async def test_the_socket_of_a_killed_process_is_taken_away(sqlite: SqliteEngine
     assert len(sockets(file)) == 1
     await sqlite.create([a_new_job()])
     await until(lambda: sockets(file) == [])
+
+
+async def test_polling_hears_of_the_writes_of_others_and_not_of_its_own(
+    sqlite: SqliteEngine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, asked = sqlite._store, asyncio.Queue[None]()
+    notify_if_changed = store._notify_if_changed
+
+    def answered(version: asyncio.Future[int]) -> None:
+        notify_if_changed(version)
+        asked.put_nowait(None)
+
+    async def polled() -> int:
+        before = sqlite.mark()
+        store._check_data_version()
+        await asyncio.wait_for(asked.get(), DEADLINE_S)
+        return sqlite.mark() - before
+
+    monkeypatch.setattr(store, "_notify_if_changed", answered)
+    woken: list[int] = []
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        for connection in (other, None, None, other, None):
+            if connection is None:
+                await sqlite.register("kind", "name", str(len(woken)), 60_000)
+            else:
+                connection.execute(f"PRAGMA user_version = {connection.execute('PRAGMA user_version').fetchone()[0]}")
+            woken.append(await polled())
+    assert woken == [1, 0, 0, 1, 0]
 
 
 async def test_a_closed_engine_leaves_no_socket(file: Path) -> None:

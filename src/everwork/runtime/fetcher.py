@@ -5,7 +5,6 @@ One step settles finished attempts and leases as many jobs as there is capacity 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import time
@@ -18,6 +17,7 @@ from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand, Judged, pause_ms
 from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Outcome, Release
+from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt
 from everwork.runtime.capacity import UNLIMITED, AttemptId, Budget, Capacity, FetchRequest
 from everwork.runtime.hand_over import HandOver
@@ -370,17 +370,16 @@ class Fetcher:
         if self._wakeup.is_notified or not types:
             await self._wakeup.wait()
             return
-        work = asyncio.ensure_future(self._store.wait_for_jobs(types, timeout_ms, since=self._mark))
-        work.add_done_callback(self._wakeup.wake)
+        try:
+            watch = self._store.watch_jobs(types, timeout_ms, self._mark, self._wakeup.wake)
+        except EngineError:
+            # Only a wake-up is lost; the next step finds out whether the engine is unavailable.
+            await self._wakeup.wait(next(backoff_delays()))
+            return
         try:
             await self._wakeup.wait()
         finally:
-            # A cancelled task ends later, during the next wait, and must not wake it.
-            work.remove_done_callback(self._wakeup.wake)
-            work.cancel()
-        if work.done() and not work.cancelled() and work.exception() is not None:
-            # Only a wake-up is lost; the next step finds out whether the engine is unavailable.
-            await self._wakeup.wait(next(backoff_delays()))
+            watch.cancel()  # Whatever comes now must not wake the next wait.
 
     def _types_with_capacity(self) -> list[str]:
         capacities = (capacity for capacity in self._capacities.values() if capacity.free > 0)

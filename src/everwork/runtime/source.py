@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from everwork.aio.wakeup import Wake, Watch
 from everwork.core.leasing import Demand, Judged, Lease, LeaseStatus, Settlement
 from everwork.core.outcome import Outcome
 from everwork.runtime.attempt import Attempt, Stop
@@ -95,9 +96,9 @@ class JobStore(Protocol):
         ...
 
     def mark(self) -> int:
-        """The number of wake-ups so far, for `wait_for_jobs`."""
+        """The number of wake-ups so far, for `watch_jobs`."""
         ...
 
-    def wait_for_jobs(self, types: Sequence[str], timeout_ms: int, since: int) -> Coroutine[Any, Any, bool]:
-        """Wait until jobs of these types may be due, or for a wake-up after the mark `since`; False on timeout."""
+    def watch_jobs(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
+        """Call `wake`, once and not within this call, when jobs of these types may be due; or after the timeout."""
         ...

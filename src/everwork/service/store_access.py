@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from everwork.aio.wakeup import Wake, Watch
 from everwork.core.job import NewJob, StoredJob
 from everwork.core.leasing import Created, Demand, Judged, Lease, LeaseStatus, Settlement, Spooled, Stamp, Verdict
 from everwork.core.limits import LEASE_MS_DEFAULT
@@ -211,12 +212,12 @@ class StoreAccess:
         return time.monotonic() < self._late_until
 
     def mark(self) -> int:
-        """The number of wake-ups so far; `wait_for_jobs` returns immediately if there have been more since."""
+        """The number of wake-ups so far; a watch with this number wakes soon if there have been more since."""
         return self._engine.mark()
 
-    def wait_for_jobs(self, types: Sequence[str], timeout_ms: int, since: int) -> Coroutine[Any, Any, bool]:
-        """Wait until jobs of these types may be due; False after the timeout."""
-        return self._engine.wait(types, timeout_ms, since=since)
+    def watch_jobs(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
+        """Call `wake` when jobs of these types may be due, or after the timeout, unless the watch is cancelled."""
+        return self._engine.watch(types, timeout_ms, since, wake)
 
     # Many jobs ----------------------------------------------------------------------------------
 

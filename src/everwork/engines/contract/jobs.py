@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from everwork.aio.wakeup import WaitingTask, Wake, Watch
 from everwork.core.job import NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
 from everwork.core.outcome import Complete, Outcome
@@ -130,6 +131,15 @@ class JobFlow(ABC):
         Returns immediately when a wake-up came after the mark `since`. May return too early; callers rely on it
         for speed only.
         """
+
+    def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
+        """`wait` for a worker that has just activated: `wake` is called where `wait` would return, without a task.
+
+        It is called once, in the running event loop, after this call has returned, and never after the watch has been
+        cancelled. `since` is a mark from before the last `activate` of these types. If the store becomes
+        unavailable, it is called after a pause; an engine that is not open raises.
+        """
+        return WaitingTask(self.wait(types, timeout_ms, since), wake)
 
     @abstractmethod
     def mark_finished(self) -> int:

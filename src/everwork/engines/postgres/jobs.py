@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from everwork.aio.wakeup import Wake, Watch
 from everwork.core.job import NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
 from everwork.core.limits import TYPES_MAX
@@ -117,6 +118,12 @@ class PostgresJobs(PostgresBase, JobFlow):
             return True  # No notification was sent for jobs that became ready just before: the caller activates again.
         return await self._wait(store.work, types, timeout_ms, since)
 
+    def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
+        store = self._store
+        if self._url.notify and not _is_announced(store, FOR_WORK):
+            return super().watch(types, timeout_ms, since, wake)
+        return store.work.watch(types, self._patience_ms(timeout_ms), since, wake)
+
     def mark_finished(self) -> int:
         return self._store.finished.count
 
@@ -128,22 +135,31 @@ class PostgresJobs(PostgresBase, JobFlow):
 
     async def _wait(self, wakeup: Wakeup, types: Sequence[str], timeout_ms: int, since: int | None) -> bool:
         """Wait for a wake-up; if other processes cannot send any, the caller polls."""
-        patience_ms = timeout_ms if self._url.notify else min(timeout_ms, POLL_ONLY_MS)
+        patience_ms = self._patience_ms(timeout_ms)
         return await wakeup.wait(types, patience_ms, since) or patience_ms < timeout_ms
+
+    def _patience_ms(self, timeout_ms: int) -> int:
+        return timeout_ms if self._url.notify else min(timeout_ms, POLL_ONLY_MS)
 
     async def _announce(self, store: OpenStore, kind: str) -> bool:
         """Register that this process is waiting, and listen; return whether the registration is new."""
-        if not self._url.notify:
+        if not self._url.notify or _is_announced(store, kind):
             return False
-        clock_ms = asyncio.get_running_loop().time() * 1000
-        known_until = store.waits_until.get(kind, 0.0)
-        if clock_ms < known_until - WAITER_MS / 2:
-            return False
+        clock_ms, known_until = _clock_ms(), store.waits_until.get(kind, 0.0)
         await store.listener.start()
         sql = store.sql("registry")["register"]
         await store.connections.fetch(sql, kind, self._waiter_id, "", WAITER_MS, store.now_ms())
         store.waits_until[kind] = clock_ms + WAITER_MS
         return clock_ms >= known_until
+
+
+def _is_announced(store: OpenStore, kind: str) -> bool:
+    """Whether this process is registered as waiting, for long enough."""
+    return _clock_ms() < store.waits_until.get(kind, 0.0) - WAITER_MS / 2
+
+
+def _clock_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000
 
 
 async def _repeated(store: OpenStore, stamp: Stamp) -> list[Created]:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from everwork.aio.wakeup import Wake, Watch, Watches
 from everwork.core.leasing import Demand, Receiver
 from everwork.engines.postgres.claims import Address
 from everwork.engines.postgres.connections import Connections, close, connect
@@ -36,34 +37,25 @@ class Wakeup:
 
     def __init__(self) -> None:
         self.count = 0
-        self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
+        self._watches = Watches()
 
     def wake(self, types: Iterable[str] = (ANY_TYPE,)) -> None:
         """Wake up the calls that wait for one of these types."""
         self.count += 1
         woken = frozenset(types)
-        for future, wanted in list(self._waiting.items()):
-            if not future.done() and (ANY_TYPE in woken or not wanted or wanted & woken):
-                future.set_result(True)
+        self._watches.wake(lambda wanted: ANY_TYPE in woken or not wanted or not wanted.isdisjoint(woken))
 
     async def wait(self, types: Iterable[str], timeout_ms: int, since: int | None) -> bool:
         """Wait for a wake-up; one that came after `since` counts, whatever its types."""
         if since is not None and since != self.count:
             return True
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
-        self._waiting[future] = frozenset(types)
-        timer = loop.call_later(timeout_ms / 1000, _time_out, future)
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            del self._waiting[future]
+        return await self._watches.wait(timeout_ms, types)
 
-
-def _time_out(future: asyncio.Future[bool]) -> None:
-    if not future.done():
-        future.set_result(False)
+    def watch(self, types: Iterable[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
+        """Call `wake` on the next wake-up, soon if one came after `since`, or after the timeout."""
+        if since != self.count:
+            return asyncio.get_running_loop().call_soon(wake, True)
+        return self._watches.add(wake, timeout_ms, types)
 
 
 class Notifier:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from everwork.aio.wakeup import Wake, Watch
 from everwork.core.job import NewJob
 from everwork.core.leasing import Activation, Created, Demand, Judged, Lease, LeaseStatus, Settlement, Stamp
 from everwork.core.outcome import Complete, Outcome
@@ -75,6 +76,10 @@ class RedisJobs(RedisBase, JobFlow):
 
     async def wait(self, types: Sequence[str], timeout_ms: int, since: int | None = None) -> bool:
         return await self._store.wakeups.wait(types, timeout_ms, since)
+
+    def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
+        watch = self._store.wakeups.watch(types, timeout_ms, since, wake)
+        return super().watch(types, timeout_ms, since, wake) if watch is None else watch
 
     def mark_finished(self) -> int:
         return self._store.wakeups.received

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from everwork.aio.wakeup import Wake, Watch, Watches
 from everwork.core.leasing import Demand, Receiver
 from everwork.core.limits import TYPES_MAX
 from everwork.engines.redis.connection import Connection
@@ -37,6 +38,7 @@ class Wakeups:
         self._received_at: dict[str, int] = {}
         self._all_received_at = 0
         self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
+        self._watches = Watches()
         self._wire: Wire | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
@@ -104,6 +106,15 @@ class Wakeups:
             return future.done() and future.result()
         finally:
             del self._waiting[future]
+
+    def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch | None:
+        """Call `wake` when `wait` would return, or when it would poll; None if it would have to poll now."""
+        if self._is_closed or self._came_after(types, since):
+            return asyncio.get_running_loop().call_soon(wake, True)
+        if not self._is_listening:
+            return None
+        # The last claim has set the flags of this caller, and the next one, no later than a poll is due, will again.
+        return self._watches.add(wake, min(timeout_ms, POLL_SECONDS * 1000), types)
 
     async def close(self) -> None:
         """Wake all waiters and stop listening; after this, no job is handed over to this process."""
@@ -177,6 +188,7 @@ class Wakeups:
         for future, types in self._waiting.items():
             if type in types and not future.done():
                 future.set_result(True)
+        self._watches.wake(lambda types: type in types)
 
     def _on_lost(self, wire: Wire) -> None:
         """The connection is lost, and perhaps jobs with it that were handed over."""
@@ -201,3 +213,4 @@ class Wakeups:
         for future in self._waiting:
             if not future.done():
                 future.set_result(True)
+        self._watches.wake()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from everwork.aio.wakeup import Wake, Watch, Watches
 from everwork.engines.sqlite.file_lock import create_folder_beside
 from everwork.logs import get_logger
 
@@ -34,38 +35,33 @@ class Wakeup:
         self.sequence = 0
         """How many notifications there have been."""
         self._folder = folder
-        self._waiting: set[asyncio.Future[bool]] = set()
+        self._watches = Watches()
         self._socket: socket.socket | None = None
         self.name = ""
 
     def notify(self) -> None:
         """Wake all waiting callers."""
         self.sequence += 1
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(True)
-        self._waiting.clear()
+        self._watches.wake()
 
     async def wait(self, timeout_ms: int, since: int | None) -> bool:
         """Wait for a notification; one that came after `since` counts."""
-        loop = asyncio.get_running_loop()
         if since is not None and since != self.sequence:
             return True
-        if self._socket is None and self._folder is not None:
-            self._listen(loop, self._folder)
-        future: asyncio.Future[bool] = loop.create_future()
-        self._waiting.add(future)
-        timer = loop.call_later(timeout_ms / 1000, _time_out, future)
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            self._waiting.discard(future)
+        self._listen()
+        return await self._watches.wait(timeout_ms)
+
+    def watch(self, timeout_ms: int, since: int, wake: Wake) -> Watch:
+        """Call `wake` on the next notification, soon if one came after `since`, or after the timeout."""
+        if since != self.sequence:
+            return asyncio.get_running_loop().call_soon(wake, True)
+        self._listen()
+        return self._watches.add(wake, timeout_ms)
 
     @property
     def is_awaited(self) -> bool:
         """Whether a caller is waiting."""
-        return bool(self._waiting)
+        return bool(self._watches)
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake all waiting callers and remove the socket."""
@@ -77,8 +73,11 @@ class Wakeup:
                 (self._folder / self.name).unlink(missing_ok=True)
             self._socket = None
 
-    def _listen(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
+    def _listen(self) -> None:
         """Bind a socket that other processes find by listing the folder; without a socket, only polling remains."""
+        folder = self._folder
+        if self._socket is not None or folder is None:
+            return
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}.{self.kind}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -91,7 +90,7 @@ class Wakeup:
             log.warning("no wake-up socket, polling instead", folder=str(folder), error=str(error))
             return
         self._socket = listener
-        loop.add_reader(listener, self._receive)
+        asyncio.get_running_loop().add_reader(listener, self._receive)
 
     def _receive(self) -> None:
         listener = self._socket
@@ -157,11 +156,6 @@ class _ShortPath:
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
-
-
-def _time_out(future: asyncio.Future[bool]) -> None:
-    if not future.done():
-        future.set_result(False)
 
 
 _open_stores: weakref.WeakSet[OpenStore] = weakref.WeakSet()

@@ -7,11 +7,13 @@ import os
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from everwork.aio.clocks import host_clock_ms
+from everwork.aio.wakeup import Wake, Watch
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
@@ -84,6 +86,8 @@ class OpenStore:
         self._url = url
         self._probing = threading.Lock()
         self._data_version = self._read_data_version()
+        self._writer_data_version: int | None = None
+        """As the writer's connection saw it last: its own commits do not change it."""
         self._timer: asyncio.TimerHandle | None = None
         if not url.in_memory:
             processes.watch(self)
@@ -138,16 +142,26 @@ class OpenStore:
         version = self._read_data_version()
         if version != self._data_version:
             self._data_version = version
-            self._notify(True, True)
+            self._ask_writer()
         if self.work.is_awaited or self.done.is_awaited:
             self.poll()
+
+    def _ask_writer(self) -> None:
+        """Somebody has written: wake the waiting calls, unless it was this process, which has woken them already."""
+        with suppress(EngineUnavailable):
+            self.writer.query(_data_version).add_done_callback(self._notify_if_changed)
+
+    def _notify_if_changed(self, asked: asyncio.Future[int]) -> None:
+        version = None if asked.cancelled() or asked.exception() is not None else asked.result()
+        if version is None or version != self._writer_data_version:
+            self._writer_data_version = version
+            self._notify(True, True)
 
     def _read_data_version(self) -> int:
         with self._probing:
             if self._probe is None:
                 return 0
-            (version,) = self._probe.execute("PRAGMA data_version").fetchone()
-            return int(version)
+            return _data_version(self._probe.cursor())
 
     def pause(self) -> list[Pause]:
         """Close every connection before a fork; calls that arrive during the fork wait."""
@@ -171,6 +185,7 @@ class OpenStore:
 
     def resume(self) -> None:
         """Reconnect in the parent after the fork."""
+        self._writer_data_version = None  # Its connection is another one now.
         try:
             if self._probe is not None:
                 self._probe = connect(self._url, read_only=True)
@@ -178,6 +193,12 @@ class OpenStore:
             self._probe = None  # The file was removed: writers get an error, but other callers must not be affected.
         finally:
             self._probing.release()
+
+
+def _data_version(cursor: sqlite3.Cursor, _now_ms: int = 0) -> int:
+    """A number that other connections' commits change, and the connection's own do not."""
+    (version,) = cursor.execute("PRAGMA data_version").fetchone()
+    return int(version)
 
 
 class SqliteBase:
@@ -206,6 +227,10 @@ class SqliteWaits(SqliteBase, JobFlow):
         # A wake-up is for every type: checking for work without a lock is cheaper than telling types apart.
         self._store.poll()
         return await self._store.work.wait(timeout_ms, since)
+
+    def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:  # noqa: ARG002
+        self._store.poll()
+        return self._store.work.watch(timeout_ms, since, wake)
 
     def mark_finished(self) -> int:
         return self._store.done.sequence
