@@ -26,7 +26,7 @@ from everwork.engines.open import open_engine
 
 KEY = "ek-benchmark-0123456789"
 ONE_BY_ONE, CALLERS, EACH, BULK, HANDLED, STREAMED, COMPLETED = 250, 64, 16, 3_000, 3_000, 4_000, 640
-THREADS, FROM_THREAD = 8, 64
+THREADS, FROM_THREAD = 16, 32
 DRAINED, BATCH, LONE = 10_000, 100, 60
 LANES: dict[str, Callable[[NewJob, int], NewJob]] = {
     "": lambda job, _: job,
@@ -81,8 +81,11 @@ def _of_producer(app: Everwork) -> Slices:
         for n in range(EACH):
             await accepted.enqueue(n=n)
 
+    async def blocking() -> None:
+        await asyncio.to_thread(_from_thread, app, ONE_BY_ONE)
+
     async def threads() -> None:
-        await asyncio.gather(*(asyncio.to_thread(_from_thread, app) for _ in range(THREADS)))
+        await asyncio.gather(*(asyncio.to_thread(_from_thread, app, FROM_THREAD) for _ in range(THREADS)))
 
     async def bulk() -> None:
         await app.enqueue_many([("accepted", {"n": n}) for n in range(BULK)])
@@ -90,13 +93,14 @@ def _of_producer(app: Everwork) -> Slices:
     return {
         "enqueue, one by one": (ONE_BY_ONE, _nothing, one_by_one),
         f"enqueue, {CALLERS} callers": (CALLERS * EACH, _nothing, callers),
+        "app.sync.enqueue, one by one": (ONE_BY_ONE, _nothing, blocking),
         f"app.sync.enqueue, {THREADS} threads": (THREADS * FROM_THREAD, _nothing, threads),
         f"enqueue_many of {BULK:,}": (BULK, _nothing, bulk),
     }
 
 
-def _from_thread(app: Everwork) -> None:
-    for n in range(FROM_THREAD):
+def _from_thread(app: Everwork, jobs: int) -> None:
+    for n in range(jobs):
         app.sync.enqueue("accepted", n=n)
 
 

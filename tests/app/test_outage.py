@@ -16,6 +16,7 @@ from everwork.core.job import NewJob
 from everwork.core.queries import JobFilter
 from everwork.engines.open import open_engine
 from everwork.exceptions import EngineUnavailable
+from tests.app.test_caller_engine import until_opened
 from tests.app.waiting import until, working
 from tests.servers import RedisServer, postgres_server, redis_server
 from tests.stores import ENGINES
@@ -80,8 +81,8 @@ async def kinds(app: Everwork, key: int) -> list[tuple[int, str]]:
 def test_a_restart_between_two_blocking_creates_fails_neither(url: str, server: Server) -> None:
     app = Everwork(url)
     keys = [app.sync.enqueue("work") for _ in range(OPENS_AFTER)]
+    until_opened(app)
     own = app._host._caller_engine._opened
-    assert own is not None
     for _ in range(2):
         server.kill()
         server.restart()
@@ -94,6 +95,7 @@ def test_a_restart_between_two_blocking_creates_fails_neither(url: str, server: 
 def test_a_blocking_create_while_the_server_is_away_fails_and_creates_nothing_later(url: str, server: Server) -> None:
     app = Everwork(url)
     keys = [app.sync.enqueue("work") for _ in range(OPENS_AFTER)]
+    until_opened(app)
     server.kill()
     with pytest.raises(EngineUnavailable):
         app.sync.enqueue("work")

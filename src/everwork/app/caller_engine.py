@@ -21,7 +21,7 @@ from everwork.service.service import JobService
 T = TypeVar("T")
 
 OPENS_AFTER: Final = 8
-"""The call that opens the engine: programs that make fewer calls need no second connection."""
+"""How many calls open the engine: programs that make fewer need no second connection."""
 CROWD_SECONDS: Final = 0.02
 """How long callers use the engine's thread, where they share commits, after two of them met."""
 LOOK_SECONDS: Final = 0.001
@@ -49,6 +49,7 @@ class CallerEngine:
         self._holder = 0
         """The thread that holds the lock."""
         self._opened: _CallerLoop | None = None
+        self._is_local = False
         self._calls = 0
         self._not_before = 0.0
         self._is_closed = False
@@ -90,22 +91,40 @@ class CallerEngine:
             return None
         if self._opened is None:
             self._calls += 1
-            if self._calls < OPENS_AFTER:
-                return None
-            service = self._make_service()
-            if service is not None:
-                self._opened = _CallerLoop(service)
-            if self._opened is None or not self._run(self._opened.open()):
-                self._give_up(now)
-            elif not self._opened.service.is_remote:
-                _watch_forks()
+            if self._calls >= OPENS_AFTER:
+                self._calls = 0
+                # Apart, so that no caller waits for it: connecting can take longer than many creates.
+                threading.Thread(target=self._open, name="everwork-caller-engine", daemon=True).start()
         elif now - self._opened.used_at > TRUST_SECONDS and not self._run(self._opened.answers()):
-            self._give_up(now)
+            self._give_up()
         return self._opened
 
-    def _give_up(self, now: float) -> None:
+    def _open(self) -> None:
+        self._lock.acquire()
+        self._holder = threading.get_ident()
+        try:
+            if self._opened is None and not self._is_closed:
+                self._open_now()
+        finally:
+            self._release()
+
+    def _open_now(self) -> None:
+        service = self._make_service()
+        is_open = False
+        try:
+            if service is not None:
+                if not service.is_remote:
+                    self._is_local = True
+                    _watch_forks()
+                self._opened = _CallerLoop(service)
+                is_open = self._run(self._opened.open())
+        finally:
+            if not is_open:
+                self._give_up()
+
+    def _give_up(self) -> None:
         self._drop()
-        self._not_before = now + AWAY_SECONDS
+        self._not_before = time.monotonic() + AWAY_SECONDS
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         assert self._opened is not None, "it was opened by this call or before"  # noqa: S101 - for the type checker
@@ -136,9 +155,7 @@ class CallerEngine:
 
         A remote store needs no pause: the child has its own application state, and never uses these connections.
         """
-        opened = self._opened
-        is_mine = self._holder == threading.get_ident()
-        if opened is None or opened.service.is_remote or self._pid != os.getpid() or is_mine:
+        if not self._is_local or self._pid != os.getpid() or self._holder == threading.get_ident():
             return False
         return self._lock.acquire()
 
@@ -180,8 +197,8 @@ class _CallerLoop:
         return task
 
     async def open(self) -> bool:
-        """Open the service; False if the store is unavailable."""
-        return await self._succeeds(self.service.open(upkeep=False))
+        """Open the service, and a connection; False if the store is unavailable."""
+        return await self._succeeds(self.service.open(upkeep=False)) and await self.answers()
 
     async def answers(self) -> bool:
         """Whether the store still answers; the engine may connect again for this."""

@@ -96,6 +96,7 @@ class EngineHost:
         await self.open()
         if self._loop_engines is not None:
             self._loop_engines.allow_this_loop()
+            await self._loop_engines.service()  # Now, not in the first create.
 
     async def open(self) -> None:
         """Open the engine, unless it is open already."""
@@ -287,6 +288,7 @@ class LoopEngines:
         service = self._make_service()
         try:
             await service.open(upkeep=False)
+            await service.now()  # Opens a connection, if the engine has a pool.
         except BaseException as error:
             self._forget(loop)
             await service.close()

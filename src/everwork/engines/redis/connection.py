@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
-from redis.crc import key_slot
-
 from everwork.engines.contract import Clock
 from everwork.engines.redis import errors
 from everwork.engines.redis.scripts import script
@@ -230,6 +228,8 @@ class Connection:
         raise problem
 
     async def _find_owner(self, wire: Wire, node_host: str) -> tuple[str, int]:
+        from redis.crc import key_slot  # noqa: PLC0415 - the import takes longer than connecting, and only clusters need it
+
         ranges = await wire.request("CLUSTER", "SLOTS")
         if type(ranges) is ReplyError:
             if "cluster support disabled" in str(ranges):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from everwork.engines.contract import Clock
 from everwork.engines.redis.connection import Connection
-from everwork.engines.redis.inbox import Inbox
 from everwork.engines.redis.server import Server
 from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.wake import Wakeups
 from everwork.exceptions import EngineUnavailable
+
+if TYPE_CHECKING:
+    from everwork.engines.redis.inbox import Inbox
 
 
 class OpenStore:
@@ -21,7 +25,13 @@ class OpenStore:
         self.connection = connection
         self.schema_version = schema_version
         self.wakeups = Wakeups(connection, last_wakeups)
-        self.inbox = Inbox(connection)
+
+    @cached_property
+    def inbox(self) -> Inbox:
+        """The open inbox of the types that this process works on."""
+        from everwork.engines.redis.inbox import Inbox  # noqa: PLC0415 - it imports redis-py, which takes long
+
+        return Inbox(self.connection)
 
     @property
     def server(self) -> Server:
@@ -30,7 +40,8 @@ class OpenStore:
 
     async def close(self) -> None:
         """Stop the background tasks, finish the calls in flight, and disconnect."""
-        await self.inbox.close()
+        if "inbox" in vars(self):
+            await self.inbox.close()
         await self.wakeups.close()
         await self.connection.close()
 
