@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import results
-from benchmarks.bench import Bench, Row
+from benchmarks.bench import HISTORY_JOBS, Bench, Row
 from benchmarks.beside import main as measure_beside
 from benchmarks.drain import measure_drain, measure_lanes
 from benchmarks.enqueue import measure_enqueue
@@ -79,7 +79,7 @@ def main() -> None:
 def _measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> Measured:
     load_before = os.getloadavg()[0]
     with host_of(name, options.folder) as host:
-        bench = Bench(host, options.quick, lambda text: say(f"{name}: {text}"), options.keep)
+        bench = Bench(host, options.quick, lambda text: say(f"{name}: {text}"), options.keep, options.history_jobs)
         parts = [part for part in options.only or PARTS if ONLY_FOR.get(part, name) == name]
         rows = [row for part in parts for row in _run(PARTS[part](bench))]
         return rows, _run(engine_facts(bench)) | facts(options.folder, load_before)
@@ -105,6 +105,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="folder that keeps the stores filled by `pages` for the next run"
     )
+    parser.add_argument(
+        "--history-jobs", type=int, metavar="N", default=HISTORY_JOBS,
+        help="how many finished jobs, and how many future jobs, `history` measures with; default: %(default)s",
+    )  # fmt: skip
     options = parser.parse_args()
     if options.write and options.quick:
         parser.error("--write needs full counts: omit --quick")

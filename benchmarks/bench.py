@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROUNDS = 3
 BATCH = 100
 RESAMPLES = 1_000
+HISTORY_JOBS = 1_000_000
 BARE_CPU_MIN = 0.5
 """A bare loop with a lower CPU share is waiting for the disk, which then limits everything."""
 
@@ -36,6 +37,8 @@ class Bench:
     say: Callable[[str], None]
     keep: Path | None = None
     """The folder that keeps stores between runs that take long to fill."""
+    history_jobs: int = HISTORY_JOBS
+    """How many finished jobs, and how many future jobs, the store of `history` holds."""
 
     def jobs(self, full: int, quick: int) -> int:
         """The number of jobs of a measurement."""

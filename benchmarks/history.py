@@ -1,4 +1,4 @@
-"""History: the cost of a batch with a million finished and a million future jobs, compared with an empty store."""
+"""History: the cost of a batch with millions of finished and future jobs, compared with an empty store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 async def measure_history(bench: Bench) -> list[Row]:
     """Fused batches of 100, one in each store in turn; the median time of a batch."""
-    jobs, batches = bench.jobs(1_000_000, 20_000), bench.jobs(500, 100)
+    jobs, batches = bench.jobs(bench.history_jobs, 20_000), bench.jobs(500, 100)
     with bench.store() as empty_url, bench.store() as full_url:
         async with opened(empty_url) as empty, opened(full_url) as full:
             await _finish(bench, full, jobs)
