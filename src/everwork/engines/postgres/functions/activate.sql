@@ -129,7 +129,7 @@ BEGIN
     RETURNING lane_id)
   SELECT array_agg(DISTINCT p.lane_id) INTO lanes FROM promoted p WHERE by_open_lanes;
   IF lanes IS NOT NULL THEN
-    INSERT INTO lane_news (queue_id, lanes) VALUES (queue, promote_jobs.lanes);
+    INSERT INTO lane_news (queue_id, lanes) VALUES (queue, lanes);
   END IF;
 END $$;
 
