@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
 import pytest
 
 from everwork.core.outcome import Complete, Failed
+from everwork.engines.postgres import sweep
 from everwork.engines.postgres.engine import PostgresEngine
 from everwork.engines.postgres.statements import COUNT_EVERY_MS, COUNT_PASSED_MAX
 from tests.factories import TYPE, WORKER, a_new_job, a_policy, a_processing_job, asked, leased_keys
@@ -53,15 +56,81 @@ async def test_who_finds_every_lane_full_waits_at_no_gate_the_next_time(url: str
     await a_policy(engine, max_running_per_key=1)
     await engine.create([a_new_job(limit_key=key) for key in "aabb"])
     assert len(await leased_keys(engine)) == 2
-    assert await leased_keys(engine) == []
-    gate = f"{engine._store.url.schema}.gate"
-    holder = await asyncpg.connect(without_options(url))
-    async with holder.transaction():
-        await holder.fetch(f"SELECT * FROM {gate} FOR UPDATE")
+    await open_lanes_are_listed(url, engine)
+    async with held_gate(url, engine):
         assert await leased_keys(engine) == []
-    await holder.close()
     [fresh] = await engine.create([a_new_job(limit_key="c")])
     assert await leased_keys(engine) == [fresh.key]
+
+
+async def test_a_claim_reads_nothing_of_lanes_at_their_limit(url: str, clock: VirtualClock) -> None:
+    async with opened(f"{url}&pool=1", clock) as engine:
+        await a_policy(engine, max_running_per_key=1)
+        await engine.create([a_new_job(limit_key=f"k{n}") for n in range(200) for _ in range(2)])
+        assert len(await leased_keys(engine, 1_000)) == 200
+        await open_lanes_are_listed(url, engine)
+        watched = watch(engine)
+        watched.keeps = True
+        for lane in ("free", "free too"):
+            [fresh] = await engine.create([a_new_job(limit_key=lane)])
+            watched.entries.clear()
+            assert await leased_keys(engine) == [fresh.key]
+            assert watched.entries["live_ready"] < 20
+        watched.entries.clear()
+        assert await leased_keys(engine) == []
+        assert (watched.entries["live_ready"], watched.entries["open_lane_pkey"]) < (20, 20)
+
+
+async def test_work_of_a_transaction_that_began_before_the_limit_was_set_is_found(
+    url: str, engine: PostgresEngine
+) -> None:
+    """Its create saw a type without a limit: it tells no claim of its lane."""
+    await engine.create([a_new_job(limit_key=key) for key in "abc"])
+    assert len(await leased_keys(engine)) == 3
+    holder = await asyncpg.connect(without_options(url))
+    async with holder.transaction():
+        [fresh] = await engine.create_in(holder, [a_new_job(limit_key="d")])
+        await a_policy(engine, max_running_per_key=1)
+        for _ in range(3):
+            assert await leased_keys(engine) == []
+    assert await leased_keys(engine) == [fresh.key]
+    await holder.close()
+
+
+async def test_what_creates_leave_while_nobody_claims_is_folded_by_sweeps(
+    url: str, engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "FOLD_FROM", 5)
+    await a_policy(engine, max_running_per_key=1)
+    for key in "abcabc":
+        await engine.create([a_new_job(limit_key=key)])
+    await engine.sweep("s")
+    holder = await asyncpg.connect(without_options(url))
+    schema = engine._store.url.schema
+    assert await holder.fetchval(f"SELECT count(*) FROM {schema}.lane_news") == 0
+    assert await holder.fetchval(f"SELECT count(*) FROM {schema}.open_lane") == 3
+    await holder.close()
+    assert len(await leased_keys(engine)) == 3
+
+
+async def open_lanes_are_listed(url: str, engine: PostgresEngine) -> None:
+    """Poll until claims rely on the list of open lanes, which waits for every transaction on the server."""
+    listed = f"SELECT EXISTS (SELECT 1 FROM {engine._store.url.schema}.gate WHERE listed_at_ms > 0)"
+    holder = await asyncpg.connect(without_options(url))
+    async with asyncio.timeout(30):
+        while not await holder.fetchval(listed):
+            assert await leased_keys(engine) == []
+    await holder.close()
+    assert await leased_keys(engine) == []
+
+
+@asynccontextmanager
+async def held_gate(url: str, engine: PostgresEngine) -> AsyncIterator[None]:
+    holder = await asyncpg.connect(without_options(url))
+    async with holder.transaction():
+        await holder.fetch(f"SELECT * FROM {engine._store.url.schema}.gate FOR UPDATE")
+        yield
+    await holder.close()
 
 
 async def test_a_client_of_version_1_is_told_only_what_it_knows(url: str, engine: PostgresEngine) -> None:

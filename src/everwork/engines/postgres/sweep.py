@@ -170,11 +170,13 @@ def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, 
 
 async def _fold(store: OpenStore) -> None:
     """Fold counts and statistics, and vacuum the dead rows of finished jobs."""
-    [(deltas, measured)] = await store.connections.read(store.sql("sweep")["deltas"], FOLD_FROM)
+    [(deltas, measured, news)] = await store.connections.read(store.sql("sweep")["deltas"], FOLD_FROM)
     if measured >= FOLD_FROM:
         await _fold_measures(store)
     if deltas >= FOLD_FROM:
         await _fold_counts(store)
+    if news >= FOLD_FROM:
+        await _fold_lane_news(store)
 
 
 async def _fold_measures(store: OpenStore) -> None:
@@ -194,6 +196,13 @@ async def _fold_counts(store: OpenStore) -> None:
         state.unvacuumed = 0
         if state.vacuuming is None or state.vacuuming.done():
             state.vacuuming = asyncio.get_running_loop().create_task(_vacuum(store))
+
+
+async def _fold_lane_news(store: OpenStore) -> None:
+    """Do what claims do first: while no worker claims jobs of a type, their creates leave a row each."""
+    sql = store.sql("sweep")
+    for (queue,) in await store.connections.read(sql["queues_with_lane_news"]):
+        await store.connections.fetch_unsynced(sql["fold_lane_news"], queue)
 
 
 async def _vacuum(store: OpenStore) -> None:

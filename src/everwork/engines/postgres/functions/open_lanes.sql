@@ -11,19 +11,32 @@
 CREATE OR REPLACE FUNCTION {schema}.tell_lanes(queues int[], lanes int[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO lane_news (queue_id, lanes)
-  SELECT x.queue_id, array_agg(DISTINCT x.lane_id) FROM unnest(queues, lanes) AS x(queue_id, lane_id)
-  CROSS JOIN LATERAL (SELECT q.type FROM queue q WHERE q.id = x.queue_id AND q.fair LIMIT 1) q
-  CROSS JOIN LATERAL (
-    SELECT 1 FROM type t WHERE t.name = q.type AND t.lane_max_running IS NOT NULL LIMIT 1) t
-  GROUP BY 1;
+  SELECT n.queue_id, n.lanes FROM (
+    SELECT x.queue_id, array_agg(DISTINCT x.lane_id) AS lanes
+    FROM unnest(queues, tell_lanes.lanes) AS x(queue_id, lane_id) GROUP BY 1) n
+  CROSS JOIN LATERAL (SELECT q.type FROM queue q WHERE q.id = n.queue_id AND q.fair LIMIT 1) q
+  CROSS JOIN LATERAL (SELECT 1 FROM type t WHERE t.name = q.type AND t.lane_max_running IS NOT NULL LIMIT 1) t;
 END $$;
 
 -- For the holder of the gate.
 CREATE OR REPLACE FUNCTION {schema}.read_lane_news(queue int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   WITH news AS (DELETE FROM lane_news x WHERE x.queue_id = queue RETURNING x.lanes)
-  INSERT INTO open_lane (queue_id, lane_id) SELECT DISTINCT queue, l FROM news CROSS JOIN LATERAL unnest(news.lanes) l
-  ON CONFLICT DO NOTHING;
+  INSERT INTO open_lane (queue_id, lane_id)
+  SELECT DISTINCT queue, n.lane FROM news CROSS JOIN LATERAL unnest(news.lanes) AS n(lane)
+  LEFT JOIN LATERAL (SELECT 1 AS is_open FROM open_lane a WHERE a.queue_id = queue AND a.lane_id = n.lane LIMIT 1) o
+    ON true
+  WHERE o.is_open IS NULL;  -- Only the holder of the gate inserts: a conflict, which takes longer to find, cannot be.
+END $$;
+
+-- For sweeps, while no claim reads them: a queue without workers.
+CREATE OR REPLACE FUNCTION {schema}.fold_lane_news(queue int) RETURNS void LANGUAGE plpgsql {plan} AS $$
+BEGIN
+  INSERT INTO gate (queue_id) VALUES (queue) ON CONFLICT DO NOTHING;
+  PERFORM 1 FROM gate x WHERE x.queue_id = queue FOR UPDATE SKIP LOCKED;
+  IF FOUND THEN
+    PERFORM read_lane_news(queue);
+  END IF;
 END $$;
 
 -- For the holder of the gate: makes open_lane complete, if it is not, or has not been for a while: processes of an
@@ -78,8 +91,8 @@ BEGIN
 END $$;
 
 -- For the holder of the gate: the next lanes with ready work and capacity, starting behind `visited` and wrapping
--- around, and how many more jobs may run in each (NULL: any number). Lanes without either are closed. No job with a key
--- below `low` is running.
+-- around, and how many of `most` jobs may start in each. Lanes without either are closed. No job with a key below `low`
+-- is running.
 CREATE OR REPLACE FUNCTION {schema}.open_lanes(queue int, tenants text[], visited int, most int, at_ms bigint,
   lane_max int, low bigint, OUT lanes int[], OUT rooms int[])
 LANGUAGE plpgsql AS $$
@@ -103,9 +116,9 @@ BEGIN
       CONTINUE;
     END IF;
     after := seen[cardinality(seen)];
-    found_rooms := rooms_of(queue, seen, at_ms, lane_max, low);
+    found_rooms := rooms_of(queue, seen, most, at_ms, lane_max, low);
     FOR place IN 1..cardinality(seen) LOOP
-      IF found_rooms[place] <= 0 THEN
+      IF found_rooms[place] = 0 THEN
         closed := closed || seen[place];
       ELSIF cardinality(lanes) < most THEN
         lanes := lanes || seen[place];
@@ -120,21 +133,24 @@ BEGIN
   END IF;
 END $$;
 
--- How many more jobs may start in each of these lanes; 0: none may, or there is none; NULL: any number.
-CREATE OR REPLACE FUNCTION {schema}.rooms_of(queue int, lanes int[], at_ms bigint, lane_max int, low bigint)
+-- How many more jobs may start in each of these lanes, if `most` are wanted; 0: none may, or there is none.
+CREATE OR REPLACE FUNCTION {schema}.rooms_of(queue int, lanes int[], most int, at_ms bigint, lane_max int, low bigint)
 RETURNS int[] LANGUAGE plpgsql AS $$
+DECLARE
+  busy jsonb := (SELECT jsonb_object_agg(b.lane_id, b.n) FROM (
+    SELECT j.lane_id, count(*) AS n FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low
+      AND j.lane_id = ANY(lanes) GROUP BY 1) b);
 BEGIN
   RETURN ARRAY(
     SELECT CASE WHEN w.is_ready IS NULL THEN 0
-      WHEN x.limit_key <> '' THEN greatest(0, lane_max - coalesce((busy.jobs->>(s.lane::text))::int, 0)) END
+      WHEN lane_max - b.jobs >= most THEN most
+      WHEN (SELECT x.limit_key <> '' FROM lane x WHERE x.id = s.lane) THEN greatest(0, lane_max - b.jobs)
+      ELSE most END
     FROM unnest(lanes) WITH ORDINALITY AS s(lane, place)
-    CROSS JOIN LATERAL (SELECT a.limit_key FROM lane a WHERE a.id = s.lane LIMIT 1) x
     -- Not EXISTS, for which the planner may read every ready job of the queue.
     LEFT JOIN LATERAL (SELECT true AS is_ready FROM live j
       WHERE j.state = 1 AND j.queue_id = queue AND j.lane_id = s.lane
         AND (j.expires_at_ms IS NULL OR j.expires_at_ms > at_ms) LIMIT 1) w ON true
-    CROSS JOIN (SELECT jsonb_object_agg(b.lane_id, b.n) AS jobs FROM (
-      SELECT j.lane_id, count(*) AS n FROM live j WHERE j.state = 2 AND j.queue_id = queue AND j.key >= low
-        AND j.lane_id = ANY(lanes) GROUP BY 1) b) busy
+    CROSS JOIN LATERAL (SELECT coalesce((busy->>(s.lane::text))::int, 0) AS jobs) b
     ORDER BY s.place);
 END $$;
