@@ -57,7 +57,8 @@ async def test_a_plain_job_is_stored_as_by_the_general_function(
     fields: dict[str, Any], has_policy: bool, tmp_path: Path, clock: VirtualClock
 ) -> None:
     one_url, other_url = url_of("postgres", tmp_path / "a"), url_of("postgres", tmp_path / "b")
-    jobs = [a_new_job(**fields), a_new_job(tenant="other"), a_new_job(**fields)]
+    lanes = [a_new_job(limit_key=key) for key in ("bob", None, "ada", "bob")]
+    jobs = [a_new_job(**fields), a_new_job(tenant="other"), *lanes, a_new_job(**fields)]
     async with opened(one_url, clock) as one, opened(other_url, clock) as other:
         for engine in (one, other):
             await a_processing_job(engine, tenant="first")
