@@ -38,6 +38,29 @@ def cut(url: str, which: str = "true") -> int:
         return int(ended[0])
 
 
+async def test_a_full_queue_of_notifications_stops_no_create(server: PostgresServer, own_url: str) -> None:
+    """A session that listens and stays in a transaction keeps everything that is notified."""
+    with psycopg.connect(server.url, autocommit=True) as own:
+        own.execute("ALTER SYSTEM SET max_notify_queue_pages = 64")
+        server.kill()
+    server.start()
+    async with opened(own_url) as engine:
+        await a_processing_job(engine)
+        while await engine.wait([TYPE], 1):
+            pass
+        with psycopg.connect(server.url) as stuck, psycopg.connect(server.url, autocommit=True) as own:
+            stuck.execute("LISTEN everything")
+            stuck.commit()
+            stuck.execute("SELECT 1")
+            with suppress(psycopg.errors.ProgramLimitExceeded):
+                for _ in range(100):
+                    own.execute("SELECT pg_notify('everything', repeat('x', 7990))")
+            jobs = [await a_pending_job(engine) for _ in range(2)]
+            own.execute("ALTER SYSTEM RESET max_notify_queue_pages")
+        assert [job.state for job in jobs] == [State.PENDING] * 2
+        assert len(await every_job(engine)) == 3
+
+
 # The server ---------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from everwork.core.queries import JobFilter, Order, cursor_at
 from everwork.core.states import State
 from everwork.engines.postgres.claims import Mark
 from everwork.engines.postgres.engine import PostgresEngine
+from tests.conformance.test_hand_over import Taker
 from tests.factories import TYPE, a_new_job, asked
 from tests.postgres.big_store import BUSY, FINISHED, FUTURE, READY, Watched, fill, made, make_empty, watch
 from tests.postgres.conftest import opened
@@ -43,6 +44,12 @@ async def claim_behind_a_mark(engine: PostgresEngine) -> None:
     assert [job.key for job in jobs] in ([], list(READY[501:601]))
 
 
+async def create_beside_a_worker(engine: PostgresEngine) -> None:
+    taker = Taker()
+    await asked(engine, 1, type="quiet", receiver=taker)
+    await engine.create([a_new_job(type="quiet")])
+
+
 HOT: Final = {
     "claim": Hot(lambda e: asked(e, 100), "live_ready", 100 + SLACK),
     "claim of one": Hot(lambda e: asked(e, 1), "live_ready", SLACK),
@@ -58,6 +65,7 @@ HOT: Final = {
     "extend": Hot(lambda e: e.extend([Lease(key, 1) for key in SOME], 1_000), "live_pkey", 2 * len(SOME) + SLACK),
     "check": Hot(lambda e: e.check([Lease(key, 1) for key in SOME]), "live_pkey", len(SOME) + SLACK),
     "create": Hot(lambda e: e.create([a_new_job(dedupe_key=str(n)) for n in range(50)]), "dedupe_pkey", 100 + SLACK),
+    "create of one": Hot(lambda e: e.create([a_new_job()]), "lane_queue_id_tenant_limit_key_key", SLACK),
     "cancel": Hot(lambda e: e.cancel(FUTURE[:50]), "live_pkey", 2 * 50 + SLACK),
     "requeue": Hot(lambda e: e.requeue([*FINISHED[:50]]), "job_pkey", 3 * 50 + SLACK),
     "delete": Hot(lambda e: e.delete([*FINISHED[:50]]), "finished_pkey", 5 * 50 + SLACK),
@@ -99,6 +107,7 @@ SWEEP: Final = Hot(lambda e: e.sweep("s"), "live_busy", 2_100)
 EVERY: Final = {
     **HOT, **LISTS, "sweep": SWEEP, "expiry": SWEEP._replace(leader="live_expiry"),
     "dead letters": SWEEP._replace(leader="finished_failed"),
+    "create of one beside a waiting worker": Hot(create_beside_a_worker, "parked_until", SLACK),
 }  # fmt: skip
 
 

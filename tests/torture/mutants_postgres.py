@@ -82,12 +82,16 @@ def _counter_outside_transaction() -> None:
         "  INSERT INTO count_delta (queue_id, tenant, pending)\n  SELECT l.queue_id, l.tenant, 0 * sum(p.n) FROM"
     )
     replace_text("functions/create.sql", counted, uncounted)
+    counted = "(queue_id, tenant, pending) VALUES (place.queue, whose, 1)"
+    replace_text("functions/create_one.sql", counted, counted.replace("1)", "0)"))
     sound = connections.Connections.fetch
 
     async def fetch(self: Any, sql: str, *parameters: object) -> list[Any]:
         answer = await sound(self, sql, *parameters)
         if "create_jobs" in sql:
             await sound(self, _COUNT_CREATED.replace("{schema}", self._url.schema), answer[0]["fresh"])
+        if "create_one" in sql and answer[0]["new_key"]:
+            await sound(self, _COUNT_CREATED.replace("{schema}", self._url.schema), [answer[0]["new_key"]])
         return answer
 
     connections.Connections.fetch = fetch  # type: ignore[method-assign]

@@ -25,7 +25,7 @@ FOR_WORK, FOR_RESULTS = "#idle", "#waiter"
 """The kinds of the registry entries of a waiting process: without one, no notification is sent."""
 WAITER_MS: Final = 30_000
 GENERAL_SECONDS: Final = 10.0
-"""How long single jobs of a type that has groups are created like several."""
+"""How long single jobs of a type that `create_one` has declined are created like several."""
 
 
 class PostgresJobs(PostgresBase, JobFlow):
@@ -50,19 +50,26 @@ class PostgresJobs(PostgresBase, JobFlow):
         return created_of(new_keys, keys)
 
     async def _create_one(self, store: OpenStore, type: str, values: Sequence[Any]) -> int | None:
-        """Create a plain job; no key if it must be created like several, as those of a type with groups for a while."""
+        """Create a plain job; no key if it must be created like several, as other jobs of its type for a while."""
         now = asyncio.get_running_loop().time()
         if store.general_until.get(type, now) > now:
             return None
         sql, address = store.sql("create")["create_one"], channel(self._url) if self._url.notify else None
-        [(key, is_awaited, is_handed)] = await store.connections.fetch(sql, store.now_ms(), *values, address)
+        key: int | None
+        try:
+            [(key, is_awaited, is_handed)] = await store.connections.fetch(sql, store.now_ms(), *values, address)
+        except EngineError as error:
+            # The server's queue of notifications is full: only waiting processes may notice.
+            if not isinstance(error.__cause__, asyncpg.ProgramLimitExceededError):
+                raise
+            key = is_awaited = is_handed = None
         if key is None:
             if len(store.general_until) >= TYPES_MAX:
                 store.general_until.clear()
             store.general_until[type] = now + GENERAL_SECONDS
         elif key and not is_handed:
             store.notifier.notify_work((type,), elsewhere=is_awaited)
-        return key  # type: ignore[no-any-return]
+        return key
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
         return (await run_step(self._store, {}, demands)).activation

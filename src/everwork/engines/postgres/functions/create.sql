@@ -48,8 +48,9 @@ BEGIN
       IF NOT FOUND THEN
         lane := make_lane(found_queue.id, head->>1, head->>2);
       END IF;
-      -- Before the keys: see create_one.sql.
-      PERFORM pg_advisory_xact_lock_shared({creating}, found_queue.id % {creating_locks});
+      IF found_queue.id IS DISTINCT FROM queues[cardinality(queues)] THEN  -- Before the keys: see create_one.sql.
+        PERFORM pg_advisory_xact_lock_shared({creating}, found_queue.id % {creating_locks});
+      END IF;
       queues := queues || found_queue.id;
       lanes := lanes || lane;
     END LOOP;
