@@ -16,6 +16,7 @@ SHOWN_CHARS_MAX: Final = 80
 """How much of a value an error message quotes."""
 KEY_CHARS_SHOWN: Final = 60
 """How much of an unknown key an error message quotes."""
+_KEY: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 
 def whole_number(field: str, value: object, low: int, high: int) -> int:
@@ -87,8 +88,8 @@ def known_key(text: str, field: str = "key") -> int:
     """A job key that a caller sent: a malformed key counts as a job that does not exist."""
     if not text:
         raise InvalidInput(field, "is required")
-    if re.fullmatch(r"[1-9][0-9]{0,18}", text) and int(text) <= KEY_MAX:
-        return int(text)
+    if _KEY.fullmatch(text) and (key := int(text)) <= KEY_MAX:
+        return key
     cut = text if len(text) <= KEY_CHARS_SHOWN else f"{text[:KEY_CHARS_SHOWN]}..."
     raise JobNotFound(0, f"Job {shown(cut)} not found")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -46,19 +46,15 @@ class Metrics:
             "everwork_clock_jumps", "Jumps of the engine's clock that this process has detected", registry=registry
         )
         self._clock_jumps_seen = 0
-        calls = Counter("everwork_calls", "Answered API calls", ["door", "method", "status"], registry=registry)
-        unfenced = Counter(
-            "everwork_unfenced_outcomes", "Outcomes without an attempt number", ["door"], registry=registry
-        )
+        self._calls = _Counters("everwork_calls", "Answered API calls", "door", "method", "status")
+        self._unfenced = _Counters("everwork_unfenced_outcomes", "Outcomes without an attempt number", "door")
         pollers = Gauge("everwork_pollers", "Callers waiting for jobs", ["door"], registry=registry)
         sizes = _Histograms("everwork_commit_items", "Items per engine step", "step", SIZES)
         seconds = _Histograms("everwork_commit_seconds", "Duration of engine steps", "step", SECONDS)
         polls = _Histograms("everwork_poll_seconds", "Duration of polls for jobs", "answer", POLL_SECONDS)
-        for histograms in (sizes, seconds, polls):
-            registry.register(histograms)
-        # Looking up a child costs more than counting; APIs, methods, statuses and steps are few.
-        self._call = cache(calls.labels)
-        self._unfenced = cache(unfenced.labels)
+        for families in (self._calls, self._unfenced, sizes, seconds, polls):
+            registry.register(families)
+        # Looking up a child costs more than counting; APIs and steps are few.
         self._pollers = cache(pollers.labels)
         self._sizes = cache(sizes.labeled)
         self._seconds = cache(seconds.labeled)
@@ -70,11 +66,11 @@ class Metrics:
 
     def called(self, api: str, method: str, status: str) -> None:
         """A call was answered. `method` and `status` come from closed sets, never from the caller."""
-        self._call(api, method, status).inc()
+        self._calls.count(1, api, method, status)
 
     def unfenced(self, api: str, outcomes: int = 1) -> None:
         """Count outcomes without an attempt number, which were checked only by state (G3)."""
-        self._unfenced(api).inc(outcomes)
+        self._unfenced.count(outcomes, api)
 
     def committed(self, step: str, items: int, seconds: float) -> None:
         """The engine has completed a step."""
@@ -111,8 +107,27 @@ class Metrics:
         return generate_latest(self.registry) + (fleet_text + spool_text(spool)).encode(errors="replace")
 
 
+class _Counters(Collector):
+    """A family of counters, counted only by the event loop's thread: locks would cost more than counting."""
+
+    def __init__(self, name: str, help: str, *labels: str) -> None:
+        self._name, self._help, self._labels = name, help, labels
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def count(self, number: int, *values: str) -> None:
+        """Add to the counter with these label values."""
+        self._counts[values] = self._counts.get(values, 0) + number
+
+    def collect(self) -> Iterator[Metric]:
+        """The family."""
+        family = CounterMetricFamily(self._name, self._help, labels=self._labels)
+        for values, number in self._counts.items():
+            family.add_metric(values, number)
+        yield family
+
+
 class _Histogram:
-    """One histogram, observed only by the event loop's thread: locks would cost more than counting."""
+    """One histogram, observed only by the event loop's thread, like `_Counters`."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 

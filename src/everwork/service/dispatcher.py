@@ -85,12 +85,13 @@ class StepBatcher:
         lease more."""
         self._task: asyncio.Task[None] | None = None
 
-    async def submit(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> Answer:
-        """Add items to the next step; returns the caller's share of the step's result."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._requests.append(_Request(outcomes, demands, answer))
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="everwork-steps")
+    def settle(self, outcomes: Sequence[Outcome]) -> asyncio.Future[Answer]:
+        """Add outcomes to the next step; they are settled even if the caller is cancelled."""
+        return self._add(outcomes, ())
+
+    async def lease(self, demands: Sequence[Demand]) -> Answer:
+        """Add demands to the next step; returns the caller's share of the step's result."""
+        answer = self._add((), demands)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -103,6 +104,14 @@ class StepBatcher:
         """Wait until every caller is answered."""
         while self._task is not None:
             await asyncio.wait([self._task])
+
+    def _add(self, outcomes: Sequence[Outcome], demands: Sequence[Demand]) -> asyncio.Future[Answer]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._requests.append(_Request(outcomes, demands, answer))
+        if self._task is None:
+            self._task = loop.create_task(self._run(), name="everwork-steps")
+        return answer
 
     async def _run(self) -> None:
         is_backlogged = False
@@ -228,7 +237,7 @@ class _PollQueue:
         polls = self._first()
         for poll in polls:
             poll.is_in_step = True
-        answer = await self._dispatcher.steps.submit((), [poll.demand for poll in polls])
+        answer = await self._dispatcher.steps.lease([poll.demand for poll in polls])
         if self._hand_out(polls, answer.shares):
             await self._wait(answer.pause_ms, mark)
 
@@ -308,9 +317,9 @@ class Dispatcher:
         self._queues: dict[tuple[str, str, tuple[str, ...]], _PollQueue] = {}
         self._is_ending = False
 
-    async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
-        """Settle attempts."""
-        return (await self.steps.submit(outcomes, ())).judged
+    def settle(self, outcomes: Sequence[Outcome]) -> asyncio.Future[Answer]:
+        """Settle attempts; the answer's `judged` has a verdict on each."""
+        return self.steps.settle(outcomes)
 
     async def activate(self, demand: Demand, wait_ms: int, caller: str = "", party: Party = "") -> list[LeasedJob]:
         """Lease jobs; if none is due, wait. Jobs leased for a caller that has disconnected are released.
@@ -319,7 +328,7 @@ class Dispatcher:
         """
         began = time.perf_counter()
         if wait_ms <= 0 or self._is_ending:
-            jobs = (await self.steps.submit((), [demand])).shares[0]
+            jobs = (await self.steps.lease([demand])).shares[0]
         else:
             with self._limits.admitted(caller, demand.type, party):
                 jobs = await self._wait_for_jobs(demand, wait_ms)

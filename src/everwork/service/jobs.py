@@ -295,6 +295,8 @@ class Jobs(JobQuestions):
                     self.principal.require_tenant(event.tenant)
                 if new := self._new_types(outcome.events):
                     await self._service.type_limits.admit(self.principal.id, new)
+        if not self.principal.tenants:
+            return await settle(outcomes)
         unknown = await self._refused([outcome.key for outcome in outcomes])
         if not unknown:
             return await settle(outcomes)

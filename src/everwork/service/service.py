@@ -146,7 +146,7 @@ class JobService(StoreAccess):
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Judged]:
         """Settle attempts; concurrent callers share a step. After an outage, expired leases are restored."""
-        judged = await self._answered(self._dispatcher.settle(outcomes))
+        judged = (await self._answered(self._dispatcher.settle(outcomes))).judged
         return await self._settle_lapsed(outcomes, judged) if self.is_late else judged
 
     async def deliverable(self, jobs: list[LeasedJob]) -> list[LeasedJob]:

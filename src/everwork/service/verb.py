@@ -186,10 +186,16 @@ def verb(
     def declare(method: Method[S, P, T]) -> Method[S, P, T]:
         signature = _checked_signature(method, rule)
         first, is_recorded = [*signature.parameters, ""][1], rule.is_recorded
+        is_plain = tenants is not OWNER and not is_recorded  # Only the caller is checked here, once.
 
         @wraps(method)
         def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-            return (method if self.caller is IN_PROCESS else admitted)(self, *args, **kwargs)
+            if self.caller is IN_PROCESS:
+                return method(self, *args, **kwargs)
+            if is_plain:
+                rule.admit(self.caller.principal)
+                return method(self, *args, **kwargs)
+            return admitted(self, *args, **kwargs)
 
         async def admitted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
             caller = self.caller

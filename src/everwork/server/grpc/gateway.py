@@ -89,9 +89,17 @@ class Gateway:
         """The responses and leased jobs that clients have not read yet."""
 
     def unary(
-        self, rpc: Rpc, request_type: type[Request], handle: Callable[[Jobs, Request], Awaitable[Message]]
+        self,
+        rpc: Rpc,
+        request_type: type[Request],
+        handle: Callable[[Jobs, Request], Awaitable[Message]],
+        *,
+        reworded: Callable[[Exception], Exception] = lambda error: error,
     ) -> Handler:
-        """A call with one request and one response; it runs in its caller's turn, unless it waits for a job."""
+        """A call with one request and one response; it runs in its caller's turn, unless it waits for a job.
+
+        `reworded` returns the error to report in place of the one that was raised.
+        """
         turns = None if rpc.waits else self.service.budgets.requests
         is_query = rpc.rule.permissions == (Permission.JOBS_READ,)
         weigh = _weigher(request_type)
@@ -103,8 +111,8 @@ class Gateway:
                 jobs = self.admit(rpc, context)
                 principal = jobs.principal
                 owner = principal.id
-                self._enter(owner)
-                raw, weight = await self.receiving.receive(owner, context, weigh)
+                task = self._enter(owner)
+                raw, weight = await self.receiving.receive(owner, context, weigh, task)
                 if weight:
                     await self._require_few_fields(jobs, request_type, raw)
                 if turns is None:
@@ -126,7 +134,7 @@ class Gateway:
                 raise
             except Exception as error:  # noqa: BLE001 - the last resort
                 raw, response, answer = b"", None, b""  # See `forget_frames`.
-                await self.refuse(rpc, context, error, owner)
+                await self.refuse(rpc, context, reworded(error), owner)
             finally:
                 if weight:
                     self.receiving.requests.release(owner, weight)
@@ -222,10 +230,10 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - the last resort
             await self.refuse(rpc, context, error, owner)
 
-    def _enter(self, owner: str) -> None:
+    def _enter(self, owner: str) -> asyncio.Task[Any]:
         """Count a call until it ends, which is later than its handler: the client may not read the response."""
         self.calls.enter(owner)
-        _at_end(lambda _: self.calls.leave(owner))
+        return _at_end(partial(self.calls.leave, owner))
 
     async def _require_few_fields(self, jobs: Jobs, request_type: type[Message], raw: bytes) -> None:
         if len(raw) > LARGE_BYTES:
@@ -252,14 +260,15 @@ class Router(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # Generic in it
         return self._methods.get(handler_call_details.method)
 
 
-def _at_end(callback: Callable[[object], None]) -> None:
-    """Run a callback when the current call ends.
+def _at_end(callback: Callable[[asyncio.Task[Any]], None]) -> asyncio.Task[Any]:
+    """Run a callback when the current call ends; returns the call's task.
 
     With `context.add_done_callback`, a reference cycle would keep the call in memory until garbage collection.
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - each call is a task
     task.add_done_callback(callback)
+    return task
 
 
 async def abort(

@@ -69,8 +69,8 @@ class OpenCalls:
         self.count += 1
         return caller
 
-    def leave(self, caller: str) -> None:
-        """Stop counting a call."""
+    def leave(self, caller: str, _task: object = None) -> None:
+        """Stop counting a call, whose task has ended."""
         self.count -= 1
         own = self._of[caller] - 1
         if own:
@@ -187,17 +187,19 @@ class Receiving:
         """The next request of a call, which must arrive in time; EOF if there is none."""
         return (await self.receive(caller, context, lambda _: 0))[0]
 
-    async def receive(self, caller: str, context: Context, weigh: Callable[[bytes], int]) -> tuple[bytes, int]:
+    async def receive(
+        self, caller: str, context: Context, weigh: Callable[[bytes], int], task: asyncio.Task[Any] | None = None
+    ) -> tuple[bytes, int]:
         """The next request and the memory reserved for it, which the caller must release.
 
-        The request keeps its place while it waits for memory.
+        The request keeps its place while it waits for memory. `task`: the current one, if the caller knows it.
         """
         if self._has_room(caller) and caller not in self._queues:
             self._of[caller] = self._of.get(caller, 0) + 1
             self.count += 1
         else:
             await self._turn(caller)
-        task = asyncio.current_task()
+        task = task or asyncio.current_task()
         assert task is not None  # noqa: S101 - each call is a task
         self._started[task] = monotonic()
         if self._timer is None:

@@ -12,7 +12,7 @@ from everwork.codec.proto_replies import portions
 from everwork.core import checks
 from everwork.core.instants import utc_text
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Demand
+from everwork.core.leasing import Demand, Judged
 from everwork.core.limits import ATTEMPTS_MAX, ERROR_CHARS_MAX, LEASE_MS_MAX
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
@@ -65,13 +65,7 @@ class JobsApi:
     ) -> Handler:
         """A call that changes a job. An unknown job may have been completed and deleted; the error mentions this."""
 
-        async def change(jobs: Jobs, request: Request) -> Message:
-            try:
-                return await handle(jobs, request)
-            except JobNotFound as error:
-                raise JobNotFound(error.key, f"{error} or already completed") from None
-
-        return self._gateway.unary(rpc, request_type, change)
+        return self._gateway.unary(rpc, request_type, handle, reworded=_perhaps_completed)
 
     # Work ---------------------------------------------------------------------------------------
 
@@ -109,7 +103,7 @@ class JobsApi:
     async def complete(self, jobs: Jobs, request: pb.CompleteJobRequest) -> pb.CompleteJobResponse:
         """Complete an attempt."""
         outcome = requests.completion(request)
-        refused = await self._settle(jobs, outcome)
+        refused = _why(outcome, await self._settle(jobs, outcome))
         return pb.CompleteJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' completed")
 
     async def fail(self, jobs: Jobs, request: pb.FailJobRequest) -> pb.FailJobResponse:
@@ -119,7 +113,7 @@ class JobsApi:
             given = requests.one_of_two({}, request.variables_json)
             merged = await jobs.merged_variables(outcome.key, given, "variables_json")
             outcome = outcome._replace(variables=merged)
-        refused = await self._settle(jobs, outcome)
+        refused = _why(outcome, await self._settle(jobs, outcome))
         return pb.FailJobResponse(success=not refused, message=refused or f"Job '{outcome.key}' failed")
 
     async def throw(self, jobs: Jobs, request: pb.ThrowErrorRequest) -> pb.ThrowErrorResponse:
@@ -128,16 +122,14 @@ class JobsApi:
         if given := requests.one_of_two(request.variables, request.variables_json):
             field = "variables_json" if request.variables_json else "variables"
             outcome = outcome._replace(variables=await jobs.merged_variables(outcome.key, given, field))
-        refused = await self._settle(jobs, outcome)
+        refused = _why(outcome, await self._settle(jobs, outcome))
         done = f"Job '{outcome.key}' failed with error code '{outcome.code}'"
         return pb.ThrowErrorResponse(success=not refused, message=refused or done, error_caught=False)
 
-    async def _settle(self, jobs: Jobs, outcome: Outcome) -> str:
-        """Settle an outcome; return why it was refused, or an empty string."""
+    def _settle(self, jobs: Jobs, outcome: Outcome) -> Awaitable[list[Judged]]:
         if not outcome.attempt:
             self._metrics.unfenced(API)
-        [judged] = await jobs.settle([outcome])
-        return "" if judged.ok else refusal(outcome.key, judged)
+        return jobs.settle([outcome])
 
     # Changes ------------------------------------------------------------------------------------
 
@@ -216,6 +208,16 @@ class JobsApi:
 def _messages(jobs: Sequence[LeasedJob], demand: Demand, fetched: frozenset[str]) -> Iterator[tuple[bytes, int]]:
     for portion in portions(activated(job, demand.worker, fetched) for job in jobs):
         yield pb.ActivateJobsResponse(jobs=portion, success=True).SerializeToString(), len(portion)
+
+
+def _why(outcome: Outcome, judged: Sequence[Judged]) -> str:
+    """Why an outcome was refused, or an empty string."""
+    return "" if judged[0].ok else refusal(outcome.key, judged[0])
+
+
+def _perhaps_completed(error: Exception) -> Exception:
+    """The error for an unknown job, which may have been completed and deleted."""
+    return JobNotFound(error.key, f"{error} or already completed") if isinstance(error, JobNotFound) else error
 
 
 async def _explained(jobs: Jobs, error: JobError) -> str:
