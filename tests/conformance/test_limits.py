@@ -6,16 +6,13 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from everwork.core.leasing import Demand, Lease
+from everwork.core.leasing import Demand
 from everwork.core.outcome import Complete, Failed, Reject, Release, Retry, Throw
-from everwork.core.queries import JobFilter, Reason
-from everwork.core.states import State
-from everwork.engines.values import Fire
+from everwork.core.queries import Reason
 from tests.conformance.failing import another, where_it_is_decided
 from tests.conformance.test_lanes_turns import taken
 from tests.conformance.test_sweep import swept
@@ -27,7 +24,6 @@ from tests.factories import (
     a_new_job,
     a_pending_job,
     a_policy,
-    a_scheduled_job,
     asked,
     leased_keys,
     settled,
@@ -35,9 +31,8 @@ from tests.factories import (
 from tests.stores import HOUR_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from everwork.core.job import StoredJob
     from everwork.core.outcome import Outcome
     from everwork.engines.contract import Engine
     from tests.stores import VirtualClock
@@ -55,12 +50,6 @@ ENDS: list[Outcome] = [
 ]
 
 LIMITS: dict[str, dict[str, Any]] = {"of the type": {"max_running": 3}, "of the key": {"max_running_per_key": 3}}
-
-
-async def jobs_in(engine: Engine, state: State, limit_key: str) -> list[StoredJob]:
-    """The jobs of a lane."""
-    found = (await engine.find(JobFilter(states=frozenset([state])), 100)).jobs
-    return [job for job in found if job.limit_key == limit_key]
 
 
 async def waiting(engine: Engine, jobs: int, keys: Sequence[str | None] = ("k",), **fields: Any) -> list[int]:
@@ -189,119 +178,6 @@ async def test_every_end_of_an_attempt_gives_its_room_back(engine: Engine, limit
         started = await leased_keys(engine, 9)
         assert len(started) == 1, outcome
         running += started
-
-
-async def _new(engine: Engine, _: VirtualClock, key: int) -> int:
-    return (await a_pending_job(engine, limit_key="other")).key
-
-
-async def _several_new(engine: Engine, _: VirtualClock, key: int) -> int:
-    return (await waiting(engine, 1, ("other", "third")))[0]
-
-
-async def _due(engine: Engine, clock: VirtualClock, key: int) -> int:
-    job = await a_scheduled_job(engine, limit_key="other", delay_ms=1_000)
-    assert await leased_keys(engine) == []
-    clock.advance(seconds=1)
-    return job.key
-
-
-async def _rescheduled(engine: Engine, _: VirtualClock, key: int) -> int:
-    job = await a_scheduled_job(engine, limit_key="other")
-    assert await leased_keys(engine) == []
-    await engine.reschedule([job.key], delay_ms=0)
-    return job.key
-
-
-async def _retried(engine: Engine, _: VirtualClock, key: int) -> int:
-    await settled(engine, Retry(key, 1, "again", delay_ms=0))
-    return key
-
-
-async def _retried_later(engine: Engine, clock: VirtualClock, key: int) -> int:
-    await settled(engine, Failed(key, 1, "boom", backoff_ms=1_000))
-    assert await leased_keys(engine) == []
-    clock.advance(seconds=1)
-    return key
-
-
-async def _released(engine: Engine, _: VirtualClock, key: int) -> int:
-    await settled(engine, Release(key, 1))
-    return key
-
-
-async def _requeued(engine: Engine, _: VirtualClock, key: int) -> int:
-    await settled(engine, Failed(key, 1, "boom", final=True))
-    assert await leased_keys(engine) == []
-    await engine.requeue([key])
-    return key
-
-
-async def _requeued_by_its_retries(engine: Engine, _: VirtualClock, key: int) -> int:
-    await settled(engine, Failed(key, 1, "boom", final=True))
-    await engine.set_retries(key, 2)
-    return key
-
-
-async def _lapsed(engine: Engine, clock: VirtualClock, key: int) -> int:
-    await engine.extend([Lease(key, 1)], 1_000)
-    clock.advance(ms=1_001)
-    await swept(engine)
-    clock.advance(seconds=5)
-    return key
-
-
-async def _emitted(engine: Engine, _: VirtualClock, key: int) -> int:
-    await settled(engine, Complete(key, 1, events=(a_new_job(limit_key="other"),)))
-    [job] = await jobs_in(engine, State.PENDING, "other")
-    return job.key
-
-
-async def _fired(engine: Engine, _: VirtualClock, key: int) -> int:
-    [fired] = await engine.fire([Fire("tick", 1, a_new_job(limit_key="other"))])
-    assert fired.created is not None
-    return fired.created.key
-
-
-async def _freed(engine: Engine, _: VirtualClock, key: int, end: Outcome | None = None) -> int:
-    [waits] = await waiting(engine, 1, ("other",))
-    assert await leased_keys(engine) == []
-    await (engine.cancel([key]) if end is None else settled(engine, end._replace(key=key)))
-    return waits
-
-
-SERVED_AGAIN: dict[str, Callable[[Engine, VirtualClock, int], Awaitable[int]]] = {
-    "a new job": _new,
-    "new jobs of several lanes": _several_new,
-    "a job that becomes due": _due,
-    "a job moved to now": _rescheduled,
-    "an immediate retry": _retried,
-    "a later retry": _retried_later,
-    "a release": _released,
-    "a requeue": _requeued,
-    "new retries for a dead letter": _requeued_by_its_retries,
-    "an expired lease": _lapsed,
-    "an event": _emitted,
-    "a trigger": _fired,
-    "a cancel of what ran": _freed,
-    **{f"{type(end).__name__} of what ran": partial(_freed, end=end) for end in ENDS[:-1]},
-}
-
-
-@pytest.mark.parametrize("way", SERVED_AGAIN.values(), ids=list(SERVED_AGAIN))
-async def test_a_lane_is_served_as_soon_as_it_has_work_and_room(
-    way: Callable[[Engine, VirtualClock, int], Awaitable[int]], engine: Engine, clock: VirtualClock
-) -> None:
-    """Beside a full lane, and after a call that has found neither."""
-    await a_policy(engine, max_running_per_key=1)
-    full, _, other = [*await waiting(engine, 2, ("full",)), *await waiting(engine, 1, ("other",))]
-    assert sorted(await leased_keys(engine, lease_ms=HOUR_MS)) == [full, other]
-    assert await leased_keys(engine) == []
-    key = await way(engine, clock, other)
-    if way in (_new, _several_new, _due, _rescheduled, _fired):
-        assert await leased_keys(engine, 1) in ([], [key + 1])  # The lane is full.
-        await settled(engine, Complete(other, 1))
-    assert key in await leased_keys(engine)
 
 
 @pytest.mark.parametrize("limit", LIMITS)
