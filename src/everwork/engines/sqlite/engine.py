@@ -59,7 +59,8 @@ class SqliteEngine(
             connection, lock, schema_version = await in_daemon(lambda: self._connect(create))
             make = LoopWriter if self._own_loop else ThreadWriter
             writer = make(self._url, connection, lock, self._clock)
-            self._opened = OpenStore(self._url, self._clock, writer, lock, schema_version)
+            self._opened = store = OpenStore(self._url, self._clock, writer, lock, schema_version)
+            store.post.take_back = self._take_back
 
     def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
         check_file(self._url)

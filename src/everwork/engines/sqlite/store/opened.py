@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everwork.aio.clocks import host_clock_ms
+from everwork.core.leasing import Demand
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
 from everwork.engines.sqlite.file_lock import FileLock
+from everwork.engines.sqlite.hand_over import Post
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
 from everwork.engines.sqlite.store.connections import Pause, Query, Reader, T
 from everwork.engines.sqlite.store.writer import Writer
@@ -70,8 +72,10 @@ class OpenStore:
         self._lock = lock
         folder = None if url.in_memory else Path(url.path + ".wake")
         self.work, self.done = Wakeup(WORK, folder), Wakeup(DONE, folder)
+        self.post = Post(self.work, folder)
         self.writer = writer
         self.writer.after_answers = self._notify
+        self.writer.deliver = self.post.deliver
         self._reader: Reader | None = None
         self._scanner: Reader | None = None
         self._probe: sqlite3.Connection | None = None
@@ -98,6 +102,10 @@ class OpenStore:
         answer: Any = await (self._scanner or self.writer).query(query)
         return answer  # type: ignore[no-any-return]
 
+    def post_for(self, demands: Sequence[Demand]) -> Post | None:
+        """What parks these demands; None if none of them can be parked."""
+        return self.post if self.post.may_park(demands) else None
+
     def poll(self) -> None:
         """Check for writes by other processes as long as a caller is waiting."""
         if self._timer is None and self._probe is not None:
@@ -108,6 +116,7 @@ class OpenStore:
         processes.forget(self)
         if self._timer is not None:
             self._timer.cancel()
+        self.post.close()
         for wakeup in (self.work, self.done):
             wakeup.close(self._loop)
         await self.writer.close()
@@ -119,6 +128,7 @@ class OpenStore:
                 self._probe = None
         if self._notifier is not None:
             self._notifier.close()
+        self.post.release()
         self._lock.close()
 
     def _notify(self, woken: bool, finished: bool) -> None:
@@ -148,6 +158,11 @@ class OpenStore:
                 return 0
             (version,) = self._probe.execute("PRAGMA data_version").fetchone()
             return int(version)
+
+    def drop_in_child(self) -> None:
+        """Close what a forked child must not keep open; nothing else of its parent's is touched."""
+        for wakeup in (self.work, self.done):
+            wakeup.drop_in_child()
 
     def pause(self) -> list[Pause]:
         """Close every connection before a fork; calls that arrive during the fork wait."""

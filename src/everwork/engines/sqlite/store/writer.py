@@ -36,7 +36,7 @@ from everwork.engines.sqlite.store.connections import (
     try_peek,
 )
 from everwork.engines.sqlite.store_url import StoreUrl, identity
-from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.sqlite.transaction import Handed, Transaction
 from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.logs import get_logger
 
@@ -77,6 +77,8 @@ class Writer(ABC):
         self._lock_wait: LockWait | None = None
         self.after_commit: AfterCommit = lambda *_: None
         """Called in the thread of the transaction; notifies other processes."""
+        self.deliver: Callable[[Sequence[Handed]], None] = lambda _: None
+        """Called in the thread of the transaction; sends jobs to waiting workers."""
         self.after_answers: AfterCommit = lambda *_: None
         """Called in the event loop, once the callers have their answers."""
 
@@ -182,6 +184,8 @@ class Writer(ABC):
         except OSError as error:
             # The transaction is committed: a failed wake-up must not look like a failed call.
             log.warning("other processes were not woken", path=self._url.path, error=str(error))
+        if tx.handed:
+            self.deliver(tx.handed)
         return values, tx.woken, tx.finished
 
     def _refuse_another_file(self) -> None:
