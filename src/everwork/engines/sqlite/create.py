@@ -64,6 +64,11 @@ def create(tx: Transaction, jobs: Sequence[NewJob], post: Post | None = None) ->
         key = _create_plain(tx, jobs[0], post)
         if key is not None:
             return [Created(key)]
+    return create_any(tx, jobs)
+
+
+def create_any(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
+    """`create` for any number of jobs of any kind."""
     types = {name: tx.type(name) for name in {job.type for job in jobs}}
     fresh, answers = _with_keys(tx, jobs, types)
     if fresh:
