@@ -44,7 +44,7 @@ async def opened(file: Path, clock: VirtualClock | None = None) -> SqliteEngine:
 @pytest.fixture
 async def other(sqlite: SqliteEngine, file: Path, clock: VirtualClock) -> AsyncIterator[SqliteEngine]:
     """Another engine on the same file."""
-    assert sqlite.durability
+    assert sqlite._opened is not None
     engine = await opened(file, clock)
     yield engine
     await engine.close()

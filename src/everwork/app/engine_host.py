@@ -53,7 +53,7 @@ class EngineHost:
         self._portal: Portal[JobService] | None = None
         self._opened_engine: Engine | None = None
         self._guard = threading.Lock()
-        self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
+        self._loop_engines = LoopEngines(self._make_loop_service) if self._may_have_loop_engines else None
 
     def reset_after_fork(self) -> object:
         """In a forked child: forget the parent's engines and locks. Returns them."""
@@ -211,6 +211,15 @@ class EngineHost:
 
     def _make_service(self) -> JobService:
         self._opened_engine = engine = self._engine.fresh()
+        return JobService(engine, self._name.process, offline=self._offline)
+
+    @property
+    def _may_have_loop_engines(self) -> bool:
+        """Whether event loops may have engines of their own. Offline mode delivers from one spool to one local file."""
+        return self._engine.is_remote or (self._offline is None and self._engine.for_callers() is not None)
+
+    def _make_loop_service(self) -> JobService:
+        engine = self._engine.for_callers() or self._engine.fresh()
         return JobService(engine, self._name.process, offline=self._offline)
 
     def _known_engine(self) -> Engine:

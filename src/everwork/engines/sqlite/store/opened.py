@@ -198,9 +198,13 @@ class OpenStore:
 class SqliteBase:
     """What every topic of the engine works on: the URL, the clock, and the store while it is open."""
 
-    def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
+    def __init__(
+        self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False, for_callers: bool = False
+    ) -> None:
+        """`own_loop`: the loop serves nothing but this engine; `for_callers`: see `Lifecycle.for_callers`."""
         self._url = url
         self._own_loop = own_loop
+        self._for_callers = for_callers
         self._clock = clock or host_clock_ms
         self._opened: OpenStore | None = None
 

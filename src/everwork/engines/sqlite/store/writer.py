@@ -66,6 +66,7 @@ class Writer(ABC):
         self._url = url
         self._connection = connection
         self._cursor = connection.cursor()
+        self._busy_ms = BUSY_MS
         self._lock = lock
         self._clock = clock
         is_guarded = clock is host_clock_ms and not url.in_memory and boot_id()
@@ -134,6 +135,8 @@ class Writer(ABC):
         answers: list[Answer] = []
         left: list[Call] = []
         for call in calls:
+            if call.peek is not None:
+                self._wait_up_to(BUSY_MS)
             answer = try_peek(call, self._cursor, self._clock, self._url.path)
             if answer is not None:
                 answers.append(answer)
@@ -217,6 +220,7 @@ class Writer(ABC):
 
     def _begin(self) -> None:
         """Begin; wait if a writer without our lock is active, such as the user's own transaction."""
+        self._wait_up_to(BUSY_MS)
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -230,6 +234,26 @@ class Writer(ABC):
                     text = f"another transaction has held the write lock for more than {BUSY_SECONDS:g} s"
                     raise EngineBusy(f"cannot write {where}: {text}; nothing was written; {OWN}") from None
                 log.warning("waiting for the write lock, which another transaction holds", path=where, hint=OWN)
+
+    def _begin_now(self) -> bool:
+        """Begin a transaction if that is possible without waiting."""
+        if not self._lock.acquire_now():
+            return False
+        try:
+            self._refuse_another_file()
+            self._wait_up_to(0)
+            self._cursor.execute("BEGIN IMMEDIATE")
+        except (sqlite3.Error, EngineUnavailable):
+            # If it is busy, the thread waits; the thread reports any other error.
+            self._lock.release()
+            return False
+        return True
+
+    def _wait_up_to(self, busy_ms: int) -> None:
+        """How long SQLite waits for other programs; set only when it changes, because that costs as much as a row."""
+        if self._busy_ms != busy_ms:
+            self._cursor.execute(f"PRAGMA busy_timeout = {busy_ms}")
+            self._busy_ms = busy_ms
 
     def _answer(self, answers: list[Answer], woken: bool, finished: bool) -> None:
         for answer in answers:
@@ -248,16 +272,16 @@ class Writer(ABC):
         if not self._lock.acquire_now():
             self._wait_for_lock()
         try:
-            cursor.execute("PRAGMA busy_timeout = 50")
+            self._wait_up_to(50)
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             self._lock.release()
         return (None,)
 
     def _pause_here(self, pause: Pause) -> None:
         self._connection = reconnected(self._connection, self._url, pause)
         self._cursor = self._connection.cursor()
+        self._busy_ms = BUSY_MS
 
 
 class ThreadWriter(Writer):
