@@ -122,10 +122,13 @@ class EngineHost:
         if not self._is_open:
             await self.open()
         service = None if self._loop_engines is None else await self._loop_engines.service()
-        if service is not None:
+        if service is not None and service.is_remote:
             return await service.create_retrying(jobs)
         promise: asyncio.Future[list[Created]] = asyncio.get_running_loop().create_future()
         try:
+            created = None if service is None else await service.create_alone(jobs)
+            if created is not None:
+                return created
             self._opened.service.start_create(jobs, promise)
             return await promise
         except EngineUnavailable:

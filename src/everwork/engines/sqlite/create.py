@@ -20,7 +20,6 @@ from everwork.engines.sqlite.hand_over import Parked, Post
 from everwork.engines.sqlite.statements import NOTHING_RARE, lane_of, rare_columns, statements
 from everwork.engines.sqlite.store.loop_writer import CallerWriter
 from everwork.engines.sqlite.store.opened import SqliteBase
-from everwork.engines.sqlite.store.writer import Writer
 from everwork.engines.sqlite.transaction import Transaction, TypeRow, attempts_of
 
 SQL = statements("create")
@@ -37,7 +36,8 @@ class SqliteCreate(SqliteBase, JobFlow):
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         writer = self._store.writer
         if stamp is None:
-            return await self._create(writer, jobs)
+            post = self._store.post
+            return await writer.submit(lambda tx: create(tx, jobs, post))
         try:
             return await writer.submit(lambda tx: create_stamped(tx, jobs, stamp))
         except Repeated as repeated:
@@ -45,18 +45,15 @@ class SqliteCreate(SqliteBase, JobFlow):
                 raise outdated(stamp) from None
             return [Created(abs(key), key < 0) for key in json.loads(repeated.keys)]
 
-    async def _create(self, writer: Writer, jobs: Sequence[NewJob]) -> list[Created]:
-        post = self._store.post
-
-        def act(tx: Transaction) -> list[Created]:
-            return create(tx, jobs, post)
-
-        if isinstance(writer, CallerWriter):
-            if writer.must_pass:
-                await asyncio.sleep(0)
-            if done := writer.do_now(act):
-                return done[0]
-        return await writer.submit(act)
+    async def create_alone(self, jobs: Sequence[NewJob]) -> list[Created] | None:
+        store = self._store
+        writer, post = store.writer, store.post
+        if not isinstance(writer, CallerWriter):
+            return None
+        if writer.must_pass:
+            await asyncio.sleep(0)
+        done = writer.do_now(lambda tx: create(tx, jobs, post))
+        return done[0] if done else None
 
 
 class Repeated(Exception):

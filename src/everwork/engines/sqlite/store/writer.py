@@ -66,7 +66,7 @@ class Writer(ABC):
         self._url = url
         self._connection = connection
         self._cursor = connection.cursor()
-        self._busy_ms = BUSY_MS
+        self._busy_ms: int | None = None
         self._lock = lock
         self._clock = clock
         is_guarded = clock is host_clock_ms and not url.in_memory and boot_id()
@@ -281,7 +281,7 @@ class Writer(ABC):
     def _pause_here(self, pause: Pause) -> None:
         self._connection = reconnected(self._connection, self._url, pause)
         self._cursor = self._connection.cursor()
-        self._busy_ms = BUSY_MS
+        self._busy_ms = None
 
 
 class ThreadWriter(Writer):
