@@ -98,7 +98,7 @@ class Post:
             if receiver not in self._names:
                 self._names[receiver] = name = secrets.token_hex(8)
                 self._receivers[name] = receiver
-        return bool(receivers) and (self._folder is None or self._work.listen(self._loop))
+        return bool(receivers) and (self._folder is None or self._work.listen())
 
     def needs_no_write(self, cursor: sqlite3.Cursor, queue: int, demand: Demand, now_ms: int) -> bool:
         """Whether this demand is parked as it should be, as a look finds it.

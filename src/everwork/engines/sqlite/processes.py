@@ -57,7 +57,7 @@ class Wakeup:
         loop = asyncio.get_running_loop()
         if since is not None and since != self.sequence:
             return True
-        self.listen(loop)
+        self.listen()
         future: asyncio.Future[bool] = loop.create_future()
         self._waiting.add(future)
         timer = loop.call_later(timeout_ms / 1000, _time_out, future)
@@ -87,7 +87,7 @@ class Wakeup:
         if self._socket is not None:
             self._socket.close()
 
-    def listen(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def listen(self) -> bool:
         """Bind a socket that other processes find by listing the folder; without a socket, only polling remains."""
         folder = self._folder
         if self._socket is not None or folder is None:
@@ -104,7 +104,7 @@ class Wakeup:
             log.warning("no wake-up socket, polling instead", folder=str(folder), error=str(error))
             return False
         self._socket = listener
-        loop.add_reader(listener, self.receive)
+        asyncio.get_running_loop().add_reader(listener, self.receive)
         return True
 
     def receive(self) -> None:
