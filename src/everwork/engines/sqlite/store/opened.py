@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from everwork.engines.sqlite.file_lock import FileLock
 from everwork.engines.sqlite.hand_over import Post
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
 from everwork.engines.sqlite.store.connections import Pause, Query, Reader, T
-from everwork.engines.sqlite.store.writer import Writer
+from everwork.engines.sqlite.store.writer import Writer, commits
 from everwork.engines.sqlite.store_url import StoreUrl, connect
 from everwork.exceptions import EngineError, EngineUnavailable
 from everwork.logs import get_logger
@@ -29,6 +30,7 @@ log = get_logger("everwork.sqlite")
 
 POLL_SECONDS = 0.1
 """How often a waiting process checks whether another one has written: the fallback if sockets fail."""
+COMMITS_PER_CHECKPOINT = 100
 START = (0, 0, 0)
 FULL_SCAN_EVERY_MS = 3_600_000
 Position = tuple[int, int, int]
@@ -105,6 +107,16 @@ class OpenStore:
     def post_for(self, demands: Sequence[Demand]) -> Post | None:
         """What parks these demands; None if none of them can be parked."""
         return self.post if self.post.may_park(demands) else None
+
+    async def checkpoint(self) -> None:
+        """Write what is in the write-ahead log into the file, in another thread, so that no commit has to.
+
+        Only if there have been many commits: a store that is hardly used need not be synced more often.
+        """
+        if self._scanner is not None and commits[self._url.path] >= COMMITS_PER_CHECKPOINT:
+            commits[self._url.path] = 0
+            with suppress(EngineError):  # The commits do it, then.
+                await self._scanner.query(lambda cursor, _: cursor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone())
 
     def poll(self) -> None:
         """Check for writes by other processes as long as a caller is waiting."""

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +58,9 @@ WATCHES_MAX: Final = 10
 that it does not."""
 CLOCK_CHECK_MS: Final = 1_000
 """How much time passes before the clock is checked for a jump again."""
+
+commits: Final[Counter[str]] = Counter()
+"""By path, the number of commits of all engines of this process since one of them checkpointed; may be inexact."""
 
 
 class Writer(ABC):
@@ -173,6 +177,7 @@ class Writer(ABC):
             values = [call.action(tx) for call in calls if call.action is not None]
             tx.flush()
             self._cursor.execute("COMMIT")
+            commits[self._url.path] += 1
         except BaseException as error:
             if self._connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
