@@ -25,6 +25,10 @@ Statistic = tuple[int, str, str, str]
 """An hour, a type, a worker, and what was counted of these."""
 
 
+def lane_of(new: NewJob) -> tuple[str, str | None]:
+    return new.tenant, new.limit_key
+
+
 @dataclass
 class ModelJob:
     """A job as the model knows it."""
@@ -54,7 +58,7 @@ class ModelJob:
 
     @property
     def lane(self) -> tuple[str, str | None]:
-        return self.new.tenant, self.new.limit_key
+        return lane_of(self.new)
 
     @property
     def retries(self) -> int:
@@ -118,7 +122,7 @@ class Model:
         self.jobs: dict[int, ModelJob] = {}
         self.dedupe: dict[tuple[str, str, str], int] = {}
         self.paused: set[str] = set()
-        self.parked: dict[str, Demand] = {}
+        self.parked: dict[tuple[str, str], Demand] = {}
         self.passed: dict[str, int] = {}
         self.statistics: Counter[Statistic] = Counter()
 
@@ -179,15 +183,15 @@ class Model:
             assert (got.lease_until_ms, got.priority) == (job.lease_until_ms, job.priority)
 
     def park(self, demand: Demand, leased: int) -> None:
-        """The last demand that was not met in full waits for the next job; one that was met does not."""
+        """A demand that was not met in full may wait for the next job, perhaps behind another worker's."""
+        if demand.parks:
+            self.parked.pop((demand.type, demand.worker), None)
         if demand.parks and leased < demand.limit:
-            self.parked[demand.type] = demand
-        elif demand.parks and demand.type in self.parked and self.parked[demand.type].worker == demand.worker:
-            del self.parked[demand.type]
+            self.parked[demand.type, demand.worker] = demand
 
-    def hand_over(self, leased: LeasedJob) -> None:
+    def hand_over(self, leased: LeasedJob, worker: str) -> None:
         """Check a job that its create has leased to a waiting worker, and follow it."""
-        demand = self.parked.pop(leased.type)
+        demand = self.parked.pop((leased.type, worker))
         first = [key for key in self.eligible(demand) if key != leased.key]
         assert not first, f"{leased.key} was handed over past {first}"
         assert self.jobs[leased.key].new.expires_at_ms is None

@@ -24,7 +24,7 @@ from everwork.core.limits import STATISTICS_KEEP_HOURS
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.states import State
 from everwork.engines.values import Fire
-from tests.model.model import Model, Statistic
+from tests.model.model import Model, Statistic, lane_of
 from tests.stores import DAY_MS, ENGINES, MINUTE_MS, SECOND_MS, VirtualClock, at_length, drop_stores, open_store
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Taker:
         self._came.set()
 
     def lost(self) -> None:
-        raise AssertionError("nothing gets lost here")
+        """Nothing gets lost here: on SQLite, a worker whose place another one has taken has to look."""
 
     async def take(self, key: int) -> LeasedJob:
         while key not in self.jobs:
@@ -215,11 +215,13 @@ class EngineBesideModel(RuleBasedStateMachine):
         self.every_job_is_as_the_model_has_it()  # Before time passes: the engine may have cancelled what has expired.
         self.let_time_pass(step_ms, sweeps=False)
         is_free = new.type not in self.model.paused and not self.model.eligible(demand)
+        # An engine may have to prepare a lane for turns first.
+        is_known = any((one.new.type, one.lane) == (new.type, lane_of(new)) for one in self.model.jobs.values())
         self.create([new])
         [job] = self.run(self.engine.get(self.ever[-1:]))
-        if is_free and new.dedupe_key is None and new.expires_at_ms is None and not new.delay_ms:
+        if is_free and is_known and new.dedupe_key is None and new.expires_at_ms is None and not new.delay_ms:
             assert job is not None
-            assert (job.state, job.worker) == (State.PROCESSING, demand.worker)
+            assert job.state is State.PROCESSING
         for more in news[1:]:
             self.create([more])
 
@@ -229,7 +231,8 @@ class EngineBesideModel(RuleBasedStateMachine):
         if job is None or job.state is not State.PROCESSING:
             return
         assert may_be_handed
-        self.model.hand_over(self.run(self.taker.take(key)))
+        assert job.worker is not None
+        self.model.hand_over(self.run(self.taker.take(key)), job.worker)
         type(self).handed_over += 1
 
     @rule(aimed=aimed_outcomes, demand=st.none() | demands, then=st.none() | outcomes)

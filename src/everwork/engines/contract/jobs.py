@@ -73,12 +73,14 @@ class JobFlow(ABC):
         at their limit (G10). The call records that the type was requested. `next_due_ms` is no later than the end of an
         open breaker or a full rate window of a requested type that has work.
 
-        A demand with a `receiver` that got fewer jobs than its limit is parked for up to `PARK_MS`, in place of the
-        demand that another worker has parked for the type. The next `create` of a single job that would be the first
-        to be leased then leases the job to this worker in the same transaction, with its first attempt, and sends it
-        to the receiver. So the queue has nothing ready or due, and the type has no groups, is not paused, and has no
-        limit, rate or breaker; the store is then as if the worker had activated the job. A parked demand is used once.
-        One that got all its jobs withdraws the demand that its worker has parked; so does `unpark`.
+        A demand with a `receiver` that got fewer jobs than its limit is parked for up to `PARK_MS`, one for each type:
+        in place of the demand that another worker has parked, unless that worker still waits and this call writes
+        nothing else. The next `create` of a single job that would be the first to be leased then leases the job to
+        that worker in the same transaction, with its first attempt, and sends it to the receiver. So the queue has
+        nothing ready or due, and the type has no groups, is not paused, and has no limit, rate or breaker; the store is
+        then as if the worker had activated the job. An engine may decline, and the job is ready as usual. A parked
+        demand is used once. One that got all its jobs withdraws the demand that its worker has parked; so does
+        `unpark`. A receiver's `lost` may be called although nothing was lost.
 
         Demands of the same type, group and tenants are served together, in their order. The jobs are in the order
         of the demands, and `shares` has one number for each demand.

@@ -108,9 +108,9 @@ class Post:
         """
         row = cursor.execute(SQL["parked"], (queue,)).fetchone()
         place = self._places.get((demand.worker, demand.type))
-        if self._is_at(place, row, demand):
+        if place is not None and _is_row_of(place, row):
             self._renew(now_ms)
-            return True
+            return _meets(place, demand)
         if place is not None:
             self._doubt(place)
         is_back = (demand.worker, demand.type) in self._have_parked
@@ -126,9 +126,12 @@ class Post:
         place = self._places.get(key)
         if place is not None:
             row = tx.cursor.execute(SQL["parked"], (queue,)).fetchone()
-            if self._is_at(place, row, demand):
+            if not _is_row_of(place, row):
+                self._doubt(place)
+            elif _meets(place, demand):
                 return
-            self._doubt(place)
+            else:
+                self._awaited.pop(place.token, None)  # Replaced: no job can come for it.
         place = Place(name, next(self._numbers), receiver, demand.lease_ms)
         self._places[key] = self._awaited[place.token] = place
         self._have_parked.add(key)
@@ -150,12 +153,6 @@ class Post:
             place = self._places.pop((worker, type), None)
             if place is not None:
                 self._awaited.pop(place.token, None)
-
-    def _is_at(self, place: Place | None, row: tuple[str, int, str, str] | None, demand: Demand) -> bool:
-        """Whether the row is that of this place, and says what the demand does."""
-        if place is None or row is None or row[3] != place.token:
-            return False
-        return place.receiver() is demand.receiver and place.lease_ms == demand.lease_ms
 
     def _renew(self, now_ms: int) -> None:
         """Let creates know that the workers of this process are waiting now."""
@@ -265,6 +262,15 @@ class Post:
     def release(self) -> None:
         """Close the sockets, once no more transactions run."""
         self._close_sockets()
+
+
+def _is_row_of(place: Place, row: tuple[str, int, str, str] | None) -> bool:
+    return row is not None and row[3] == place.token
+
+
+def _meets(place: Place, demand: Demand) -> bool:
+    """Whether a parked demand has the lease and the receiver of this one."""
+    return place.receiver() is demand.receiver and place.lease_ms == demand.lease_ms
 
 
 def _is_recent(looked_at_ms: int | None, now_ms: int) -> bool:
