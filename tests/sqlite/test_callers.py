@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,7 +29,6 @@ from tests.sqlite.test_writing import foreign_transaction, set_page_limit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from everwork.engines.sqlite.transaction import Transaction
     from tests.sqlite.test_wake import Start
@@ -268,6 +268,26 @@ async def test_other_applications_have_one_engine(options: dict[str, str], file:
     async with Everwork(options.get("url", f"sqlite:///{file}"), offline=offline) as app:
         assert await app.enqueue("email-send") == 1
         assert not await has_own_engine(app)
+
+
+def open_files(file: Path) -> list[str]:
+    """The files of a store that this process has open."""
+    descriptors = list(Path("/proc/self/fd").iterdir())
+    targets = [str(one.readlink()) for one in descriptors if one.is_symlink()]
+    return [target for target in targets if target.startswith(str(file))]
+
+
+def test_an_application_whose_loop_has_ended_is_closed_completely(file: Path) -> None:
+    app, loop = Everwork(f"sqlite:///{file}"), asyncio.new_event_loop()
+    loop.run_until_complete(app.__aenter__())
+    loop.run_until_complete(app.enqueue("email-send"))
+    assert loop.run_until_complete(has_own_engine(app))
+    loop.close()
+    assert app.sync.enqueue("email-send") == 2
+    assert open_files(file)
+    app.sync.close()
+    assert open_files(file) == []
+    assert keys_in(file) == [1, 2]
 
 
 async def test_an_application_is_closed_from_another_thread(file: Path) -> None:
