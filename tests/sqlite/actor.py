@@ -9,6 +9,7 @@ import sys
 
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand
+from everwork.engines.sqlite import hand_over
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
 
@@ -59,6 +60,7 @@ async def main(role: str, path: str) -> None:
             print(created.key, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if role == "die":
+        vars(hand_over)["PARK_MS"] = 60_000  # On a busy machine, too.
         engine._store.writer.deliver = lambda _: os.kill(os.getpid(), signal.SIGKILL)
     waiting = asyncio.ensure_future(engine.wait(["work"], 60_000)) if role not in ("create", "die") else None
     await asyncio.sleep(0)
