@@ -137,8 +137,11 @@ async def test_a_caller_never_waits_for_another_process(engine: SqliteEngine, fi
 
 
 async def test_a_caller_never_waits_for_another_programs_transaction(engine: SqliteEngine, file: Path) -> None:
-    with foreign_transaction(file):
+    with foreign_transaction(file) as foreign:
+        ending = threading.Timer(0.3, lambda: foreign.execute("COMMIT"))
+        ending.start()  # A caller that waits for it creates its job.
         assert await engine.create_alone([a_new_job()]) is None
+        ending.join()
     assert keys_in(file) == [1]
     assert await engine.create_alone([a_new_job()])
 
