@@ -16,6 +16,7 @@ import pytest
 from everwork import Everwork
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store import loop_writer
+from everwork.engines.sqlite.store.connections import Pause
 from everwork.engines.sqlite.store.loop_writer import IN_A_ROW_MAX, SLOW_SECONDS, CallerWriter
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
@@ -212,6 +213,24 @@ async def test_a_fork_in_the_loop(engine: SqliteEngine, file: Path) -> None:
     assert in_child(lambda: use_in_child(file)) == 0
     assert await engine.create_alone([a_new_job()])
     assert keys_in(file) == [1, 2, 3]
+
+
+async def test_the_thread_leaves_the_connection_to_the_loop_during_its_commit(engine: SqliteEngine) -> None:
+    writer, has_run, seen = writer_of(engine), threading.Event(), list[bool]()
+    calls: list[asyncio.Future[None]] = []
+    pauses: list[Pause] = []
+
+    def hold(_: Transaction) -> None:
+        calls.append(writer.submit(lambda _: has_run.set()))
+        pauses.append(writer.pause())
+        seen.append(has_run.wait(0.2) or pauses[0].is_closed.wait(0.2))
+
+    assert writer.do_now(hold) == [None]
+    assert seen == [False]
+    await asyncio.wait_for(calls[0], DEADLINE_S)
+    assert pauses[0].is_closed.wait(DEADLINE_S)
+    assert await engine.create_alone([a_new_job()]) is None
+    pauses[0].is_over.set()
 
 
 async def test_a_fork_in_a_thread_waits_for_the_commit_of_the_loop(engine: SqliteEngine, file: Path) -> None:
