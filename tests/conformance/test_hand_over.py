@@ -444,6 +444,13 @@ async def test_the_plain_way_and_the_general_way_store_the_same(
         await other.close()
 
 
+async def test_a_plain_job_of_a_known_type_wakes_a_waiting_worker(engine: Engine) -> None:
+    await asked(engine)
+    mark = engine.mark()
+    await a_pending_job(engine)
+    assert await engine.wait([TYPE], int(1_000 * DEADLINE_S), mark)
+
+
 async def order_of(engine: Engine) -> list[tuple[int, StoredJob]]:
     """All jobs, in the order in which they are leased one by one."""
     keys = [key for _ in range(10) for key in await leased_keys(engine, 1)]

@@ -1,4 +1,4 @@
-"""Another process on the same file: `python -m tests.sqlite.actor create|wait|leave|park|fork|die PATH`."""
+"""Another process on the same file: `python -m tests.sqlite.actor ROLE PATH`; roles: see `main`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 
 from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Demand
+from everwork.engines.sqlite import hand_over
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
 
@@ -47,11 +48,19 @@ def fork() -> None:
 
 async def main(role: str, path: str) -> None:
     """Open, say so, act when a line comes in."""
-    engine = SqliteEngine(StoreUrl(path))
+    engine = SqliteEngine(StoreUrl(path), for_callers=role == "alone")
     await engine.open()
     if role in ("park", "fork"):
         await park(engine, forks=role == "fork")
+    if role == "alone":
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        for _ in range(10):
+            [created] = await engine.create_alone([NewJob("work")]) or await engine.create([NewJob("work")])
+            print(created.key, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     if role == "die":
+        vars(hand_over)["PARK_MS"] = 60_000  # On a busy machine, too.
         engine._store.writer.deliver = lambda _: os.kill(os.getpid(), signal.SIGKILL)
     waiting = asyncio.ensure_future(engine.wait(["work"], 60_000)) if role not in ("create", "die") else None
     await asyncio.sleep(0)

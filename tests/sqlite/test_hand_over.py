@@ -16,6 +16,7 @@ import pytest
 
 from everwork.core.leasing import Demand
 from everwork.core.states import State
+from everwork.engines.sqlite import hand_over
 from everwork.engines.sqlite.create import create_any
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.processes import short_path
@@ -51,8 +52,9 @@ async def other(sqlite: SqliteEngine, file: Path, clock: VirtualClock) -> AsyncI
 
 
 @pytest.fixture
-async def live(file: Path) -> AsyncIterator[SqliteEngine]:
-    """An engine with the host's clock, like that of other processes."""
+async def live(file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteEngine]:
+    """An engine with the host's clock, like that of other processes; parked demands do not expire while it is busy."""
+    monkeypatch.setattr(hand_over, "PARK_MS", 60_000)
     engine = await opened(file)
     yield engine
     await engine.close()

@@ -20,7 +20,7 @@ from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store import opened as opened_module
 from everwork.engines.sqlite.store_url import StoreUrl
 from tests.app.waiting import DEADLINE_S, until
-from tests.factories import a_new_job
+from tests.factories import a_new_job, asked
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG_MS = 60_000
@@ -85,6 +85,15 @@ async def test_a_create_here_wakes_another_process_by_socket(sqlite: SqliteEngin
     await until(lambda: sockets(file))
     await sqlite.create([a_new_job(type="work")])
     assert await told(other) == "woken"
+
+
+@pytest.mark.usefixtures("without_polling")
+async def test_a_plain_job_of_a_known_type_wakes(sqlite: SqliteEngine) -> None:
+    await asked(sqlite)
+    waiting = asyncio.ensure_future(sqlite.wait(["work"], LONG_MS))
+    await asyncio.sleep(0)
+    await sqlite.create([a_new_job()])
+    assert await asyncio.wait_for(waiting, DEADLINE_S)
 
 
 @pytest.mark.usefixtures("without_polling")

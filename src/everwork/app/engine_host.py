@@ -326,6 +326,16 @@ class LoopEngines:
                 closing = asyncio.run_coroutine_threadsafe(_close(opening), loop)
                 with suppress(TimeoutError):
                     closing.result(0 if _runs_in_this_thread(loop) else CLOSE_SECONDS)
+            elif opening.done() and not opening.cancelled() and opening.exception() is None:
+                _close_without_loop(opening.result())
+
+
+def _close_without_loop(service: JobService | None) -> None:
+    """Close a service whose loop has ended: a local one would keep its files open. A server's connections are gone."""
+    if service is not None and not service.is_remote:
+        closing = threading.Thread(target=asyncio.run, args=(service.close(),), name="everwork-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
 
 
 def _runs_in_this_thread(loop: asyncio.AbstractEventLoop) -> bool:
