@@ -81,7 +81,7 @@ class Connection:
 
     async def load(self, names: Sequence[str]) -> None:
         """Send the texts of scripts that the server does not know, so that their first calls need not."""
-        wire, scripts = await self._connected() if self._wire is None else self._wire, [script(name) for name in names]
+        wire, scripts = self._wire or await self._connected(), [script(name) for name in names]
         with suppress(ConnectionLost):
             known = await wire.request("SCRIPT", "EXISTS", *(one.sha for one in scripts))
             if type(known) is ReplyError:
