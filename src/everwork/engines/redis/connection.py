@@ -90,6 +90,16 @@ class Connection:
                 if not is_known:
                     await wire.request("SCRIPT", "LOAD", one.text)
 
+    async def key_types(self, keys: Sequence[str]) -> list[Any]:
+        """The types of any keys of this server, in one round trip: each as the server says it, or an error."""
+        wire = self._wire
+        if wire is None or not wire.is_open:
+            wire = await self._connected()
+        try:
+            return await asyncio.gather(*(wire.request("TYPE", key) for key in keys))
+        except ConnectionLost as error:
+            raise errors.lost(self.url.text, error) from None
+
     async def connect(self, on_push: PushHandler | None = None) -> Wire:
         """Open a new connection to the node that has the namespace, and check the server."""
         if not self.url.is_cluster:
