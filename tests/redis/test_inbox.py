@@ -324,11 +324,31 @@ def test_what_is_wrong_with_an_entry_is_named(payload: str, field: str) -> None:
     assert caught.value.field == field
 
 
+class OwnInbox(Inbox):
+    """The inbox of another process, with a connection of its own."""
+
+    async def close(self) -> None:
+        """Close the connection, too."""
+        await super().close()
+        await self._connection.close()
+
+
 def an_inbox(url: str, source: str) -> Inbox:
     """The inbox of another process, which takes over at once and reads only when it is told to."""
-    inbox = Inbox(Connection(StoreUrl.from_url(url), None), idle_ms=0, reads=False)
+    inbox = OwnInbox(Connection(StoreUrl.from_url(url), None), idle_ms=0, reads=False)
     inbox.types.add(source)
     return inbox
+
+
+async def test_looking_for_streams_takes_no_connection_of_its_own(server: RedisServer) -> None:
+    async with opened(server.url) as engine:
+        inbox = engine._store.inbox
+        inbox.types.update(["a", "b"])
+        before = server.ask("INFO", "clients").split()[2]
+        server.ask("CONFIG", "RESETSTAT")
+        await inbox.find_streams()
+        assert server.ask("INFO", "clients").split()[2] == before
+        assert "cmdstat_type:calls=2," in server.ask("INFO", "commandstats")
 
 
 def url_text(engine: RedisEngine) -> str:
@@ -342,9 +362,13 @@ def test_a_connection_that_is_closed_under_the_drivers_hands_does_not_end_the_lo
             inbox = engine._store.inbox
             inbox.types.add("orders")
             await inbox.find_streams()
+            assert await inbox._try("orders", inbox.claim_abandoned("orders")) is None
             for connection in inbox._client.connection_pool._available_connections:
                 connection._writer.transport.abort()
+            assert engine._connection._wire is not None
+            engine._connection._wire.close()
             await inbox.find_streams()
+            assert await inbox._try("orders", inbox.claim_abandoned("orders")) is None
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(look_twice())

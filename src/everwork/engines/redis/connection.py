@@ -79,7 +79,7 @@ class Connection:
 
     async def load(self, names: Sequence[str]) -> None:
         """Send the texts of scripts that the server does not know, so that their first calls need not."""
-        wire, scripts = await self._connected() if self._wire is None else self._wire, [script(name) for name in names]
+        wire, scripts = self._wire or await self._connected(), [script(name) for name in names]
         with suppress(ConnectionLost):
             known = await wire.request("SCRIPT", "EXISTS", *(one.sha for one in scripts))
             if type(known) is ReplyError:
@@ -87,6 +87,16 @@ class Connection:
             for one, is_known in zip(scripts, known, strict=True):
                 if not is_known:
                     await wire.request("SCRIPT", "LOAD", one.text)
+
+    async def key_types(self, keys: Sequence[str]) -> list[Any]:
+        """The types of any keys of this server, in one round trip: each as the server says it, or an error."""
+        wire = self._wire
+        if wire is None or not wire.is_open:
+            wire = await self._connected()
+        try:
+            return await asyncio.gather(*(wire.request("TYPE", key) for key in keys))
+        except ConnectionLost as error:
+            raise errors.lost(self.url.text, error) from None
 
     async def connect(self, on_push: PushHandler | None = None) -> Wire:
         """Open a new connection to the node that has the namespace, and check the server."""

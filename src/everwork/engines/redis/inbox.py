@@ -135,11 +135,23 @@ class Inbox:
             self._outages = {name: one for name, one in self._outages.items() if name in known or name == ALL}
 
     async def _find(self, types: Sequence[str]) -> None:
+        for type, key_type in zip(types, await self._key_types(types), strict=True):
+            if isinstance(key_type, Exception):  # This key cannot be read; others may be readable.
+                self._outage(type).report(key_type)
+            else:
+                self._start_reader(type, key_type)
+
+    async def _key_types(self, types: Sequence[str]) -> list[Any]:
+        """What the keys with the names of these types are; on a cluster, they may be on any node."""
+        if not self._connection.url.is_cluster:
+            return await self._connection.key_types(types)
+        found: list[Any] = []
         for type in types:
             try:
-                self._start_reader(type, await self._client.type(type))
-            except ResponseError as error:  # This key cannot be read; others may be readable.
-                self._outage(type).report(error)
+                found.append(await self._client.type(type))
+            except ResponseError as error:
+                found.append(error)
+        return found
 
     def _start_reader(self, type: str, key_type: bytes) -> None:
         if key_type == b"stream" and self._reads:
