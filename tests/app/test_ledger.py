@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from everwork import Everwork, JobContext, State
+from everwork.aio.wakeup import Watch
 from everwork.core.leasing import Settlement
 from everwork.core.outcome import Outcome
 from everwork.runtime import executor, fetcher
@@ -180,13 +181,13 @@ async def test_no_more_is_leased_than_fits_into_the_table(app: Everwork, monkeyp
         await release.wait()
 
     await app.open()
-    waits, wait, loop = asyncio.Event(), app.service._engine.wait, asyncio.get_running_loop()
+    waits, watch, loop = asyncio.Event(), app.service._engine.watch, asyncio.get_running_loop()
 
-    async def watched(*given: Any, **more: Any) -> bool:
+    def watched(*given: Any) -> Watch:
         loop.call_soon_threadsafe(waits.set)
-        return await wait(*given, **more)
+        return watch(*given)
 
-    monkeypatch.setattr(app.service._engine, "wait", watched)
+    monkeypatch.setattr(app.service._engine, "watch", watched)
     handlers = [a_handler(work, type, concurrency=3) for type in ("one", "two")]
     keys = await app.enqueue_many([(type, {}) for type in ("one", "two") for _ in range(3)])
     async with handling(app, *handlers, ledger=ledger):

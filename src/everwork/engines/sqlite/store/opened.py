@@ -161,7 +161,7 @@ class OpenStore:
         with self._probing:
             if self._probe is None:
                 return 0
-            return _data_version(self._probe.cursor())
+            return _data_version(self._probe)
 
     def pause(self) -> list[Pause]:
         """Close every connection before a fork; calls that arrive during the fork wait."""
@@ -195,7 +195,7 @@ class OpenStore:
             self._probing.release()
 
 
-def _data_version(cursor: sqlite3.Cursor, _now_ms: int = 0) -> int:
+def _data_version(cursor: sqlite3.Cursor | sqlite3.Connection, _now_ms: int = 0) -> int:
     """A number that other connections' commits change, and the connection's own do not."""
     (version,) = cursor.execute("PRAGMA data_version").fetchone()
     return int(version)
