@@ -147,7 +147,7 @@ class OpenStore:
             self.poll()
 
     def _ask_writer(self) -> None:
-        """Somebody has written: wake the waiting calls, unless it was this process, which has woken them already."""
+        """Wake the waiting calls after a write, unless this process wrote, which has woken them already."""
         with suppress(EngineUnavailable):
             self.writer.query(_data_version).add_done_callback(self._notify_if_changed)
 
