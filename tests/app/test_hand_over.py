@@ -274,6 +274,23 @@ async def test_the_events_of_a_handed_job_are_created_with_its_completion(store:
     assert out.state is State.PENDING
 
 
+async def test_a_handed_job_that_is_cancelled_is_stopped(store: Store) -> None:
+    calls, was_cancelled = Calls(waits=True), asyncio.Event()
+
+    async def work(ctx: JobContext) -> None:
+        try:
+            await calls(ctx)
+        finally:
+            was_cancelled.set()
+
+    async with working(store, a_handler(work, "work")):
+        [job] = await store.handed()
+        await until(lambda: calls.attempts)
+        await store.ahead.cancel([job.key])
+        await asyncio.wait_for(was_cancelled.wait(), DEADLINE_S)
+    assert await store.events(job) == [(1, "cancel")]
+
+
 # No room --------------------------------------------------------------------------------------------
 
 

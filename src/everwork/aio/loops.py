@@ -7,12 +7,12 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from functools import wraps
 from types import FrameType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from everwork.aio.retrying import backoff_delays, engine_outage
+from everwork.aio.wakeup import Wakeup
 from everwork.exceptions import EngineError
 from everwork.logs import get_logger
 
@@ -32,7 +32,7 @@ class BackgroundLoop:
         self._tick = tick
         self._seconds = seconds
         self._stop = asyncio.Event()
-        self._woken = asyncio.Event()
+        self._woken = Wakeup()
         self._task: asyncio.Task[None] | None = None
         self._outage = engine_outage(name)
         self.errors = 0
@@ -43,12 +43,12 @@ class BackgroundLoop:
 
     def wake(self) -> None:
         """Tick now, or once more if a tick is running; must be called in the event loop it was started in."""
-        self._woken.set()
+        self._woken.notify()
 
     async def stop(self) -> None:
         """Stop after the tick that is running."""
         self._stop.set()
-        self._woken.set()
+        self._woken.notify()
         if self._task is not None:
             await self._task
 
@@ -80,9 +80,7 @@ class BackgroundLoop:
                 await self._sleep(seconds)
 
     async def _sleep(self, seconds: float) -> None:
-        seconds *= random.uniform(0.6, 1.0)  # noqa: S311 - jitter, not a secret
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
+        await self._woken.wait(seconds * random.uniform(0.6, 1.0))  # noqa: S311 - jitter, not a secret
 
 
 class LoopLock:

@@ -305,6 +305,7 @@ class Fetcher:
                 if self._ledger is not None:
                     attempt.enter(self._ledger)
                 self._deliver([attempt])
+                self._beat.begin()
                 return True
         return False
 
@@ -355,6 +356,8 @@ class Fetcher:
                 attempt.enter(self._ledger)
         if self._budget is not None:
             self._budget.jobs_left -= len(attempts)
+        if attempts:
+            self._beat.begin()
         return attempts
 
     def _surplus(self, capacity: Capacity, leased: int) -> int:

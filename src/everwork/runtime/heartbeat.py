@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from everwork.aio.loops import BackgroundLoop
+from everwork.aio.wakeup import Wakeup
 from everwork.core.leasing import Lease, LeaseStatus
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt, Stop
@@ -41,6 +42,7 @@ class Heartbeat:
         """Attempts whose leases may have expired because the store was unavailable; they are extended immediately."""
         self._lease_ms = lease_ms
         self._loop = BackgroundLoop("everwork-heartbeat", self._beat, HEARTBEAT_SECONDS)
+        self._has_leases = Wakeup()
 
     def start(self) -> None:
         """Start."""
@@ -50,7 +52,13 @@ class Heartbeat:
         """Stop immediately."""
         await self._loop.abort()
 
+    def begin(self) -> None:
+        """Beat: an attempt was leased."""
+        self._has_leases.wake()
+
     async def _beat(self) -> bool:
+        while not self._leased:
+            await self._has_leases.wait()  # An idle worker has nothing to extend.
         now = time.monotonic()
         self._release_overdue(now)
         held = [a for a in self._leased.values() if now - a.leased_at > HEARTBEAT_SECONDS]
@@ -95,6 +103,9 @@ class LivenessBeat:
         self._ledger.turn_engine(now)
         self._release_overdue(now)
         self._timer = asyncio.get_running_loop().call_later(LIVENESS_SECONDS, self.start)
+
+    def begin(self) -> None:
+        """Do nothing: it beats whether or not attempts are leased."""
 
     async def end(self) -> None:
         """Stop immediately; the ledger keeps the last figures."""

@@ -168,7 +168,7 @@ class OpenStore:
             self.poll()
 
     def _ask_writer(self) -> None:
-        """Somebody has written: wake the waiting calls, unless it was this process, which has woken them already."""
+        """Wake the waiting calls after a write, unless this process wrote, which has woken them already."""
         with suppress(EngineUnavailable):
             self.writer.query(_data_version).add_done_callback(self._notify_if_changed)
 
@@ -182,7 +182,7 @@ class OpenStore:
         with self._probing:
             if self._probe is None:
                 return 0
-            return _data_version(self._probe.cursor())
+            return _data_version(self._probe)
 
     def drop_in_child(self) -> None:
         """Close what a forked child must not keep open; nothing else of its parent's is touched."""
@@ -221,7 +221,7 @@ class OpenStore:
             self._probing.release()
 
 
-def _data_version(cursor: sqlite3.Cursor, _now_ms: int = 0) -> int:
+def _data_version(cursor: sqlite3.Cursor | sqlite3.Connection, _now_ms: int = 0) -> int:
     """A number that other connections' commits change, and the connection's own do not."""
     (version,) = cursor.execute("PRAGMA data_version").fetchone()
     return int(version)
