@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from everwork import Everwork, Spool
+from everwork import Everwork, RetryPolicy, Spool
 from everwork.app import caller_engine
 from everwork.app.caller_engine import OPENS_AFTER, _CallerLoop
 from everwork.core.job import NewJob
@@ -101,8 +101,12 @@ def test_a_program_that_makes_few_calls_opens_one_engine(url: str) -> None:
 def test_a_caller_that_meets_another_one_uses_the_engine_s_thread(app: Everwork) -> None:
     with app._host._caller_engine._lock:
         assert enqueued(app, 1) == [OPENS_AFTER + 1]
-    assert app._host._caller_engine._not_before > 0
-    assert count(app) == OPENS_AFTER + 1
+        until = app._host._caller_engine._not_before
+        assert until > 0
+        app._host._caller_engine._not_before = until + DEADLINE_S
+        assert enqueued(app, 1) == [OPENS_AFTER + 2]
+    assert app._host._caller_engine._not_before == until + DEADLINE_S
+    assert count(app) == OPENS_AFTER + 2
 
 
 def test_a_crowd_of_threads_gets_its_own_keys(app: Everwork) -> None:
@@ -409,3 +413,22 @@ def test_a_program_that_does_not_close_ends_without_warnings(url: str) -> None:
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_during_a_fork_no_caller_starts_the_loop_of_a_local_store(app: Everwork) -> None:
+    """The store closes its connections for the fork, which the loop must not use in the meantime."""
+    engine, is_remote = app._host._caller_engine, loop_of(app).service.is_remote
+
+    def child() -> None:
+        assert engine._lock.locked() is not is_remote
+
+    assert in_child(child) == 0
+    assert not engine._lock.locked()
+
+
+def test_the_policy_of_a_function_that_is_declared_later_applies_to_its_first_job(app: Everwork) -> None:
+    @app.job("later", retry=RetryPolicy(max_attempts=3))
+    def later() -> None: ...
+
+    keys = [int(later.sync.enqueue()), int(app.sync.enqueue("later"))]
+    assert [app.sync.get(key).max_attempts for key in keys] == [3, 3]

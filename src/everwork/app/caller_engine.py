@@ -61,7 +61,7 @@ class CallerEngine:
         if _is_loop_running():
             return None
         if not self._lock.acquire(blocking=False):
-            self._not_before = time.monotonic() + CROWD_SECONDS
+            self._not_before = max(self._not_before, time.monotonic() + CROWD_SECONDS)
             return None
         try:
             self._holder = threading.get_ident()
@@ -94,7 +94,8 @@ class CallerEngine:
             if self._calls >= OPENS_AFTER:
                 self._calls = 0
                 # Apart, so that no caller waits for it: connecting can take longer than many creates.
-                threading.Thread(target=self._open, name="everwork-caller-engine", daemon=True).start()
+                with suppress(RuntimeError):  # No more threads can be started.
+                    threading.Thread(target=self._open, name="everwork-caller-engine", daemon=True).start()
         elif now - self._opened.used_at > TRUST_SECONDS and not self._run(self._opened.answers()):
             self._give_up()
         return self._opened
@@ -275,5 +276,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    while _paused:
-        _paused.pop().resume()
+    paused = _paused.copy()
+    _paused.clear()  # Before the first is resumed: another thread that forks may be waiting for it.
+    for engine in paused:
+        engine.resume()
