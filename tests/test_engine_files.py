@@ -59,6 +59,7 @@ FURTHER: Final = {
         "registry": "its operations",
         "shared": "what several operations write",
         "recount": "what runs, counted anew by set_policy and sweep",
+        "unpark": "the demands of waiting workers, which activate parks and create meets",
         "clock": "what every transaction does when the host's clock has jumped",
     },
     "postgres": {"registry": "its operations", "complete": "one document that every driver can send"},

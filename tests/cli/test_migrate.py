@@ -46,8 +46,8 @@ def test_a_check_of_a_current_store_is_content(cli: Cli, url: str) -> None:
 
 
 def test_people_are_told_what_was_done(cli: Cli) -> None:
-    assert cli("migrate").out == "sqlite:///everwork.db: created, schema version 5\n"
-    assert cli("migrate").out == "sqlite:///everwork.db: schema version 5 is current, nothing to do\n"
+    assert cli("migrate").out == "sqlite:///everwork.db: created, schema version 6\n"
+    assert cli("migrate").out == "sqlite:///everwork.db: schema version 6 is current, nothing to do\n"
 
 
 def test_an_old_store_is_told_and_brought_up_to_date(cli: Cli) -> None:
@@ -65,7 +65,7 @@ def test_a_store_of_a_newer_program_is_refused(cli: Cli) -> None:
     for arguments in (["migrate"], ["jobs", "list"]):
         answer = cli(*arguments)
         assert answer.code == 2
-        assert "has schema version 99, but this program supports up to 5; upgrade Everwork" in answer.complaint
+        assert "has schema version 99, but this program supports up to 6; upgrade Everwork" in answer.complaint
     answer = cli("migrate", "--check")
     assert answer.code == 1
     assert "schema version 99" in answer.complaint

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.every_way("sqlite-own-loop", "redis-cluster")
 
 DEADLINE_S = 30.0
+KEPT: list[Taker] = []
+"""The workers of all tests: an engine does not keep those alive that have parked."""
 
 
 class Taker:
@@ -70,9 +72,17 @@ class Taker:
 async def parked(engine: Engine, *, worker: str = WORKER, taker: Taker | None = None, **demand: Any) -> Taker:
     """A worker whose demand has met nothing."""
     taker = taker or Taker()
+    KEPT.append(taker)
     answer = await asked(engine, 1, worker=worker, receiver=taker, **demand)
     assert not answer.jobs
     return taker
+
+
+async def another_store(engine_name: str, tmp_path: Path, clock: VirtualClock) -> Engine:
+    """A store of its own."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    return await open_store(engine_name, folder, clock)
 
 
 # Handed over ----------------------------------------------------------------------------------------
@@ -116,7 +126,7 @@ async def test_the_store_is_as_if_the_worker_had_activated_the_job(
     taker = await parked(engine)
     [created] = await engine.create([a_new_job(**fields)])
     [job] = await taker.came()
-    other = await open_store(engine_name, tmp_path / "other", clock)
+    other = await another_store(engine_name, tmp_path, clock)
     try:
         await asked(other)
         await other.create([a_new_job(**fields)])
@@ -419,7 +429,7 @@ async def test_the_plain_way_and_the_general_way_store_the_same(
     engine: Engine, engine_name: str, tmp_path: Path, clock: VirtualClock
 ) -> None:
     """One job is created in a shorter way than several: nobody may see a difference."""
-    other = await open_store(engine_name, tmp_path / "other", clock)
+    other = await another_store(engine_name, tmp_path, clock)
     jobs: list[NewJob] = [a_new_job(**fields) for fields in FIELDS.values()]
     try:
         for one in (engine, other):

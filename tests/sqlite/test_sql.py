@@ -52,9 +52,11 @@ def test_a_migration_that_fails_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
-HOT = ["create", "activate", "settle", "extend", "check", "get", "shared", "requeue", "set_retries", "delete"]
+HOT = ["create", "activate", "settle", "extend", "check", "get", "shared", "requeue", "set_retries", "delete", "unpark"]
 ALLOWED_STEPS = {
     ("create", "take_keys", "SCAN ew_seq"): "one row",
+    ("create", "add_key", "SCAN ew_seq"): "one row",
+    ("create", "last_key", "SCAN ew_seq"): "one row",
     ("shared", "take_write_lock", "SCAN ew_seq"): "one row, not even read",
     ("activate", "due_lanes", "USE TEMP B-TREE FOR DISTINCT"): "over a bounded number of due jobs",
     ("shared", "add_hourly", "SCAN (subquery-2)"): "for a new worker only, over a bounded number of rows of one hour",

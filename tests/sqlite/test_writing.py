@@ -9,7 +9,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from everwork.engines.sqlite import engine as engine_module
 from everwork.engines.sqlite import store_url as store_url_module
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store.opened import COMMITS_PER_CHECKPOINT
 from everwork.engines.sqlite.store.writer import WAL_BYTES_MAX
-from everwork.engines.sqlite.store_url import StoreUrl
+from everwork.engines.sqlite.store_url import CHECKPOINT_PAGES_MAX, StoreUrl
 from everwork.engines.sqlite.transaction import Transaction
 from everwork.exceptions import EngineUnavailable
 from tests.app.waiting import DEADLINE_S, until
@@ -189,6 +190,27 @@ async def test_the_log_grows_under_a_long_reader_and_is_cut_when_it_lets_go(sqli
 async def test_without_long_readers_the_log_stays_small(sqlite: SqliteEngine, file: Path) -> None:
     for _ in range(30):
         await sqlite.create([a_new_job(variables=f'{{"x":"{"y" * 1_000_000}"}}')])
+    assert Path(f"{file}-wal").stat().st_size < 2 * WAL_BYTES_MAX
+
+
+async def test_the_sweep_writes_the_log_into_the_file_before_a_commit_has_to(sqlite: SqliteEngine, file: Path) -> None:
+    for _ in range(COMMITS_PER_CHECKPOINT):
+        await sqlite.create([a_new_job()])
+    before = file.stat().st_mtime_ns
+    await sqlite.sweep("holder")
+    assert file.stat().st_mtime_ns > before
+    with closing(sqlite3.connect(file)) as connection:
+        busy, in_log, written = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    assert (busy, in_log) == (0, written)
+    after = file.stat().st_mtime_ns
+    await sqlite.create([a_new_job()])
+    await sqlite.sweep("holder")
+    assert file.stat().st_mtime_ns == after
+
+
+async def test_the_log_is_written_into_the_file_without_any_sweep(sqlite: SqliteEngine, file: Path) -> None:
+    for _ in range(2 * CHECKPOINT_PAGES_MAX // 25):
+        await sqlite.create([a_new_job(variables=f'{{"x":"{"y" * 100_000}"}}')])
     assert Path(f"{file}-wal").stat().st_size < 2 * WAL_BYTES_MAX
 
 

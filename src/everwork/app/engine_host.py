@@ -55,7 +55,7 @@ class EngineHost:
         self._portal: Portal[JobService] | None = None
         self._opened_engine: Engine | None = None
         self._guard = threading.Lock()
-        self._loop_engines = LoopEngines(self._make_service) if self._engine.is_remote else None
+        self._loop_engines = LoopEngines(self._make_loop_service) if self._may_have_loop_engines else None
         self._caller_engine = CallerEngine(self._make_caller_service)
 
     def reset_after_fork(self) -> object:
@@ -129,16 +129,19 @@ class EngineHost:
     def create(self, jobs: list[NewJob]) -> Coroutine[Any, Any, list[Created]]:
         """Create jobs; concurrent callers share one hop to the engine's thread, if it is needed, and one commit."""
         service = None if self._loop_engines is None else self._loop_engines.opened()
-        return self._create(jobs) if service is None else service.create_retrying(jobs)
+        return service.create_retrying(jobs) if service is not None and service.is_remote else self._create(jobs)
 
     async def _create(self, jobs: list[NewJob]) -> list[Created]:
         if not self._is_open:
             await self.open()
         service = None if self._loop_engines is None else await self._loop_engines.service()
-        if service is not None:
+        if service is not None and service.is_remote:
             return await service.create_retrying(jobs)
-        promise: asyncio.Future[list[Created]] = asyncio.get_running_loop().create_future()
         try:
+            created = None if service is None else await service.create_alone(jobs)
+            if created is not None:
+                return created
+            promise: asyncio.Future[list[Created]] = asyncio.get_running_loop().create_future()
             self._opened.service.start_create(jobs, promise)
             return await promise
         except EngineUnavailable:
@@ -244,6 +247,15 @@ class EngineHost:
         if not opened.is_remote and opened.durability is Durability.NONE:
             return None
         return JobService(self._engine.fresh(), self._name.process)
+
+    @property
+    def _may_have_loop_engines(self) -> bool:
+        """Whether event loops may have engines of their own. Offline mode delivers from one spool to one local file."""
+        return self._engine.is_remote or (self._offline is None and self._engine.for_callers() is not None)
+
+    def _make_loop_service(self) -> JobService:
+        engine = self._engine.for_callers() or self._engine.fresh()
+        return JobService(engine, self._name.process, offline=self._offline)
 
     def _known_engine(self) -> Engine:
         """The open engine, if there is one: it knows its store and refuses a connection to another."""

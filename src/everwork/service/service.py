@@ -125,6 +125,11 @@ class JobService(StoreAccess):
         require_one_batch(jobs)
         self._creates.put(jobs, promise)
 
+    async def create_alone(self, jobs: Sequence[NewJob]) -> list[Created] | None:
+        """`create` in the caller's thread, if it is the only one; None if jobs have to be created with others'."""
+        require_one_batch(jobs)
+        return await self._engine.create_alone(jobs)
+
     def create_retrying(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Created]]:
         """`create`, retried through an outage if every job has a dedupe key.
 

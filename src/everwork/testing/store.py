@@ -60,6 +60,10 @@ class RehearsalEngine(SqliteEngine):
         self.service_engine = other
         return other
 
+    def for_callers(self) -> None:
+        """No other engine: outages are simulated by this one."""
+        return
+
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         """Accept jobs, unless an outage is simulated."""
         self._refuse()

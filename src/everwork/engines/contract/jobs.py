@@ -29,6 +29,13 @@ class JobFlow(ABC):
         Producers not seen for `PRODUCER_KEEP_MS` are forgotten, and so are the oldest beyond `PRODUCERS_MAX`.
         """
 
+    async def create_alone(self, jobs: Sequence[NewJob]) -> list[Created] | None:  # noqa: ARG002
+        """`create` for the only caller of the moment, in its own thread, on an engine made by `for_callers`.
+
+        None, and nothing is created, if others create jobs too, or if it would block the event loop for long.
+        """
+        return None
+
     @abstractmethod
     async def create_in(self, transaction: object, jobs: Sequence[NewJob]) -> list[Created]:
         """`create` inside the caller's own transaction: the jobs exist once it commits, and never if it rolls back.

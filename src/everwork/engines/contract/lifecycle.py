@@ -32,6 +32,13 @@ class Lifecycle(ABC):
     def fresh(self) -> Engine:
         """A new, unopened engine for the same store and settings; an open engine belongs to one event loop."""
 
+    def for_callers(self) -> Engine | None:
+        """A new, unopened engine for the same store, to create jobs from an event loop that also runs other code.
+
+        It never blocks that loop for long. None if the store can have only one engine in a process.
+        """
+        return self.fresh() if self.is_remote else None
+
     @property
     @abstractmethod
     def durability(self) -> Durability:
@@ -40,7 +47,7 @@ class Lifecycle(ABC):
     @property
     @abstractmethod
     def is_remote(self) -> bool:
-        """Whether the store is a server: each event loop of a process may then have its own engine."""
+        """Whether the store is a server, which may be unavailable while this process runs."""
 
     @property
     @abstractmethod

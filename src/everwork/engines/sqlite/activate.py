@@ -23,6 +23,7 @@ from everwork.engines.sqlite.capacity import (
     next_due_ms,
     read_queue,
 )
+from everwork.engines.sqlite.hand_over import Post
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import (
     LANE_SEPARATOR,
@@ -41,19 +42,31 @@ SQL = statements("activate")
 SHARED = statements("shared")
 Lane = tuple[str, int | None]
 """A lane, and how many jobs may start in it, if it has a limit."""
+PARKED = statements("unpark")
 
 
 class SqliteActivate(SqliteBase, JobFlow):
     """Leasing jobs."""
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
+        post = self._store.post_for(demands)
         return await self._store.writer.submit(
-            lambda tx: activate(tx, demands), lambda cursor, now_ms: nothing_to_do(cursor, demands, now_ms)
+            lambda tx: activate(tx, demands, post), lambda cursor, now_ms: nothing_to_do(cursor, demands, now_ms, post)
         )
 
+    async def unpark(self, worker: str, types: Sequence[str]) -> None:
+        store, wanted = self._store, (worker, json.dumps(types))
 
-def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
-    """Serve each claim in order, and compute when the next call may find more."""
+        def nothing_is_parked(cursor: sqlite3.Cursor, _: int) -> bool | None:
+            (found,) = cursor.execute(PARKED["is_parked"], wanted).fetchone()
+            return None if found else True
+
+        await store.writer.submit(lambda tx: bool(tx.cursor.execute(PARKED["unpark"], wanted)), nothing_is_parked)
+        store.post.forget(worker, types)
+
+
+def activate(tx: Transaction, demands: Sequence[Demand], post: Post | None = None) -> Activation:
+    """Serve each claim in order, and compute when the next call may find more. `post`: parks what is not met."""
     claimed: list[tuple[Claim, list[LeasedJob]]] = []
     _, more_expired = expire(tx)
     due_ms: int | None = tx.now_ms if more_expired else None
@@ -63,28 +76,53 @@ def activate(tx: Transaction, demands: Sequence[Demand]) -> Activation:
         if more_expired:
             continue
         capacity = capacity_of(tx.cursor, queue, tx.now_ms)
+        jobs: list[LeasedJob] = []
         if capacity.jobs:
             jobs, capacity = _claim_jobs(tx, claim.combined, queue, capacity)
             claimed.append((claim, _assign(tx, claim, jobs)))
+        if post is not None:
+            _park(tx, post, queue, claim, jobs)
         if was_freed and has_ready(tx.cursor, queue):
             tx.woken = True
         due_ms = earlier(due_ms, next_due_ms(tx.cursor, queue, capacity))
-    jobs, shares = distribute(claimed, len(demands))
-    return Activation(jobs, due_ms, tx.now_ms, shares)
+    leased, shares = distribute(claimed, len(demands))
+    return Activation(leased, due_ms, tx.now_ms, shares)
 
 
-def nothing_to_do(cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int) -> Activation | None:
-    """An empty activation, if a read without a lock shows that there is nothing to lease; otherwise None."""
+def _may_park(queue: Queue) -> bool:
+    """Whether a create could hand a job of this queue over, so that it is worth a write."""
+    return not queue.paused and not queue.is_bound
+
+
+def _park(tx: Transaction, post: Post, queue: Queue, claim: Claim, jobs: list[LeasedJob]) -> None:
+    """Park the last of these demands that has a receiver, or withdraw it if it was met."""
+    for demand, share in reversed(claim.shares(jobs)):
+        if demand.parks:
+            if len(share) == demand.limit:
+                post.withdraw(tx, queue.id, demand)
+            elif _may_park(queue):
+                post.park(tx, queue.id, demand)
+            return
+
+
+def nothing_to_do(
+    cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int, post: Post | None = None
+) -> Activation | None:
+    """An empty activation, if a read without a lock shows that there is nothing to lease or park; otherwise None."""
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     first_ms: int | None = None
-    for demand in {(demand.type, demand.group): demand for demand in demands}.values():
+    # For each queue, the last demand that can be parked, if there is one.
+    ordered = demands if post is None else sorted(demands, key=lambda demand: demand.parks)
+    for demand in {(demand.type, demand.group): demand for demand in ordered}.values():
         queue = read_queue(cursor, demand)
         if queue is None or queue.asked_at_ms is None or not 0 <= now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
             return None
         capacity = capacity_of(cursor, queue, now_ms)
         due_ms = next_due_ms(cursor, queue, capacity)
         if capacity.jobs and ((due_ms is not None and due_ms <= now_ms) or has_ready(cursor, queue)):
+            return None
+        if post and demand.parks and _may_park(queue) and not post.needs_no_write(cursor, queue.id, demand, now_ms):
             return None
         first_ms = earlier(first_ms, due_ms)
     return Activation([], first_ms, now_ms, (0,) * len(demands))

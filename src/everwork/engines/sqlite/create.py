@@ -1,21 +1,29 @@
-"""create: accept jobs, all or none, with dedupe and a copy per group."""
+"""create: accept jobs, all or none, with dedupe and a copy per group; hand a single job to a waiting worker."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from everwork.core.job import NewJob
+from everwork.core.job import LeasedJob, NewJob
 from everwork.core.leasing import Created, Stamp
+from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.rules import outdated
+from everwork.engines.sqlite.hand_over import Parked, Post
 from everwork.engines.sqlite.statements import NOTHING_RARE, insert_rows, lane_of, rare_columns, statements
+from everwork.engines.sqlite.store.loop_writer import CallerWriter
 from everwork.engines.sqlite.store.opened import SqliteBase
-from everwork.engines.sqlite.transaction import Transaction, TypeRow
+from everwork.engines.sqlite.transaction import Transaction, TypeRow, attempts_of
 
 SQL = statements("create")
+ACTIVATE = statements("activate")
+PARKED = statements("unpark")
+SHARED = statements("shared")
 
 
 class SqliteCreate(SqliteBase, JobFlow):
@@ -24,13 +32,24 @@ class SqliteCreate(SqliteBase, JobFlow):
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         writer = self._store.writer
         if stamp is None:
-            return await writer.submit(lambda tx: create(tx, jobs))
+            post = self._store.post
+            return await writer.submit(lambda tx: create(tx, jobs, post))
         try:
             return await writer.submit(lambda tx: create_stamped(tx, jobs, stamp))
         except Repeated as repeated:
             if repeated.number > stamp.number:
                 raise outdated(stamp) from None
             return [Created(abs(key), key < 0) for key in json.loads(repeated.keys)]
+
+    async def create_alone(self, jobs: Sequence[NewJob]) -> list[Created] | None:
+        store = self._store
+        writer, post = store.writer, store.post
+        if not isinstance(writer, CallerWriter):
+            return None
+        if writer.must_pass:
+            await asyncio.sleep(0)
+        done = writer.do_now(lambda tx: create(tx, jobs, post))
+        return done[0] if done else None
 
 
 class Repeated(Exception):
@@ -42,10 +61,22 @@ class Repeated(Exception):
         self.keys = keys
 
 
-def create(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
-    """Write the jobs that are new; for a job whose dedupe key already exists, return the first job's key."""
+def create(tx: Transaction, jobs: Sequence[NewJob], post: Post | None = None) -> list[Created]:
+    """Write the jobs that are new; for a job whose dedupe key already exists, return the first job's key.
+
+    `post`: hands a single job over to a waiting worker, if there is one.
+    """
     if not jobs:
         return []
+    if len(jobs) == 1:
+        key = _create_plain(tx, jobs[0], post)
+        if key is not None:
+            return [Created(key)]
+    return create_any(tx, jobs)
+
+
+def create_any(tx: Transaction, jobs: Sequence[NewJob]) -> list[Created]:
+    """`create` for any number of jobs of any kind."""
     types = {name: tx.type(name) for name in {job.type for job in jobs}}
     fresh, answers = _with_keys(tx, jobs, types)
     if fresh:
@@ -64,6 +95,89 @@ def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> lis
     if cursor.execute(SQL["insert_producer"], (stamp.producer, stamp.number, keys, tx.now_ms)).rowcount == 1:
         return created
     raise Repeated(*cursor.execute(SQL["read_producer"], (stamp.producer,)).fetchone())
+
+
+class PlainQueue(NamedTuple):
+    """The queue of a type without further groups, with what creating one plain job needs to know."""
+
+    id: int
+    group: str
+    solo: str | None
+    fair: int
+    turn: int
+    policy: str | None
+    is_free: int
+    """Whether no pause, limit, rate or breaker may hold a job back."""
+    worker: str | None
+    lease_ms: int | None
+    socket: str | None
+    token: str | None
+    has_work: int
+
+    @property
+    def parked(self) -> Parked | None:
+        """The demand that a worker has parked, if a job that is created now would be the first to be leased."""
+        if self.worker is None or self.lease_ms is None or self.socket is None or self.token is None:
+            return None
+        return (
+            Parked(self.worker, self.lease_ms, self.socket, self.token) if self.is_free and not self.has_work else None
+        )
+
+
+def _create_plain(tx: Transaction, job: NewJob, post: Post | None) -> int | None:
+    """Write a job that is ready now, of a known type without groups, in few statements; None if it is not like that."""
+    if job.delay_ms or job.run_at_ms is not None or job.dedupe_key is not None or job.expires_at_ms is not None:
+        return None
+    cursor, now_ms = tx.cursor, tx.now_ms
+    rows = cursor.execute(SQL["read_queues"], (job.type, now_ms)).fetchall()
+    if len(rows) != 1 or rows[0][1] != DEFAULT_GROUP:
+        return None
+    queue = PlainQueue._make(rows[0])
+    cursor.execute(SQL["add_key"])
+    (key,) = cursor.execute(SQL["last_key"]).fetchone()
+    lane, max_attempts = lane_of(job.tenant, job.limit_key), job.max_attempts
+    if max_attempts is None:
+        max_attempts = attempts_of(queue.policy)
+    row = (key, queue.id, lane, job.priority, now_ms, now_ms, max_attempts, job.variables)
+    rare = rare_columns(job, job.retry)
+    if rare == NOTHING_RARE:
+        cursor.execute(SQL["insert_plain_job"], row)
+    else:
+        cursor.execute(SQL["insert_job"], (*row, None, *rare, None))
+    if post is None or not _hand_over(tx, post, queue, (job, lane), (key, max_attempts)):
+        cursor.execute(SQL["insert_ready"], (queue.id, lane, -job.priority, now_ms, key, max_attempts))
+        tx.open_lane(queue.id, lane, (queue.solo, queue.fair))
+        tx.count(queue.id, lane, State.PENDING, 1)
+    return int(key)
+
+
+def _hand_over(
+    tx: Transaction, post: Post, queue: PlainQueue, created: tuple[NewJob, str], numbers: tuple[int, int]
+) -> bool:
+    """Lease a job that is being created to the worker that waits for it, as if the worker had activated it."""
+    parked, (job, lane), (key, max_attempts), now_ms = queue.parked, created, numbers, tx.now_ms
+    # The second lane of a queue has to be opened for turns, with the first one: see `Transaction.open_lane`.
+    if parked is None or not (queue.fair or queue.solo in (None, lane)):
+        return False
+    until_ms = now_ms + parked.lease_ms
+    leased = LeasedJob(
+        key, 1, 1, max_attempts, job.type, queue.group, job.tenant, until_ms, job.variables, job.headers, job.priority,
+        now_ms, now_ms, job.timeout_ms, job.correlation_id, job.limit_key, job.extra,
+    )  # fmt: skip
+    if not post.hand(tx, parked, leased):
+        return False
+    cursor = tx.cursor
+    place = (key, queue.id, lane, -job.priority, now_ms, max_attempts)
+    cursor.execute(SQL["insert_leased"], (*place, now_ms, until_ms, parked.worker))
+    cursor.execute(PARKED["use"], (queue.id,))
+    if queue.fair:
+        cursor.execute(SQL["take_turn"], (queue.id, lane, queue.turn + 1))
+        cursor.execute(ACTIVATE["next_turn"], (queue.turn + 2, queue.id))
+    elif queue.solo is None:
+        cursor.execute(SHARED["set_solo"], (lane, queue.id))
+    tx.limits.mark_unlimited(queue.id)
+    tx.count(queue.id, lane, State.PROCESSING, 1)
+    return True
 
 
 _Keyed = list[tuple[int, NewJob]]

@@ -24,7 +24,7 @@ from everwork.engines.sqlite.reclaim import SqliteReclaim
 from everwork.engines.sqlite.registry import SqliteRegistry
 from everwork.engines.sqlite.settle import SqliteSettle
 from everwork.engines.sqlite.store.connections import in_daemon
-from everwork.engines.sqlite.store.loop_writer import LoopWriter
+from everwork.engines.sqlite.store.loop_writer import CallerWriter, LoopWriter
 from everwork.engines.sqlite.store.opened import OpenStore, SqliteWaits
 from everwork.engines.sqlite.store.verify import verify
 from everwork.engines.sqlite.store.writer import ThreadWriter
@@ -57,9 +57,10 @@ class SqliteEngine(
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
             connection, lock, schema_version = await in_daemon(lambda: self._connect(create))
-            make = LoopWriter if self._own_loop else ThreadWriter
+            make = CallerWriter if self._for_callers else LoopWriter if self._own_loop else ThreadWriter
             writer = make(self._url, connection, lock, self._clock)
-            self._opened = OpenStore(self._url, self._clock, writer, lock, schema_version)
+            self._opened = store = OpenStore(self._url, self._clock, writer, lock, schema_version)
+            store.post.take_back = self._take_back
 
     def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
         check_file(self._url)
@@ -92,7 +93,10 @@ class SqliteEngine(
             await store.close()
 
     def fresh(self) -> SqliteEngine:
-        return SqliteEngine(self._url, self._clock, own_loop=self._own_loop)
+        return SqliteEngine(self._url, self._clock, own_loop=self._own_loop, for_callers=self._for_callers)
+
+    def for_callers(self) -> Engine | None:
+        return None if self._url.in_memory else SqliteEngine(self._url, self._clock, for_callers=True)
 
     @property
     def durability(self) -> Durability:

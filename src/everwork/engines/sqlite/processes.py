@@ -9,9 +9,10 @@ import secrets
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from everwork.aio.wakeup import Wake, Watch, Watches
 from everwork.engines.sqlite.file_lock import create_folder_beside
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 log = get_logger("everwork.sqlite")
 
 WORK, DONE = "work", "done"
+WAKE: Final = b"w"
+MESSAGE_BYTES_MAX: Final = 16_384
+"""The largest message that a socket receives."""
 
 
 class Wakeup:
@@ -38,6 +42,8 @@ class Wakeup:
         self._watches = Watches()
         self._socket: socket.socket | None = None
         self.name = ""
+        self.on_message: Callable[[bytes], object] = lambda _: None
+        """Called with every message that is not a wake-up."""
 
     def notify(self) -> None:
         """Wake all waiting callers."""
@@ -48,14 +54,14 @@ class Wakeup:
         """Wait for a notification; one that came after `since` counts."""
         if since is not None and since != self.sequence:
             return True
-        self._listen()
+        self.listen()
         return await self._watches.wait(timeout_ms)
 
     def watch(self, timeout_ms: int, since: int, wake: Wake) -> Watch:
         """Call `wake` on the next notification, soon if one came after `since`, or after the timeout."""
         if since != self.sequence:
             return asyncio.get_running_loop().call_soon(wake, True)
-        self._listen()
+        self.listen()
         return self._watches.add(wake, timeout_ms)
 
     @property
@@ -73,33 +79,46 @@ class Wakeup:
                 (self._folder / self.name).unlink(missing_ok=True)
             self._socket = None
 
-    def _listen(self) -> None:
+    def drop_in_child(self) -> None:
+        """Close a forked child's copy of the socket, which would live on after its process."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def listen(self) -> bool:
         """Bind a socket that other processes find by listing the folder; without a socket, only polling remains."""
         folder = self._folder
         if self._socket is not None or folder is None:
-            return
+            return self._socket is not None
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}.{self.kind}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             create_folder_beside(str(folder).removesuffix(".wake"), folder)
-            with _ShortPath(folder) as address:
+            with short_path(folder) as address:
                 listener.bind(f"{address}/{self.name}")
         except OSError as error:
             listener.close()
             self._folder = None
             log.warning("no wake-up socket, polling instead", folder=str(folder), error=str(error))
-            return
+            return False
         self._socket = listener
-        asyncio.get_running_loop().add_reader(listener, self._receive)
+        asyncio.get_running_loop().add_reader(listener, self.receive)
+        return True
 
-    def _receive(self) -> None:
-        listener = self._socket
-        try:
-            while listener is not None and listener.recv(16):
-                pass
-        except BlockingIOError:
-            pass
-        self.notify()
+    def receive(self) -> None:
+        """Read what has come in; runs in the event loop."""
+        is_woken = False
+        while (message := self._next_message()) is not None:
+            if message == WAKE:
+                is_woken = True
+            else:
+                self.on_message(message)
+        if is_woken:
+            self.notify()
+
+    def _next_message(self) -> bytes | None:
+        with suppress(BlockingIOError):
+            return None if self._socket is None else self._socket.recv(MESSAGE_BYTES_MAX)
+        return None
 
 
 class ProcessNotifier:
@@ -122,7 +141,7 @@ class ProcessNotifier:
             return
         names = [name for name in self._names if name != own and name.endswith(kind)]
         if names:
-            with _ShortPath(self._folder) as address:
+            with short_path(self._folder) as address:
                 for name in names:
                     self._send(f"{address}/{name}", name)
 
@@ -132,7 +151,7 @@ class ProcessNotifier:
 
     def _send(self, address: str, name: str) -> None:
         try:
-            self._socket.sendto(b"w", address)
+            self._socket.sendto(WAKE, address)
         except OSError as error:
             # A full buffer belongs to a process that will wake up anyway; a dead socket is removed.
             if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
@@ -140,7 +159,7 @@ class ProcessNotifier:
                     (self._folder / name).unlink(missing_ok=True)
 
 
-class _ShortPath:
+class short_path:  # noqa: N801 - used like a function
     """A short path to a folder: socket addresses are limited to 107 bytes, but paths can be longer."""
 
     def __init__(self, folder: Path) -> None:
@@ -191,6 +210,8 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
+    for store in list(_open_stores):
+        store.drop_in_child()
     _open_stores.clear()
     _paused.clear()
     _fork_lock.release()

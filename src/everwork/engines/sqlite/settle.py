@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import orjson
 
 from everwork.codec.json import policy_of
 from everwork.core.decide import Decision, Known, decide
+from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand, Judged, Lease, LeaseStatus, Settlement, Verdict
 from everwork.core.measures import LAPSED
 from everwork.core.outcome import Complete, DecidedOutcome, Lapse, Outcome, Release
@@ -33,6 +35,7 @@ from everwork.engines.sqlite.transaction import (
     measure_completed,
     measure_failed,
 )
+from everwork.exceptions import EngineError
 
 SQL = statements("settle")
 SHARED = statements("shared")
@@ -46,12 +49,20 @@ class SqliteSettle(SqliteBase, JobFlow):
     async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
         if not outcomes:
             return Settlement([], await self.activate(demands))
+        post = self._store.post_for(demands)
 
         def act(tx: Transaction) -> Settlement:
             judged = settle(tx, outcomes)
-            return Settlement(judged, activate(tx, demands) if demands else Activation([], None, tx.now_ms, ()))
+            return Settlement(judged, activate(tx, demands, post) if demands else Activation([], None, tx.now_ms, ()))
 
         return await self._store.writer.submit(act)
+
+    def _take_back(self, jobs: Sequence[LeasedJob]) -> None:
+        """Release jobs that were leased to a waiting worker and could not be sent to it."""
+        releases = [Release(job.key, job.attempt) for job in jobs]
+        with suppress(EngineError):  # It is closed: their worker looks for them.
+            released = self._store.writer.submit(lambda tx: settle(tx, releases))
+            released.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def extend(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
         return await self._store.writer.submit(lambda tx: extend(tx, leases, lease_ms))

@@ -15,6 +15,9 @@ from everwork.exceptions import BadConfiguration, EngineUnavailable
 
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 35, 0)
+CHECKPOINT_PAGES_MAX = 2_000
+"""The number of pages in the write-ahead log from which a commit itself writes them into the file. Before that, the
+sweep does it in another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ def connect(url: StoreUrl, *, read_only: bool = False) -> sqlite3.Connection:
         connection.execute(f"PRAGMA synchronous = {url.synchronous}")
         connection.execute(f"PRAGMA cache_size = {-8192 if read_only else -65536}")
         connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES_MAX}").fetchone()
         if read_only:
             connection.execute("PRAGMA query_only = ON")
     except sqlite3.Error as error:

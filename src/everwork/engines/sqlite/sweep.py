@@ -63,6 +63,7 @@ class SqliteSweep(SqliteBase, Lifecycle):
             return sweep_finished(tx, state, swept)
 
         swept = await store.writer.submit(act, nothing_to_do)
+        await store.checkpoint()
         await store.writer.truncate_wal()
         return swept
 

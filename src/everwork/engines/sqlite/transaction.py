@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from everwork.codec.json import decode_policy
 from everwork.core.breaker import CLOSED, Breaker, CircuitBreaker
+from everwork.core.job import LeasedJob
 from everwork.core.limits import ATTEMPTS_DEFAULT, DEFAULT_GROUP, HOUR_MS, WORKER_ROWS_MAX
 from everwork.core.measures import BUCKETS, LAPSED, OTHER_WORKERS, bucket_of, execution, failure, wait
 from everwork.core.states import State
@@ -44,6 +45,15 @@ def failed_work(at_ms: int, activated_at_ms: int, due_at_ms: int, *, is_retried:
     )
 
 
+class Handed(NamedTuple):
+    """A job that was created for a waiting worker and is sent to it once the transaction is committed."""
+
+    job: LeasedJob
+    token: str
+    message: bytes
+    send: Callable[[Any], object]
+
+
 class Transaction:
     """The transaction passed to every operation. Operations only run statements; the writer begins and commits.
 
@@ -51,7 +61,8 @@ class Transaction:
     """
 
     __slots__ = (
-        "_counts", "_measures", "_open_lanes", "_types", "_work", "cursor", "finished", "limits", "now_ms", "woken",
+        "_counts", "_measures", "_open_lanes", "_types", "_work", "cursor", "finished", "handed", "limits", "now_ms",
+        "woken",
     )  # fmt: skip
 
     def __init__(self, cursor: sqlite3.Cursor, now_ms: int) -> None:
@@ -59,6 +70,7 @@ class Transaction:
         self.now_ms = now_ms
         self.woken = False
         self.finished = False
+        self.handed: list[Handed] = []
         self.limits = LimitTracker(cursor)
         self._counts: defaultdict[tuple[int, str, int], int] = defaultdict(int)
         self._types: dict[str, TypeRow] = {}
@@ -110,23 +122,31 @@ class Transaction:
         self._types.pop(name, None)
         self._open_lanes.clear()
 
-    def open_lane(self, queue: int, lane: str) -> None:
-        """Make a lane with ready work visible to claims; from its second lane on, a queue takes turns (`fair`)."""
+    def open_lane(self, queue: int, lane: str, known: tuple[str | None, int] | None = None) -> None:
+        """Make a lane with ready work visible to claims; from its second lane on, a queue takes turns (`fair`).
+
+        `known`: the queue's only lane so far and whether it is fair, as this transaction has just read them.
+        """
         self.woken = True
         self.limits.recheck(queue, lane)
         if (queue, lane) in self._open_lanes:
             return
         self._open_lanes.add((queue, lane))
-        solo, fair = self.cursor.execute(SQL["read_queue"], (queue,)).fetchone()
+        solo, fair = known or self.cursor.execute(SQL["read_queue"], (queue,)).fetchone()
         if not fair:
             if solo is None:
                 self.cursor.execute(SQL["set_solo"], (lane, queue))
             elif solo != lane:
-                self.cursor.execute(SQL["set_fair"], (queue,))
-                self.cursor.execute(SQL["open_lane"], (queue, solo))
+                self._take_turns(queue, solo)
                 fair = 1
         if fair:
             self.cursor.execute(SQL["open_lane"], (queue, lane))
+
+    def _take_turns(self, queue: int, solo: str) -> None:
+        """Let the lanes of a queue take turns, from its second on; if jobs of the first have run, it had a turn."""
+        self.cursor.execute(SQL["set_fair"], (queue,))
+        self.cursor.execute(SQL["open_lane"], (queue, solo))
+        self.cursor.execute(SQL["had_turn"], (queue, solo))
 
     def close_lane(self, queue: int, lane: str) -> None:
         """Note that a claim has closed this lane, so that later work opens it again."""
@@ -137,9 +157,11 @@ class Transaction:
         if self.limits.flush():
             self.woken = True
         deltas = [(queue, tenant, state, jobs) for (queue, tenant, state), jobs in self._counts.items() if jobs]
-        if deltas:
+        if len(deltas) == 1:
+            self.cursor.execute(SQL["append_delta"], deltas[0])
+        elif deltas:
             self.cursor.executemany(SQL["append_delta"], deltas)
-            self._counts.clear()
+        self._counts.clear()
         if self._work:
             self._flush_statistics(self.now_ms // HOUR_MS)
 
@@ -160,7 +182,12 @@ class Transaction:
             self.cursor.execute(SQL["make_queue"], (name, DEFAULT_GROUP))
         (policy,) = row or (None,)
         queues: list[tuple[int, str]] = self.cursor.execute(SQL["read_queues"], (name,)).fetchall()
-        return TypeRow(queues, decode_policy(policy).retry.max_attempts if policy else ATTEMPTS_DEFAULT)
+        return TypeRow(queues, attempts_of(policy))
+
+
+def attempts_of(policy: str | None) -> int:
+    """The max_attempts of new jobs under a type's stored policy."""
+    return decode_policy(policy).retry.max_attempts if policy else ATTEMPTS_DEFAULT
 
 
 class QueueLimits(NamedTuple):

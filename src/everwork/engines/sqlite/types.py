@@ -72,7 +72,7 @@ def _queues_with_statistics(tx: Transaction, uses: Sequence[TypeUse]) -> set[int
 
 def _delete(tx: Transaction, uses: Sequence[TypeUse]) -> None:
     queues, names = _queues(uses), json.dumps([use.name for use in uses])
-    for table in ("hourly", "measure", "lane", "tally", "delta", "queue"):
+    for table in ("hourly", "measure", "lane", "tally", "delta", "parked", "queue"):
         tx.cursor.execute(SQL[f"delete_{table}"], (queues,))
     tx.cursor.execute(SQL["delete_owners"], (names,))
     tx.cursor.execute(SQL["delete_types"], (names,))

@@ -124,6 +124,9 @@ DELETE FROM ew_tally WHERE queue IN (SELECT value FROM json_each(?));
 -- name: delete_delta
 DELETE FROM ew_delta WHERE queue IN (SELECT value FROM json_each(?));
 
+-- name: delete_parked
+DELETE FROM ew_parked WHERE queue IN (SELECT value FROM json_each(?));
+
 -- name: delete_queue
 DELETE FROM ew_queue WHERE id IN (SELECT value FROM json_each(?));
 

@@ -27,7 +27,12 @@ SELECT solo, fair FROM ew_queue WHERE id = ?;
 UPDATE ew_queue SET solo = ? WHERE id = ?;
 
 -- name: set_fair
-UPDATE ew_queue SET fair = 1 WHERE id = ?;
+-- Turn 1 belongs to the lane that was alone: see `had_turn`.
+UPDATE ew_queue SET fair = 1, turn = max(turn, 2) WHERE id = ?;
+
+-- name: had_turn
+UPDATE ew_lane SET served = 1 WHERE queue = ?1 AND lane = ?2
+  AND EXISTS (SELECT 1 FROM ew_finished f WHERE f.queue = ?1 AND f.state IN (3, 4));
 
 -- name: open_lane
 -- Writes nothing if the lane is already open or at its limit. The least recently served lane comes first.

@@ -1,18 +1,29 @@
-"""The writer for event loops that serve nothing but the engine."""
+"""The writers for event loops that commit themselves: the engine's own loop, and the loop of a program's callers."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any, Final
 
 from everwork.engines.contract import Clock
 from everwork.engines.sqlite.file_lock import FileLock
-from everwork.engines.sqlite.store.connections import Answer, Call, Pause, is_undecodable
-from everwork.engines.sqlite.store.writer import BUSY_MS, ThreadWriter, answers_of
+from everwork.engines.sqlite.store.connections import Action, Answer, Call, Pause, T, is_undecodable
+from everwork.engines.sqlite.store.writer import ThreadWriter, answers_of
 from everwork.engines.sqlite.store_url import StoreUrl
-from everwork.exceptions import EngineUnavailable
+
+SLOW_SECONDS: Final = 0.005
+"""A caller's loop does not write again soon after a transaction that took longer than this."""
+SLOW_FACTOR: Final = 20
+"""For how many times as long it does not."""
+CROWD_SECONDS: Final = 0.02
+"""How long callers share commits after two of them came in one iteration of the loop."""
+IN_A_ROW_MAX: Final = 16
+"""How many transactions a loop runs before others get their turn."""
 
 
 class LoopWriter(ThreadWriter):
@@ -60,23 +71,6 @@ class LoopWriter(ThreadWriter):
             self._answer(answers_of(calls, values), woken, finished)
         return True
 
-    def _begin_now(self) -> bool:
-        """Begin a transaction if that is possible without waiting."""
-        if not self._lock.acquire_now():
-            return False
-        try:
-            self._refuse_another_file()
-            self._cursor.execute("PRAGMA busy_timeout = 0")
-            try:
-                self._cursor.execute("BEGIN IMMEDIATE")
-            finally:
-                self._cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-        except (sqlite3.Error, EngineUnavailable):
-            # If it is busy, the thread waits; the thread reports any other error.
-            self._lock.release()
-            return False
-        return True
-
     def _deliver(self, answers: list[Answer], woken: bool, finished: bool) -> None:
         super()._deliver(answers, woken, finished)
         self._hand_back(len(answers))
@@ -122,3 +116,71 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
+
+
+class CallerWriter(ThreadWriter):
+    """Writes in the event loop of its callers for one that comes alone, without a thread switch: `do_now`.
+
+    The loop also runs other code. So it never waits for another writer, and after a slow transaction, or when several
+    tasks write at the same time, they share commits in the thread. The connection is used by one of the two threads at
+    a time. A fork, or a close, needs only the thread and not the loop, which may be blocked or no longer run.
+    """
+
+    def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
+        self._using = threading.Lock()
+        self._task: asyncio.Task[Any] | None = None
+        """The task that has come in this iteration of the loop."""
+        self._in_a_row = 0
+        self._not_before = 0.0
+        super().__init__(url, connection, lock, clock)
+        self._nobody: asyncio.Future[Any] = self._loop.create_future()
+        """The future of a call that is run directly."""
+
+    @property
+    def must_pass(self) -> bool:
+        """Whether a caller has to let the loop go on first."""
+        return self._in_a_row >= IN_A_ROW_MAX
+
+    def do_now(self, action: Action[T]) -> list[T]:
+        """Run an action in this thread; an empty list, and nothing is done, if that might take long."""
+        began = time.monotonic()
+        if not self._comes_alone(began) or self._closing or not self._using.acquire(blocking=False):
+            return []
+        try:
+            if not self._inbox.empty() or not self._begin_now():
+                return []
+            self._in_a_row += 1
+            values, woken, finished = self._transact([Call(self._nobody, action, None)], has_begun=True)
+        except Exception as error:
+            if is_undecodable(error.__cause__):
+                return []
+            raise
+        finally:
+            self._using.release()
+            took = time.monotonic() - began
+            if took > SLOW_SECONDS:
+                self._not_before = began + took * (1 + SLOW_FACTOR)
+        self.after_answers(woken, finished)
+        return values
+
+    def _comes_alone(self, now: float) -> bool:
+        """Note a caller; whether it is the only task in this iteration of the loop, and there was no crowd lately."""
+        task = asyncio.current_task()
+        if self._task is None:
+            self._task, self._in_a_row = task, 0
+            self._loop.call_soon(self._end_iteration)
+        elif self._task is not task:
+            self._not_before = max(self._not_before, now + CROWD_SECONDS)
+        return now >= self._not_before
+
+    def _end_iteration(self) -> None:
+        self._task = None
+        self._in_a_row = 0
+
+    def _serve(self, calls: Sequence[Call]) -> tuple[list[Answer], bool, bool]:
+        with self._using:
+            return super()._serve(calls)
+
+    def _pause_here(self, pause: Pause) -> None:
+        with self._using:
+            super()._pause_here(pause)

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 from everwork.aio.clocks import host_clock_ms
 from everwork.aio.wakeup import Wake, Watch
+from everwork.core.leasing import Demand
 from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
 from everwork.engines.sqlite.file_lock import FileLock
+from everwork.engines.sqlite.hand_over import Post
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
 from everwork.engines.sqlite.store.connections import Pause, Query, Reader, T
-from everwork.engines.sqlite.store.writer import Writer
+from everwork.engines.sqlite.store.writer import Writer, commits
 from everwork.engines.sqlite.store_url import StoreUrl, connect
 from everwork.exceptions import EngineError, EngineUnavailable
 from everwork.logs import get_logger
@@ -29,6 +31,7 @@ log = get_logger("everwork.sqlite")
 
 POLL_SECONDS = 0.1
 """How often a waiting process checks whether another one has written: the fallback if sockets fail."""
+COMMITS_PER_CHECKPOINT = 100
 START = (0, 0, 0)
 FULL_SCAN_EVERY_MS = 3_600_000
 Position = tuple[int, int, int]
@@ -72,8 +75,10 @@ class OpenStore:
         self._lock = lock
         folder = None if url.in_memory else Path(url.path + ".wake")
         self.work, self.done = Wakeup(WORK, folder), Wakeup(DONE, folder)
+        self.post = Post(self.work, folder)
         self.writer = writer
         self.writer.after_answers = self._notify
+        self.writer.deliver = self.post.deliver
         self._reader: Reader | None = None
         self._scanner: Reader | None = None
         self._probe: sqlite3.Connection | None = None
@@ -102,6 +107,20 @@ class OpenStore:
         answer: Any = await (self._scanner or self.writer).query(query)
         return answer  # type: ignore[no-any-return]
 
+    def post_for(self, demands: Sequence[Demand]) -> Post | None:
+        """What parks these demands; None if none of them can be parked."""
+        return self.post if self.post.may_park(demands) else None
+
+    async def checkpoint(self) -> None:
+        """Write what is in the write-ahead log into the file, in another thread, so that no commit has to.
+
+        Only if there have been many commits: a store that is hardly used need not be synced more often.
+        """
+        if self._scanner is not None and commits[self._url.path] >= COMMITS_PER_CHECKPOINT:
+            commits[self._url.path] = 0
+            with suppress(EngineError):  # The commits do it, then.
+                await self._scanner.query(lambda cursor, _: cursor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone())
+
     def poll(self) -> None:
         """Check for writes by other processes as long as a caller is waiting."""
         if self._timer is None and self._probe is not None:
@@ -112,6 +131,7 @@ class OpenStore:
         processes.forget(self)
         if self._timer is not None:
             self._timer.cancel()
+        self.post.close()
         for wakeup in (self.work, self.done):
             wakeup.close(self._loop)
         await self.writer.close()
@@ -123,6 +143,7 @@ class OpenStore:
                 self._probe = None
         if self._notifier is not None:
             self._notifier.close()
+        self.post.release()
         self._lock.close()
 
     def _notify(self, woken: bool, finished: bool) -> None:
@@ -162,6 +183,11 @@ class OpenStore:
             if self._probe is None:
                 return 0
             return _data_version(self._probe.cursor())
+
+    def drop_in_child(self) -> None:
+        """Close what a forked child must not keep open; nothing else of its parent's is touched."""
+        for wakeup in (self.work, self.done):
+            wakeup.drop_in_child()
 
     def pause(self) -> list[Pause]:
         """Close every connection before a fork; calls that arrive during the fork wait."""
@@ -204,9 +230,13 @@ def _data_version(cursor: sqlite3.Cursor, _now_ms: int = 0) -> int:
 class SqliteBase:
     """What every topic of the engine works on: the URL, the clock, and the store while it is open."""
 
-    def __init__(self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False) -> None:
+    def __init__(
+        self, url: StoreUrl, clock: Clock | None = None, *, own_loop: bool = False, for_callers: bool = False
+    ) -> None:
+        """`own_loop`: the loop serves nothing but this engine; `for_callers`: see `Lifecycle.for_callers`."""
         self._url = url
         self._own_loop = own_loop
+        self._for_callers = for_callers
         self._clock = clock or host_clock_ms
         self._opened: OpenStore | None = None
 

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ from everwork.engines.sqlite.store.connections import (
     try_peek,
 )
 from everwork.engines.sqlite.store_url import StoreUrl, identity
-from everwork.engines.sqlite.transaction import Transaction
+from everwork.engines.sqlite.transaction import Handed, Transaction
 from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.logs import get_logger
 
@@ -58,6 +59,9 @@ that it does not."""
 CLOCK_CHECK_MS: Final = 1_000
 """How much time passes before the clock is checked for a jump again."""
 
+commits: Final[Counter[str]] = Counter()
+"""By path, the number of commits of all engines of this process since one of them checkpointed; may be inexact."""
+
 
 class Writer(ABC):
     """Runs calls inside transactions; calls that arrive during a commit share the next one."""
@@ -66,6 +70,7 @@ class Writer(ABC):
         self._url = url
         self._connection = connection
         self._cursor = connection.cursor()
+        self._busy_ms: int | None = None
         self._lock = lock
         self._clock = clock
         is_guarded = clock is host_clock_ms and not url.in_memory and boot_id()
@@ -77,6 +82,8 @@ class Writer(ABC):
         self._lock_wait: LockWait | None = None
         self.after_commit: AfterCommit = lambda *_: None
         """Called in the thread of the transaction; notifies other processes."""
+        self.deliver: Callable[[Sequence[Handed]], None] = lambda _: None
+        """Called in the thread of the transaction; sends jobs to waiting workers."""
         self.after_answers: AfterCommit = lambda *_: None
         """Called in the event loop, once the callers have their answers."""
 
@@ -132,6 +139,8 @@ class Writer(ABC):
         answers: list[Answer] = []
         left: list[Call] = []
         for call in calls:
+            if call.peek is not None:
+                self._wait_up_to(BUSY_MS)
             answer = try_peek(call, self._cursor, self._clock, self._url.path)
             if answer is not None:
                 answers.append(answer)
@@ -168,6 +177,7 @@ class Writer(ABC):
             values = [call.action(tx) for call in calls if call.action is not None]
             tx.flush()
             self._cursor.execute("COMMIT")
+            commits[self._url.path] += 1
         except BaseException as error:
             if self._connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
@@ -182,6 +192,8 @@ class Writer(ABC):
         except OSError as error:
             # The transaction is committed: a failed wake-up must not look like a failed call.
             log.warning("other processes were not woken", path=self._url.path, error=str(error))
+        if tx.handed:
+            self.deliver(tx.handed)
         return values, tx.woken, tx.finished
 
     def _refuse_another_file(self) -> None:
@@ -213,6 +225,7 @@ class Writer(ABC):
 
     def _begin(self) -> None:
         """Begin; wait if a writer without our lock is active, such as the user's own transaction."""
+        self._wait_up_to(BUSY_MS)
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -226,6 +239,26 @@ class Writer(ABC):
                     text = f"another transaction has held the write lock for more than {BUSY_SECONDS:g} s"
                     raise EngineBusy(f"cannot write {where}: {text}; nothing was written; {OWN}") from None
                 log.warning("waiting for the write lock, which another transaction holds", path=where, hint=OWN)
+
+    def _begin_now(self) -> bool:
+        """Begin a transaction if that is possible without waiting."""
+        if not self._lock.acquire_now():
+            return False
+        try:
+            self._refuse_another_file()
+            self._wait_up_to(0)
+            self._cursor.execute("BEGIN IMMEDIATE")
+        except (sqlite3.Error, EngineUnavailable):
+            # If it is busy, the thread waits; the thread reports any other error.
+            self._lock.release()
+            return False
+        return True
+
+    def _wait_up_to(self, busy_ms: int) -> None:
+        """How long SQLite waits for other programs; set only when it changes, because that costs as much as a row."""
+        if self._busy_ms != busy_ms:
+            self._cursor.execute(f"PRAGMA busy_timeout = {busy_ms}")
+            self._busy_ms = busy_ms
 
     def _answer(self, answers: list[Answer], woken: bool, finished: bool) -> None:
         for answer in answers:
@@ -244,16 +277,16 @@ class Writer(ABC):
         if not self._lock.acquire_now():
             self._wait_for_lock()
         try:
-            cursor.execute("PRAGMA busy_timeout = 50")
+            self._wait_up_to(50)
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
-            cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             self._lock.release()
         return (None,)
 
     def _pause_here(self, pause: Pause) -> None:
         self._connection = reconnected(self._connection, self._url, pause)
         self._cursor = self._connection.cursor()
+        self._busy_ms = None
 
 
 class ThreadWriter(Writer):

@@ -1,0 +1,272 @@
+"""Hand-over: waiting workers park their demands, and a create leases its job to one and sends it along.
+
+A parked demand is a row. It is written by a step that writes anyway, or when the worker is not parked yet; an idle
+worker only reads whether its row is still there. Its socket beside the file says that it is alive: a create connects to
+it before it leases, and the worker's looks set the time of the socket's file, to the engine's clock (`PARK_MS`).
+
+The lease is committed before the job is sent. If the job does not arrive, because the process that created it was
+killed in between, the worker's next look finds that its row is gone, and calls `Receiver.lost`.
+
+Differs from postgres and redis: their parked demands are renewed in the store; here that would be one sync a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import socket
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+import orjson
+
+from everwork.core.job import LeasedJob
+from everwork.core.leasing import Demand, Receiver
+from everwork.core.limits import HANDED_BYTES_MAX, PARK_MS
+from everwork.engines.sqlite.processes import MESSAGE_BYTES_MAX, Wakeup, short_path
+from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.transaction import Handed, Transaction
+
+SQL = statements("unpark")
+RENEW_MS: Final = 100
+"""How often a look renews the parked demands of its process at most."""
+ARRIVAL_SECONDS: Final = 0.2
+"""How long after its row is gone a job may arrive: it is sent after the commit that deletes the row."""
+SOCKETS_MAX: Final = 64
+
+
+class Parked(NamedTuple):
+    """A parked demand, as stored."""
+
+    worker: str
+    lease_ms: int
+    socket: str
+    token: str
+
+
+class Place:
+    """A demand that a worker of this engine has parked, until a job arrives or it is withdrawn."""
+
+    __slots__ = ("is_doubted", "lease_ms", "name", "receiver", "token")
+
+    def __init__(self, name: str, number: int, receiver: Receiver, lease_ms: int) -> None:
+        self.name = name
+        self.token = f"{name}.{number}"
+        self.receiver = ref(receiver)
+        self.lease_ms = lease_ms
+        self.is_doubted = False
+        """Whether the row is gone, and the job that should have come may be lost."""
+
+
+class Post:
+    """The parked demands of one engine's workers, and the jobs that its creates send to waiting workers.
+
+    Used by the thread of the transactions, except where it says that it runs in the event loop.
+    """
+
+    def __init__(self, work: Wakeup, folder: Path | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work = work
+        self._folder = folder
+        self._names: WeakKeyDictionary[Receiver, str] = WeakKeyDictionary()
+        self._receivers: WeakValueDictionary[str, Receiver] = WeakValueDictionary()
+        self._numbers = itertools.count(1)
+        self._places: dict[tuple[str, str], Place] = {}
+        """By worker and type."""
+        self._awaited: dict[str, Place] = {}
+        """By token: the places whose jobs have not arrived."""
+        self._have_parked: set[tuple[str, str]] = set()
+        self._renewed_at_ms: int | None = None
+        self._sockets: dict[str, socket.socket] = {}
+        self._is_closed = False
+        self.take_back: Callable[[Sequence[LeasedJob]], object] = lambda _: None
+        """Releases jobs that could not be sent; called in the event loop."""
+        work.on_message = self._on_message
+
+    # The worker's side ----------------------------------------------------------------------------
+
+    def may_park(self, demands: Sequence[Demand]) -> bool:
+        """Whether one of these demands can be parked; runs in the event loop, where its receiver is called."""
+        receivers = [demand.receiver for demand in demands if demand.receiver is not None and demand.parks]
+        for receiver in receivers:
+            if receiver not in self._names:
+                self._names[receiver] = name = secrets.token_hex(8)
+                self._receivers[name] = receiver
+        return bool(receivers) and (self._folder is None or self._work.listen())
+
+    def needs_no_write(self, cursor: sqlite3.Cursor, queue: int, demand: Demand, now_ms: int) -> bool:
+        """Whether this demand is parked as it should be, as a look finds it.
+
+        A demand that lost its place to another waiting worker's stays out until its worker writes anyway: idle
+        workers must not take turns in writing.
+        """
+        row = cursor.execute(SQL["parked"], (queue,)).fetchone()
+        place = self._places.get((demand.worker, demand.type))
+        if self._is_at(place, row, demand):
+            self._renew(now_ms)
+            return True
+        if place is not None:
+            self._doubt(place)
+        is_back = (demand.worker, demand.type) in self._have_parked
+        return is_back and row is not None and self._reach(Parked(*row), now_ms) is not None
+
+    def park(self, tx: Transaction, queue: int, demand: Demand) -> None:
+        """Park a demand, in place of any other."""
+        key, receiver = (demand.worker, demand.type), demand.receiver
+        name = None if receiver is None else self._names.get(receiver)
+        if receiver is None or name is None or self._is_closed:
+            return
+        self._renew(tx.now_ms)
+        place = self._places.get(key)
+        if place is not None:
+            row = tx.cursor.execute(SQL["parked"], (queue,)).fetchone()
+            if self._is_at(place, row, demand):
+                return
+            self._doubt(place)
+        place = Place(name, next(self._numbers), receiver, demand.lease_ms)
+        self._places[key] = self._awaited[place.token] = place
+        self._have_parked.add(key)
+        tx.cursor.execute(SQL["park"], (queue, demand.worker, demand.lease_ms, self._work.name, place.token))
+
+    def withdraw(self, tx: Transaction, queue: int, demand: Demand) -> None:
+        """Withdraw the demand that this worker has parked, if it has."""
+        place = self._places.pop((demand.worker, demand.type), None)
+        if place is None:
+            return
+        if tx.cursor.execute(SQL["withdraw"], (queue, demand.worker)).rowcount:
+            self._awaited.pop(place.token, None)
+        else:
+            self._doubt(place)
+
+    def forget(self, worker: str, types: Sequence[str]) -> None:
+        """Forget the demands that this worker withdraws: it looks for their jobs itself."""
+        for type in types:
+            place = self._places.pop((worker, type), None)
+            if place is not None:
+                self._awaited.pop(place.token, None)
+
+    def _is_at(self, place: Place | None, row: tuple[str, int, str, str] | None, demand: Demand) -> bool:
+        """Whether the row is that of this place, and says what the demand does."""
+        if place is None or row is None or row[3] != place.token:
+            return False
+        return place.receiver() is demand.receiver and place.lease_ms == demand.lease_ms
+
+    def _renew(self, now_ms: int) -> None:
+        """Let creates know that the workers of this process are waiting now."""
+        renewed_at_ms = self._renewed_at_ms
+        if renewed_at_ms is not None and 0 <= now_ms - renewed_at_ms < RENEW_MS:
+            return
+        self._renewed_at_ms = now_ms
+        if self._folder is not None:
+            with suppress(OSError):  # Without its socket, nothing is handed over.
+                os.utime(self._folder / self._work.name, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
+
+    def _doubt(self, place: Place) -> None:
+        """The row is gone: a job is on its way, or another worker is parked there, or a job is lost."""
+        if not place.is_doubted and place.token in self._awaited:
+            place.is_doubted = True
+            with suppress(RuntimeError):  # The loop is closed, and so is the worker.
+                self._loop.call_soon_threadsafe(self._loop.call_later, ARRIVAL_SECONDS, self._check_arrival, place)
+
+    def _check_arrival(self, place: Place) -> None:
+        """Call the worker if the job has not arrived; runs in the event loop."""
+        if self._is_closed:
+            return
+        self._work.receive()
+        receiver = place.receiver()
+        if self._awaited.pop(place.token, None) is not None and receiver is not None:
+            receiver.lost()
+
+    def _on_message(self, message: bytes) -> None:
+        token, *fields = orjson.loads(message)
+        self._arrived(token, LeasedJob(*fields))
+
+    def _arrived(self, token: str, job: LeasedJob) -> None:
+        """Give a job to its worker; runs in the event loop."""
+        self._awaited.pop(token, None)
+        receiver = None if self._is_closed else self._receivers.get(token.partition(".")[0])
+        if receiver is None:
+            self.take_back([job])
+        else:
+            receiver.handed(job)
+
+    # The creator's side -----------------------------------------------------------------------------
+
+    def hand(self, tx: Transaction, parked: Parked, job: LeasedJob) -> bool:
+        """Have a job sent to a waiting worker after the commit; False if the worker cannot be reached."""
+        if len(job.variables) + len(job.headers or "") + len(job.extra or "") > HANDED_BYTES_MAX:
+            return False
+        message = orjson.dumps([parked.token, *job])
+        send = self._reach(parked, tx.now_ms) if len(message) <= MESSAGE_BYTES_MAX else None
+        if send is None:
+            return False
+        tx.handed.append(Handed(job, parked.token, message, send))
+        return True
+
+    def deliver(self, handed: Sequence[Handed]) -> None:
+        """Send jobs whose leases are committed; those that cannot be sent are released by a call of their own."""
+        unsent: list[LeasedJob] = []
+        for one in handed:
+            try:
+                one.send(one)
+            except (OSError, RuntimeError):
+                unsent.append(one.job)
+        if unsent:
+            with suppress(RuntimeError):  # The loop is closed: their worker looks for them.
+                self._loop.call_soon_threadsafe(self.take_back, unsent)
+
+    def _reach(self, parked: Parked, now_ms: int) -> Callable[[Handed], object] | None:
+        """How to send to a waiting worker; None if it has not looked for jobs lately, or its process is gone."""
+        if parked.socket == self._work.name:
+            is_here = self._receivers.get(parked.token.partition(".")[0]) is not None and not self._is_closed
+            return self._send_here if is_here and _is_recent(self._renewed_at_ms, now_ms) else None
+        if self._folder is None:
+            return None
+        try:
+            looked_at_ms = os.stat(self._folder / parked.socket).st_mtime_ns // 1_000_000  # noqa: PTH116 - faster
+            if not _is_recent(looked_at_ms, now_ms):
+                return None
+            sender = self._sender(parked.socket)
+            with short_path(self._folder) as address:
+                sender.connect(f"{address}/{parked.socket}")
+        except OSError:
+            return None
+        return lambda one: sender.send(one.message)
+
+    def _sender(self, name: str) -> socket.socket:
+        sender = self._sockets.get(name)
+        if sender is None:
+            if len(self._sockets) >= SOCKETS_MAX:
+                self._close_sockets()
+            kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+            self._sockets[name] = sender = socket.socket(socket.AF_UNIX, kind)
+        return sender
+
+    def _send_here(self, one: Handed) -> None:
+        self._loop.call_soon_threadsafe(self._arrived, one.token, one.job)
+
+    def close(self) -> None:
+        """Hand nothing over from now on; runs in the event loop."""
+        self._is_closed = True
+        self._places.clear()
+        self._awaited.clear()
+
+    def _close_sockets(self) -> None:
+        for sender in self._sockets.values():
+            sender.close()
+        self._sockets.clear()
+
+    def release(self) -> None:
+        """Close the sockets, once no more transactions run."""
+        self._close_sockets()
+
+
+def _is_recent(looked_at_ms: int | None, now_ms: int) -> bool:
+    """Whether a look at this time still counts; after the clock has gone back, it is unknown when that was."""
+    return looked_at_ms is not None and 0 <= now_ms - looked_at_ms <= PARK_MS
