@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,9 @@ FOLDS_MAX: Final = 5
 TIDY_EVERY_MS: Final = 3_600_000
 PURGES_MAX: Final = 20
 VACUUM_EVERY_JOBS: Final = 50_000
+VACUUM_JOBS_PER_LIVE: Final = 1_000
+"""A vacuum reads the indexes of all live jobs, claims the entries of those that have finished since the last one: of n
+live jobs, both together cost least if the square of the jobs between two vacuums grows with n."""
 
 
 class QueueRule(NamedTuple):
@@ -193,6 +197,9 @@ async def _fold_counts(store: OpenStore) -> None:
     await store.connections.fetch_unsynced(sql["fold_work"], FOLD_MAX, WORKER_ROWS_MAX, OTHER_WORKERS)
     state.unvacuumed += finished
     if state.unvacuumed >= VACUUM_EVERY_JOBS:
+        [(live,)] = await store.connections.read(sql["live_rows"])
+        if state.unvacuumed < jobs_between_vacuums(live):
+            return
         state.unvacuumed = 0
         if state.vacuuming is None or state.vacuuming.done():
             state.vacuuming = asyncio.get_running_loop().create_task(_vacuum(store))
@@ -203,6 +210,11 @@ async def _fold_lane_news(store: OpenStore) -> None:
     sql = store.sql("sweep")
     for (queue,) in await store.connections.read(sql["queues_with_lane_news"]):
         await store.connections.fetch_unsynced(sql["fold_lane_news"], queue)
+
+
+def jobs_between_vacuums(live: int) -> int:
+    """After how many finished jobs the dead rows of a number of live jobs are vacuumed."""
+    return max(VACUUM_EVERY_JOBS, math.isqrt(live * VACUUM_JOBS_PER_LIVE))
 
 
 async def _vacuum(store: OpenStore) -> None:

@@ -280,6 +280,8 @@ BEGIN
     is_cut_short := got = 0;
     rounds := rounds - 1;
     EXIT WHEN is_cut_short OR rest = 0 OR rounds = 0;
+    -- Less than was wanted, but all that may start: these were all open lanes, and they are at their limits now.
+    EXIT WHEN lane_max IS NOT NULL AND got = (SELECT sum(r) FROM unnest(rooms) r);
   END LOOP;
   RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int, CASE WHEN is_cut_short THEN at_ms
     ELSE (SELECT j.run_at_ms FROM live j WHERE j.state = 0 AND j.queue_id = queue ORDER BY j.run_at_ms LIMIT 1) END, 0);

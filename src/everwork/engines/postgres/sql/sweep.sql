@@ -152,6 +152,10 @@ DELETE FROM {schema}.parked WHERE until_ms NOT BETWEEN $1 AND $1 + {park_ms};
 -- name: forget_registered
 DELETE FROM {schema}.registry WHERE until_ms <= {schema}.now_ms($1);
 
+-- name: live_rows
+-- As the latest vacuum found; 0 before the first one.
+SELECT greatest(reltuples, 0)::bigint FROM pg_catalog.pg_class WHERE oid = '{schema}.live'::regclass;
+
 -- name: vacuum
 -- Dead rows slow down claims; autovacuum runs once a minute, which is too late at thousands of jobs per second.
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
