@@ -272,7 +272,7 @@ def _round_of_firsts(tx: Transaction, demand: Demand, at: tuple[Queue, int], lan
     jobs = leased_jobs(
         [row[:-2] for row in rows], demand, [owner_of(lane) for lane in has_more], tx.now_ms + demand.lease_ms
     )
-    _lease_firsts(tx, demand, queue.id, list(zip(has_more, jobs, strict=True)))
+    _lease_firsts(tx, demand, queue.id, list(has_more), jobs)
     marks = []
     for position, (lane, free) in enumerate(lanes, 1):
         is_open = has_more.get(lane, False) and free != 1
@@ -306,18 +306,17 @@ def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[st
     tx.move_lanes(queue, {lane: len(jobs) for lane, jobs in taken}, State.PENDING, State.PROCESSING)
 
 
-def _lease_firsts(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[str, LeasedJob]]) -> None:
+def _lease_firsts(tx: Transaction, demand: Demand, queue: int, lanes: Sequence[str], jobs: Sequence[LeasedJob]) -> None:
     """Move one job of each lane from ready to leased."""
     now_ms, worker = tx.now_ms, demand.worker
-    leases, places = [], []
-    for lane, job in taken:
-        key, attempt, attempts, max_attempts, _, _, _, until_ms, _, _, priority, run_at_ms, *_ = job
-        place = (queue, lane, -priority, run_at_ms, key)
-        places.append(place)
-        leases.append((key, *place[:-1], attempt, attempts, max_attempts, now_ms, until_ms, worker))
+    places = [(queue, lane, -job.priority, job.run_at_ms, job.key) for lane, job in zip(lanes, jobs, strict=True)]
+    leases = [
+        (key, *place, job.attempt, job.attempts, job.max_attempts, now_ms, job.lease_until_ms, worker)
+        for (*place, key), job in zip(places, jobs, strict=True)
+    ]
     insert_rows(tx.cursor, SQL["lease_firsts"], leases)
     tx.cursor.executemany(SHARED["delete_ready"], places)
-    tx.move_lanes(queue, {lane: 1 for lane, _ in taken}, State.PENDING, State.PROCESSING)
+    tx.move_lanes(queue, dict.fromkeys(lanes, 1), State.PENDING, State.PROCESSING)
 
 
 def _assign(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[LeasedJob]:

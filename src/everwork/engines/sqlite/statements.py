@@ -87,7 +87,8 @@ Owner = tuple[str, str | None]
 
 def owner_of(lane: str) -> Owner:
     """The tenant and the limit key of a stored lane."""
-    return tenant_of(lane), limit_key_of(lane)
+    tenant, _, limit_key = lane.partition(LANE_SEPARATOR)
+    return tenant or DEFAULT_TENANT, limit_key or None
 
 
 def leased_jobs(rows: Sequence[Any], demand: Demand, owners: Iterable[Owner], lease_until_ms: int) -> list[LeasedJob]:
