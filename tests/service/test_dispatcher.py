@@ -234,6 +234,16 @@ async def test_an_outcome_and_a_question_of_one_step_are_both_answered(service: 
     assert [one.key for one in leased] == [other.key]
 
 
+async def test_an_outcome_is_settled_even_if_its_caller_leaves(service: JobService, engine: Engine) -> None:
+    first, second = await a_processing_job(engine), await a_processing_job(engine)
+    leaving = asyncio.create_task(service.settle([Complete(first.key, first.attempt)]))
+    staying = asyncio.create_task(service.settle([Complete(second.key, second.attempt)]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert [judged.verdict for judged in await staying] == [Verdict.ACCEPTED]
+    assert (await the_job(engine, first.key)).state is State.COMPLETED
+
+
 async def test_a_tenants_caller_gets_nothing_of_others_from_a_shared_step(service: JobService) -> None:
     await service.create([NewJob(TYPE, tenant="acme"), NewJob(TYPE, tenant="other")])
     acme, everybody = await asyncio.gather(

@@ -133,7 +133,8 @@ class StepBatcher:
         outcomes = jobs = 0
         for at, request in enumerate(self._requests):
             outcomes += len(request.outcomes)
-            jobs += sum(demand.limit for demand in request.demands)
+            if request.demands:  # Most requests have outcomes only.
+                jobs += sum([demand.limit for demand in request.demands])
             if at and (outcomes > SETTLE_BATCH_MAX or jobs > self.jobs_max):
                 requests, self._requests = self._requests[:at], self._requests[at:]
                 return requests
@@ -170,7 +171,7 @@ class StepBatcher:
         shares = _shares(activation)
         at = 0
         for request in requests:
-            mine = [next(shares) for _ in request.demands]
+            mine = [next(shares) for _ in request.demands] if request.demands else []
             if not request.answer.done():
                 request.answer.set_result(Answer(judged[at : at + len(request.outcomes)], mine, pause))
             else:
