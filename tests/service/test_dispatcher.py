@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from everwork.core.job import LeasedJob, NewJob
-from everwork.core.leasing import Demand, Settlement, Verdict
+from everwork.core.leasing import Activation, Demand, Settlement, Verdict
 from everwork.core.outcome import Complete, Outcome
 from everwork.core.states import State
 from everwork.engines.contract import Engine
 from everwork.exceptions import EngineUnavailable, TooManyRequests
 from everwork.service import activation, dispatcher
-from everwork.service.access.budgets import Budgets
+from everwork.service.access.budgets import Budgets, PollLimits
 from everwork.service.activation import activate_bounded
 from everwork.service.jobs import in_process
 from everwork.service.service import JobService
@@ -154,6 +154,44 @@ async def test_callers_who_wait_for_lone_jobs_take_a_bounded_number_of_steps(wat
     await service.close()
 
 
+class Bell:
+    """In place of an engine: has no jobs, and counts the steps; `ring` ends a wait."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._rings = asyncio.Semaphore(0)
+
+    def mark(self) -> int:
+        return 0
+
+    def ring(self) -> None:
+        self._rings.release()
+
+    async def activate(self, demands: Sequence[Demand]) -> Activation:
+        self.steps += 1
+        return Activation([], None, 0, (0,) * len(demands))
+
+    async def wait(self, _types: Sequence[str], _timeout_ms: int, since: int | None = None) -> bool:
+        return await self._rings.acquire()
+
+
+async def test_a_wake_up_reaches_the_engine_within_a_few_passes_of_the_loop() -> None:
+    bell: Any = Bell()
+    callers = dispatcher.Dispatcher(bell, lambda _: None, PollLimits(10))
+    polling = asyncio.create_task(callers.activate(demand(), LONG_MS))
+    await until(lambda: bell.steps == 1)
+    for _ in range(10):
+        await asyncio.sleep(0)  # Until it waits for the bell.
+    passes = 0
+    bell.ring()
+    while bell.steps < 2:
+        passes += 1
+        await asyncio.sleep(0)
+    assert passes <= 6
+    await callers.close()
+    assert await polling == []
+
+
 @pytest.fixture
 async def large_jobs(watched: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JobService]:
     """A service with four times as many large jobs as one step may lease."""
@@ -196,6 +234,16 @@ async def test_an_outcome_and_a_question_of_one_step_are_both_answered(service: 
     assert [one.key for one in leased] == [other.key]
 
 
+async def test_an_outcome_is_settled_even_if_its_caller_leaves(service: JobService, engine: Engine) -> None:
+    first, second = await a_processing_job(engine), await a_processing_job(engine)
+    leaving = asyncio.create_task(service.settle([Complete(first.key, first.attempt)]))
+    staying = asyncio.create_task(service.settle([Complete(second.key, second.attempt)]))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert [judged.verdict for judged in await staying] == [Verdict.ACCEPTED]
+    assert (await the_job(engine, first.key)).state is State.COMPLETED
+
+
 async def test_a_tenants_caller_gets_nothing_of_others_from_a_shared_step(service: JobService) -> None:
     await service.create([NewJob(TYPE, tenant="acme"), NewJob(TYPE, tenant="other")])
     acme, everybody = await asyncio.gather(
@@ -216,6 +264,21 @@ async def test_a_caller_whose_time_ends_while_the_engine_is_asked_gets_the_answe
     assert not polling.done()
     watched.gate.set()
     assert [one.key for one in await asyncio.wait_for(polling, DEADLINE_S)] == [job.key]
+    await service.close()
+
+
+async def test_a_poll_that_is_part_of_a_step_is_answered_when_the_service_closes(watched: Any, engine: Engine) -> None:
+    service = JobService(watched, "holder")
+    await a_pending_job(engine)
+    watched.gate = asyncio.Event()
+    polling = asyncio.create_task(service.activate(demand(), LONG_MS))
+    await until(lambda: watched.steps)
+    closing = asyncio.create_task(service._dispatcher.close())
+    assert await asyncio.wait_for(polling, DEADLINE_S) == []
+    watched.gate.set()
+    await asyncio.wait_for(closing, DEADLINE_S)
+    await until(lambda: not service._releases)
+    assert await service.activate(demand("w2")) != []
     await service.close()
 
 

@@ -133,7 +133,8 @@ class StepBatcher:
         outcomes = jobs = 0
         for at, request in enumerate(self._requests):
             outcomes += len(request.outcomes)
-            jobs += sum(demand.limit for demand in request.demands)
+            if request.demands:  # Most requests have outcomes only.
+                jobs += sum([demand.limit for demand in request.demands])
             if at and (outcomes > SETTLE_BATCH_MAX or jobs > self.jobs_max):
                 requests, self._requests = self._requests[:at], self._requests[at:]
                 return requests
@@ -170,7 +171,7 @@ class StepBatcher:
         shares = _shares(activation)
         at = 0
         for request in requests:
-            mine = [next(shares) for _ in request.demands]
+            mine = [next(shares) for _ in request.demands] if request.demands else []
             if not request.answer.done():
                 request.answer.set_result(Answer(judged[at : at + len(request.outcomes)], mine, pause))
             else:
@@ -281,16 +282,21 @@ class _PollQueue:
         """Wait for jobs or for another poll."""
         if self._wakeup.is_set() or not self.polls:
             return
-        loop = asyncio.get_running_loop()
-        woken = loop.create_task(self._dispatcher.engine.wait([self._type], min(pause_ms, WAIT_MS_MAX), since=mark))
-        wakeup = loop.create_task(self._wakeup.wait())
+        wait = self._dispatcher.engine.wait([self._type], min(pause_ms, WAIT_MS_MAX), since=mark)
+        woken = asyncio.get_running_loop().create_task(wait)
+        woken.add_done_callback(self._woken)
         try:
-            await asyncio.wait([woken, wakeup], return_when=asyncio.FIRST_COMPLETED)
+            await self._wakeup.wait()
         finally:
-            for task in (woken, wakeup):
-                task.cancel()
-            # If the engine is unavailable, the next step fails and reports it to the callers.
-            await asyncio.gather(woken, wakeup, return_exceptions=True)
+            woken.remove_done_callback(self._woken)  # Its end must not wake the next wait.
+            if not woken.done():
+                woken.cancel()
+                await asyncio.gather(woken, return_exceptions=True)
+            elif not woken.cancelled():
+                woken.exception()  # If the engine is unavailable, the next step fails and reports it to the callers.
+
+    def _woken(self, _task: object) -> None:
+        self._wakeup.set()
 
     def _fail(self, error: Exception) -> None:
         polls, self.polls = self.polls, {}
@@ -368,10 +374,13 @@ class Dispatcher:
     async def close(self) -> None:
         """End all polls, and finish the running steps."""
         self.end_polls()
-        queues = [queue.task for queue in self._queues.values()]
-        for task in queues:
-            task.cancel()
-        await asyncio.gather(*queues, return_exceptions=True)
+        queues = list(self._queues.values())
+        for queue in queues:
+            queue.task.cancel()
+        await asyncio.gather(*(queue.task for queue in queues), return_exceptions=True)
+        for queue in queues:
+            for poll in queue.polls:
+                poll.deliver([])  # It was part of a running step, whose jobs are released.
         await self.steps.close()
 
     def _queue(self, demand: Demand) -> _PollQueue:
