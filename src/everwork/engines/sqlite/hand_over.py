@@ -222,7 +222,7 @@ class Post:
                 self._loop.call_soon_threadsafe(self.take_back, unsent)
 
     def _reach(self, parked: Parked, now_ms: int) -> Callable[[Handed], object] | None:
-        """How to send to a waiting worker; None if it has not looked for jobs lately, or its process no longer exists."""
+        """How to send to a waiting worker; None if it has not looked for jobs lately or has ended."""
         if parked.socket == self._work.name:
             is_here = self._receivers.get(parked.token.partition(".")[0]) is not None and not self._is_closed
             return self._send_here if is_here and _is_recent(self._renewed_at_ms, now_ms) else None
