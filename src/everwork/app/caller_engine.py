@@ -39,7 +39,7 @@ class CallerEngine:
     """The engine of an application's blocking callers, for one caller at a time; others use the engine's thread.
 
     Its event loop runs only during a call, in the thread of the caller. So nothing here may depend on background
-    tasks: workers, upkeep and offline mode stay in the engine's thread.
+    tasks: workers, maintenance and offline mode stay in the engine's thread.
     """
 
     def __init__(self, make_service: Callable[[], JobService | None]) -> None:
@@ -71,7 +71,7 @@ class CallerEngine:
             self._release()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Close the engine for good, once the running call has ended."""
+        """Close the engine permanently, once the running call has ended."""
         self._is_closed = True
         # In a signal handler, this thread itself may be in the middle of a call, which closes the engine at its end.
         if self._holder != threading.get_ident() and self._lock.acquire(timeout=seconds):

@@ -331,7 +331,7 @@ class LoopEngines:
 
 
 def _close_without_loop(service: JobService | None) -> None:
-    """Close a service whose loop has ended: a local one would keep its files open. A server's connections are gone."""
+    """Close a service whose loop has ended: a local one would keep its files open. A server's have disconnected."""
     if service is not None and not service.is_remote:
         closing = threading.Thread(target=asyncio.run, args=(service.close(),), name="everwork-close", daemon=True)
         closing.start()

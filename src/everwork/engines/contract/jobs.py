@@ -78,7 +78,7 @@ class JobFlow(ABC):
         nothing else. The next `create` of a single job that would be the first to be leased then leases the job to
         that worker in the same transaction, with its first attempt, and sends it to the receiver. So the queue has
         nothing ready or due, and the type has no groups, is not paused, and has no limit, rate or breaker; the store is
-        then as if the worker had activated the job. An engine may decline, and the job is ready as usual. A parked
+        then as if the worker had activated the job. An engine may decline; then the job is pending. A parked
         demand is used once. One that got all its jobs withdraws the demand that its worker has parked; so does
         `unpark`. A receiver's `lost` may be called although nothing was lost.
 

@@ -5,7 +5,7 @@ worker only reads whether its row is still there. Its socket beside the file say
 it before it leases, and the worker's looks set the time of the socket's file, to the engine's clock (`PARK_MS`).
 
 The lease is committed before the job is sent. If the job does not arrive, because the process that created it was
-killed in between, the worker's next look finds that its row is gone, and calls `Receiver.lost`.
+killed in between, the worker's next look finds that its row no longer exists, and calls `Receiver.lost`.
 
 Differs from postgres and redis: their parked demands are renewed in the store; here that would be one sync a second.
 """
@@ -37,7 +37,7 @@ SQL = statements("unpark")
 RENEW_MS: Final = 100
 """How often a look renews the parked demands of its process at most."""
 ARRIVAL_SECONDS: Final = 0.2
-"""How long after its row is gone a job may arrive: it is sent after the commit that deletes the row."""
+"""How long after its row no longer exists a job may arrive: it is sent after the commit that deletes the row."""
 SOCKETS_MAX: Final = 64
 
 
@@ -61,7 +61,7 @@ class Place:
         self.receiver = ref(receiver)
         self.lease_ms = lease_ms
         self.is_doubted = False
-        """Whether the row is gone, and the job that should have come may be lost."""
+        """Whether the row no longer exists, and the job that should have come may be lost."""
 
 
 class Post:
@@ -165,7 +165,7 @@ class Post:
                 os.utime(self._folder / self._work.name, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
 
     def _doubt(self, place: Place) -> None:
-        """The row is gone: a job is on its way, or another worker is parked there, or a job is lost."""
+        """The row no longer exists: a job is on its way, or another worker is parked there, or a job is lost."""
         if not place.is_doubted and place.token in self._awaited:
             place.is_doubted = True
             with suppress(RuntimeError):  # The loop is closed, and so is the worker.
@@ -219,7 +219,7 @@ class Post:
                 self._loop.call_soon_threadsafe(self.take_back, unsent)
 
     def _reach(self, parked: Parked, now_ms: int) -> Callable[[Handed], object] | None:
-        """How to send to a waiting worker; None if it has not looked for jobs lately, or its process is gone."""
+        """How to send to a waiting worker; None if it has not looked for jobs lately or has ended."""
         if parked.socket == self._work.name:
             is_here = self._receivers.get(parked.token.partition(".")[0]) is not None and not self._is_closed
             return self._send_here if is_here and _is_recent(self._renewed_at_ms, now_ms) else None
