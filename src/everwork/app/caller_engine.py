@@ -24,6 +24,8 @@ OPENS_AFTER: Final = 8
 """How many calls open the engine: programs that make fewer need no second connection."""
 CROWD_SECONDS: Final = 0.02
 """How long callers use the engine's thread, where they share commits, after two of them met."""
+NOTIFYING_SECONDS: Final = 5.0
+"""How long callers use the engine's thread after one had to wait for a notification, which that thread sends apart."""
 LOOK_SECONDS: Final = 0.001
 """After this time without a call, the loop first looks for connections that were lost in the meantime."""
 TRUST_SECONDS: Final = 10.0
@@ -66,7 +68,12 @@ class CallerEngine:
         try:
             self._holder = threading.get_ident()
             usable = self._usable()
-            return None if usable is None else self._run(usable.create(jobs))
+            if usable is None:
+                return None
+            created = self._run(usable.create(jobs))
+            if usable.has_waited:
+                self._not_before = time.monotonic() + NOTIFYING_SECONDS
+            return created
         finally:
             self._release()
 
@@ -189,6 +196,8 @@ class _CallerLoop:
         self.loop.set_task_factory(self._new_task)
         self.service = service
         self.used_at = 0.0
+        self.has_waited = False
+        """Whether the last call had to wait for tasks of the engine after the jobs were created."""
         self._tasks: list[asyncio.Task[Any]] = []
         """The tasks that the engine has started during this call, such as one that sends a notification."""
 
@@ -215,7 +224,9 @@ class _CallerLoop:
         try:
             return await self.service.create(jobs)
         finally:
-            if left := [task for task in self._tasks if not task.done()]:
+            left = [task for task in self._tasks if not task.done()]
+            self.has_waited = bool(left)
+            if left:
                 await asyncio.wait(left, timeout=ANSWER_SECONDS)
             self.used_at = time.monotonic()
 
