@@ -173,6 +173,29 @@ async def test_a_failed_create_leaves_nothing_behind(engine: SqliteEngine, file:
     await other.close()
 
 
+@pytest.mark.parametrize("where", ["_refuse_another_file", "_wait_up_to", "_transact"])
+async def test_ctrl_c_in_the_middle_leaves_no_lock_behind(
+    where: str, engine: SqliteEngine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program's own event loop, as in a notebook, may be interrupted anywhere, and go on."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    writer = writer_of(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, where, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            writer.do_now(lambda _: None)
+    async with asyncio.timeout(DEADLINE_S):
+        other = SqliteEngine(StoreUrl(str(file)))
+        await other.open()
+        await other.create([a_new_job()])
+        await other.close()
+    assert await engine.create_alone([a_new_job()]) is not None
+    assert keys_in(file) == [1, 2, 3]
+
+
 async def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:
     await engine.close()
     with pytest.raises(EngineUnavailable, match="is closed"):

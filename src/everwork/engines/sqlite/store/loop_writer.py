@@ -151,9 +151,11 @@ class CallerWriter(ThreadWriter):
                 return []
             self._in_a_row += 1
             values, woken, finished = self._transact([Call(self._nobody, action, None)], has_begun=True)
-        except Exception as error:
+        except BaseException as error:
             if is_undecodable(error.__cause__):
                 return []
+            if not isinstance(error, Exception):
+                self._end_interrupted()
             raise
         finally:
             self._using.release()

@@ -252,7 +252,16 @@ class Writer(ABC):
             # If it is busy, the thread waits; the thread reports any other error.
             self._lock.release()
             return False
+        except BaseException:
+            self._end_interrupted()
+            raise
         return True
+
+    def _end_interrupted(self) -> None:
+        """Leave no lock behind if Ctrl-C has interrupted a program's own event loop in the middle of a transaction."""
+        if self._connection.in_transaction:
+            self._connection.rollback()
+        self._lock.release()
 
     def _wait_up_to(self, busy_ms: int) -> None:
         """How long SQLite waits for other programs; set only when it changes, because that costs as much as a row."""
