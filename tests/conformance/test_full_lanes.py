@@ -1,4 +1,4 @@
-"""Lanes at their limit and lanes without work: nobody looks into them, until they have room or work again."""
+"""Full and empty lanes: claims skip them until they have capacity or work again."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = [where_it_is_decided, pytest.mark.every_way("redis-cluster")]
 
 LANES: Final = ("a", "b", "c")
 POLLS: Final = 3
-"""An engine may need some polls until it remembers that there is nothing to look for."""
+"""An engine may need some polls until it knows which lanes to skip."""
 Act = Callable[["Engine", "VirtualClock", int], Awaitable[object]]
 """What happens to the store, and to the job of lane `a`."""
 
 
 async def full_lanes(engine: Engine, jobs: int = 2) -> int:
-    """Lanes with one running job each, which is all that their limit allows; the running job of the first."""
+    """Fill lanes whose limit is one running job; returns the running job of the first lane."""
     await a_policy(engine, max_running_per_key=1)
     created = await engine.create([a_new_job(limit_key=lane) for lane in LANES for _ in range(jobs)])
     assert len(await taken(engine, 9)) == len(LANES)

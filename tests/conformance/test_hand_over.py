@@ -1,4 +1,4 @@
-"""A create that meets a parked demand leases its job to the waiting worker, exactly as if that had activated it."""
+"""A create that meets a parked demand leases its job to the waiting worker, as if the worker had activated it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.every_way("sqlite-own-loop", "redis-cluster")
 
 DEADLINE_S = 30.0
 KEPT: list[Taker] = []
-"""The workers of all tests: an engine does not keep those alive that have parked."""
+"""Keeps the workers of all tests alive: an engine does not keep parked workers alive."""
 
 
 class Taker:
@@ -59,7 +59,7 @@ class Taker:
         self._came.set()
 
     def lost(self) -> None:
-        """Count it."""
+        """Count the call."""
         self.losses += 1
         self._came.set()
 
@@ -70,7 +70,7 @@ class Taker:
 
 
 async def parked(engine: Engine, *, worker: str = WORKER, taker: Taker | None = None, **demand: Any) -> Taker:
-    """A worker whose demand has met nothing."""
+    """A worker that got no jobs and has parked its demand."""
     taker = taker or Taker()
     KEPT.append(taker)
     answer = await asked(engine, 1, worker=worker, receiver=taker, **demand)
@@ -271,7 +271,7 @@ async def a_due_job(engine: Engine) -> None:
 
 
 async def two_at_once(engine: Engine) -> None:
-    """Jobs that stand in the queue before the one that is looked at."""
+    """Jobs that are ahead of the tested one in the queue."""
     await engine.create([a_new_job(), a_new_job()])
 
 
@@ -359,7 +359,7 @@ async def test_a_parked_demand_does_not_outlast_its_worker_by_long(engine: Engin
 
 
 async def test_a_demand_from_the_future_is_not_met(engine: Engine, clock: VirtualClock) -> None:
-    """The clock has gone back: nobody knows when it was parked."""
+    """The clock was set back: it is unknown when the demand was parked."""
     await parked(engine)
     clock.advance(ms=-1)
     assert (await a_pending_job(engine)).state is State.PENDING
@@ -428,7 +428,7 @@ async def test_concurrent_creates_hand_over_one_job(
 async def test_the_plain_way_and_the_general_way_store_the_same(
     engine: Engine, engine_name: str, tmp_path: Path, clock: VirtualClock
 ) -> None:
-    """One job is created in a shorter way than several: nobody may see a difference."""
+    """A single job takes a shorter path than several jobs, with the same result."""
     other = await another_store(engine_name, tmp_path, clock)
     jobs: list[NewJob] = [a_new_job(**fields) for fields in FIELDS.values()]
     try:

@@ -1,4 +1,4 @@
-"""watch: what `wait` is, for a worker that has just activated; it calls back, and needs no task."""
+"""watch: `wait` for a worker that has just activated, with a callback instead of a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.every_way
 
 LONG_MS = 60_000
-"""Nobody waits this long: `DEADLINE_S` ends the test before."""
+"""No test waits this long: `DEADLINE_S` ends it earlier."""
 DEADLINE_S = 30.0
 
 
@@ -39,7 +39,7 @@ class Waiter:
         self._called.set()
 
     async def called(self) -> bool:
-        """What the first call said."""
+        """The argument of the first call."""
         await asyncio.wait_for(self._called.wait(), DEADLINE_S)
         return self.calls[0]
 
@@ -51,14 +51,14 @@ def _slow_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def watching(engine: Engine, *types: str, timeout_ms: int = LONG_MS) -> tuple[Waiter, Watch]:
-    """A worker that waits, of an engine that hears other processes."""
+    """A waiting worker, of an engine that receives wake-ups of other processes."""
     types = types or (TYPE,)
     while await engine.wait(types, 20):
         pass
     waiter, mark = Waiter(), engine.mark()
     assert not (await engine.activate([Demand(type, WORKER, 1, LEASE_MS) for type in types])).jobs
     while engine.mark() != mark:
-        mark = engine.mark()  # It heard of what was before.
+        mark = engine.mark()  # It has received an earlier wake-up.
     return waiter, engine.watch(types, timeout_ms, mark, waiter.wake)
 
 

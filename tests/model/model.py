@@ -190,7 +190,7 @@ class Model:
             self.parked[demand.type, demand.worker] = demand
 
     def hand_over(self, leased: LeasedJob, worker: str) -> None:
-        """Check a job that its create has leased to a waiting worker, and follow it."""
+        """Check a job that its create has leased to a waiting worker, and lease it in the model."""
         demand = self.parked.pop((leased.type, worker))
         first = [key for key in self.eligible(demand) if key != leased.key]
         assert not first, f"{leased.key} was handed over past {first}"

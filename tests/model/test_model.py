@@ -64,7 +64,7 @@ class Taker:
         self._came.set()
 
     def lost(self) -> None:
-        """Nothing gets lost here: on SQLite, a worker whose place another one has taken has to look."""
+        """Nothing gets lost here: on SQLite, a worker is also called when another one has replaced its demand."""
 
     async def take(self, key: int) -> LeasedJob:
         while key not in self.jobs:
@@ -208,7 +208,7 @@ class EngineBesideModel(RuleBasedStateMachine):
 
     @rule(demand=demands, news=st.lists(new_jobs, min_size=1, max_size=2), step_ms=st.sampled_from([0, 0, SECOND_MS]))
     def create_for_a_waiting_worker(self, demand: Demand, news: list[NewJob], step_ms: int) -> None:
-        """Lease everything; then the next job is created for a worker that waits, unless something is in the way."""
+        """Lease everything, then create a job for a waiting worker, unless something prevents the hand-over."""
         new = news[0]
         demand = demand._replace(type=new.type, limit=1_000, tenants=(), receiver=self.taker)
         self.activate(demand, None)
@@ -226,7 +226,7 @@ class EngineBesideModel(RuleBasedStateMachine):
             self.create([more])
 
     def hand_over(self, key: int, *, may_be_handed: bool) -> None:
-        """If the create has leased its job, check that the waiting worker would have been given this one."""
+        """If the create has leased its job, check that the waiting worker would have leased the same one."""
         [job] = self.run(self.engine.get([key]))
         if job is None or job.state is not State.PROCESSING:
             return

@@ -26,7 +26,7 @@ CLOSED: Final = "the application is closed; open it again"
 class Batcher(Generic[Item, Result]):
     """Passes items to `flush` in batches; each caller gets the results for its items.
 
-    A caller that comes alone calls `flush` directly; those that come in the meantime share the next batch.
+    If no flush is running, a caller runs `flush` directly; callers that arrive in the meantime share the next batch.
     `on_flush` is called with the number of items in each batch and the seconds it took.
     """
 

@@ -13,10 +13,10 @@ Wake = Callable[[bool], object]
 
 
 class Watch(Protocol):
-    """Something that will call a `Wake` once, unless it is cancelled first. A timer or a handle of asyncio is one."""
+    """A pending call of a `Wake`, made once unless it is cancelled first. Handles and timers of asyncio are watches."""
 
     def cancel(self) -> object:
-        """Do not call it any more."""
+        """Cancel the call."""
         ...
 
 
@@ -111,13 +111,13 @@ class _TimedWatch:
             self._wake(is_woken)
 
     def cancel(self) -> None:
-        """Do not call back any more."""
+        """Cancel the callback."""
         self._watches.pop(self, None)
         self._timer.cancel()
 
 
 class WaitingTask:
-    """A watch on a coroutine that waits; if it fails, the caller is woken after a pause."""
+    """A watch that awaits a coroutine in a task; if the coroutine fails, the caller is woken after a pause."""
 
     __slots__ = ("_is_cancelled", "_task", "_wake")
 
@@ -136,6 +136,6 @@ class WaitingTask:
             self._wake(is_woken)
 
     def cancel(self) -> None:
-        """Do not call back any more, even if the coroutine ends late."""
+        """Cancel the callback, even if the coroutine ends later."""
         self._is_cancelled = True
         self._task.cancel()

@@ -1,4 +1,4 @@
-"""Creates the jobs of blocking callers in their own threads, so that a call needs no other thread."""
+"""Creates the jobs of blocking callers in the calling thread, without a switch to the engine's thread."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from everwork.service.service import JobService
 T = TypeVar("T")
 
 OPENS_AFTER: Final = 8
-"""How many calls open the engine: programs that make fewer need no second connection."""
+"""The engine is opened after this number of calls: programs that make fewer need no second connection."""
 CROWD_SECONDS: Final = 0.02
-"""How long callers use the engine's thread, where they share commits, after two of them met."""
+"""How long callers use the engine's thread, where they share commits, after two calls have overlapped."""
 NOTIFYING_SECONDS: Final = 5.0
-"""How long callers use the engine's thread after one had to wait for a notification, which that thread sends apart."""
+"""How long callers use the engine's thread after one had to wait for a notification: there, none has to wait for it."""
 LOOK_SECONDS: Final = 0.001
-"""After this time without a call, the loop first looks for connections that were lost in the meantime."""
+"""After this time without a call, the loop first checks for connections that were lost in the meantime."""
 TRUST_SECONDS: Final = 10.0
-"""After this time without a call, a query shows whether the store still answers: networks drop idle connections."""
+"""After this time without a call, a query checks whether the store still answers: networks drop idle connections."""
 AWAY_SECONDS: Final = 10.0
 """How long the engine's thread is used after the engine could not be opened or did not answer."""
 ANSWER_SECONDS: Final = 2.0
@@ -38,7 +38,7 @@ CLOSE_SECONDS: Final = 10.0
 
 
 class CallerEngine:
-    """The engine of an application's blocking callers, for one caller at a time; others use the engine's thread.
+    """The engine of an application's blocking callers, one at a time; concurrent callers use the engine's thread.
 
     Its event loop runs only during a call, in the thread of the caller. So nothing here may depend on background
     tasks: workers, maintenance and offline mode stay in the engine's thread.
@@ -80,7 +80,7 @@ class CallerEngine:
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Close the engine permanently, once the running call has ended."""
         self._is_closed = True
-        # In a signal handler, this thread itself may be in the middle of a call, which closes the engine at its end.
+        # In a signal handler, this thread may be in the middle of a call, which then closes the engine when it ends.
         if self._holder != threading.get_ident() and self._lock.acquire(timeout=seconds):
             self._release()
 
@@ -100,7 +100,7 @@ class CallerEngine:
             self._calls += 1
             if self._calls >= OPENS_AFTER:
                 self._calls = 0
-                # Apart, so that no caller waits for it: connecting can take longer than many creates.
+                # In a separate thread: connecting can take longer than many creates, and no caller should wait for it.
                 with suppress(RuntimeError):  # No more threads can be started.
                     threading.Thread(target=self._open, name="everwork-caller-engine", daemon=True).start()
         elif now - self._opened.used_at > TRUST_SECONDS and not self._run(self._opened.answers()):
@@ -142,7 +142,7 @@ class CallerEngine:
             return loop.run_until_complete(task)
         except BaseException as error:
             if not task.done() or not isinstance(error, Exception):
-                self._drop()  # A signal's handler has raised this anywhere in the loop, which may have lost something.
+                self._drop()  # A signal handler may have raised this anywhere in the loop, whose state is unknown.
             raise
 
     def _drop(self) -> None:
@@ -159,7 +159,7 @@ class CallerEngine:
     # Around a fork ------------------------------------------------------------------------------
 
     def pause(self) -> bool:
-        """Keep callers of a local store out of its loop during a fork, which pauses the store; whether there are any.
+        """Block callers of a local store during a fork, which pauses it; returns whether `resume` must be called.
 
         A remote store needs no pause: the child has its own application state, and never uses these connections.
         """
@@ -175,8 +175,8 @@ class CallerEngine:
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that counts as closed in a forked child.
 
-    Otherwise, the child's interpreter would close it and its connections at its end, and remove their descriptors from
-    the poll set, which the parent shares.
+    Otherwise, the child's interpreter would close the loop and its connections at exit, and remove their descriptors
+    from the poll set, which the child shares with the parent.
     """
 
     def __init__(self) -> None:
@@ -211,13 +211,13 @@ class _CallerLoop:
         return await self._succeeds(self.service.open(upkeep=False)) and await self.answers()
 
     async def answers(self) -> bool:
-        """Whether the store still answers; the engine may connect again for this."""
+        """Whether the store still answers; the engine may reconnect for this."""
         return await self._succeeds(self.service.now())
 
     async def create(self, jobs: list[NewJob]) -> list[Created]:
-        """Create jobs, and finish what the engine does after that."""
+        """Create jobs, and wait for the tasks that the engine has started for this."""
         if time.monotonic() - self.used_at > LOOK_SECONDS:
-            # The first turn reads what has arrived since the last call, the second tells the connection of its end.
+            # The first iteration reads what has arrived since the last call, the second notifies lost connections.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         self._tasks.clear()
@@ -240,7 +240,7 @@ class _CallerLoop:
         return True
 
     def close(self) -> None:
-        """Close the service, as far as that is possible, and the loop."""
+        """Close the service, if possible, and the loop."""
         try:
             self.loop.run_until_complete(self._close())
         finally:
@@ -254,7 +254,7 @@ class _CallerLoop:
         with suppress(EngineError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.service.close()
-        await asyncio.sleep(0)  # Connections that were aborted end in the next turn.
+        await asyncio.sleep(0)  # Aborted connections end in the next iteration.
 
 
 def _is_loop_running() -> bool:
@@ -278,7 +278,7 @@ def _close_at_exit() -> None:
 
 @cache
 def _watch_forks() -> None:
-    """Called after a local engine has registered its own functions, so that these run before those that pause it."""
+    """Called after a local engine has registered its fork handlers, so that `_before_fork` runs before these."""
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_paused.clear)
 
 

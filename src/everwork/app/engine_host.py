@@ -96,7 +96,7 @@ class EngineHost:
         await self.open()
         if self._loop_engines is not None:
             self._loop_engines.allow_this_loop()
-            await self._loop_engines.service()  # Now, not in the first create.
+            await self._loop_engines.service()  # So that the first create does not have to open it.
 
     async def open(self) -> None:
         """Open the engine, unless it is open already."""
@@ -150,7 +150,7 @@ class EngineHost:
         return await self._opened.call(lambda service: service.create_retrying(jobs))
 
     def create_blocking(self, jobs: list[NewJob]) -> list[Created]:
-        """Like `create`, from a thread without an event loop: alone in this thread, with others in the engine's."""
+        """Like `create`, without an event loop: in this thread, or with concurrent callers in the engine's thread."""
         self.open_blocking()
         try:
             created = self._caller_engine.create(jobs)
@@ -238,8 +238,8 @@ class EngineHost:
     def _make_caller_service(self) -> JobService | None:
         """A service for blocking callers; None if only the engine's thread may have one.
 
-        Offline mode delivers in the background, and a store in memory belongs to one engine. A borrowed engine is a
-        test's.
+        Offline mode delivers in the background, an in-memory store belongs to one engine, and a borrowed engine
+        belongs to a test.
         """
         opened = self._opened_engine
         if opened is None or self._is_borrowed or self._offline is not None:
@@ -331,7 +331,7 @@ class LoopEngines:
 
 
 def _close_without_loop(service: JobService | None) -> None:
-    """Close a service whose loop has ended: a local one would keep its files open. A server's have disconnected."""
+    """Close a service whose loop has ended. Only a local one: it would keep its files open; servers disconnect."""
     if service is not None and not service.is_remote:
         closing = threading.Thread(target=asyncio.run, args=(service.close(),), name="everwork-close", daemon=True)
         closing.start()

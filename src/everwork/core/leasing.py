@@ -45,14 +45,14 @@ class Stamp(NamedTuple):
 
 
 class Receiver(Protocol):
-    """A waiting worker, to which a create may hand its job over; called in the event loop of the worker's engine."""
+    """A waiting worker, to which a create may hand over its job; called in the event loop of the worker's engine."""
 
     def handed(self, job: LeasedJob) -> None:
         """Take a job that has just been created and leased to this worker."""
         ...
 
     def lost(self) -> None:
-        """Jobs may have been handed over that will not arrive: withdraw the demands, and look for their leases."""
+        """Jobs that were handed over may not arrive: withdraw the parked demands, and look up the worker's leases."""
         ...
 
 

@@ -76,7 +76,7 @@ class Capacity:
 
     @property
     def has_room_for_every_queue(self) -> bool:
-        """Whether each queue could get a job without any of the others."""
+        """Whether there is capacity for one job of each queue."""
         return self.free >= len(self.queues)
 
     @property

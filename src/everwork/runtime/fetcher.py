@@ -288,7 +288,7 @@ class Fetcher:
             self._lease_no_more()
         return wait_ms
 
-    # Jobs that were leased without an answer to a step ------------------------------------------------
+    # Jobs that were leased outside of a step's reply --------------------------------------------------
 
     def _take_handed(self, job: LeasedJob) -> bool:
         """Run a job that its create has leased to this worker; False if there is no room for it."""
@@ -361,7 +361,7 @@ class Fetcher:
         return attempts
 
     def _surplus(self, capacity: Capacity, leased: int) -> int:
-        """How many of the jobs just leased have lost their room to jobs that were handed over during the step."""
+        """How many of the jobs just leased no longer fit, because jobs were handed over during the step."""
         surplus = capacity.overrun
         if self._ledger is not None:
             surplus = max(surplus, leased - self._ledger.free)

@@ -1,4 +1,4 @@
-"""Jobs that the store has leased to a worker without being asked just then: handed over by a create, or unanswered."""
+"""Jobs leased to a worker outside of a step's reply: handed over by a create, or by a step whose reply was lost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STRAYS_MAX: Final = 10_000
 
 
 class HandOver:
-    """Parks a worker's demands, takes the jobs that creates hand over, and releases those that got lost on the way.
+    """Parks a worker's demands, takes the jobs that creates hand over, and releases those that were lost in transit.
 
-    Only for a worker whose name no other process has: its jobs could not be distinguished. A tick does not park either.
+    Only if no other process has the worker's name: their jobs could not be distinguished. Ticks do not park either.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class HandOver:
         self._types: set[str] = set()
         self._may_have_strays = False
         self._strays: set[AttemptId] = set()
-        """Released because nothing was known of them; their jobs may still arrive."""
+        """Attempts that were released because they were unknown here; their jobs may still arrive."""
 
     @property
     def is_parked(self) -> bool:
@@ -55,7 +55,7 @@ class HandOver:
 
     @property
     def must_unpark(self) -> bool:
-        """Whether jobs may have been lost on the way."""
+        """Whether jobs may have been lost in transit."""
         return self._may_have_strays
 
     def receiver(self, key: QueueKey) -> Receiver | None:
@@ -73,14 +73,14 @@ class HandOver:
             self._wake()
 
     def lost(self) -> None:
-        """Jobs may have been handed over that will not arrive."""
+        """Jobs that were handed over may not arrive."""
         self._may_have_strays = True
         self._wake()
 
     async def unpark(self, *, is_last: bool) -> None:
-        """Withdraw the parked demands, then release what was handed over and has not arrived.
+        """Withdraw the parked demands, then release the jobs that were handed over and have not arrived.
 
-        If the store is unavailable, it is tried again, unless this is the last time: the demands soon expire.
+        If the store is unavailable, this is tried again later, unless `is_last`: the demands expire soon.
         """
         self._may_have_strays = False  # Unless jobs get lost meanwhile.
         try:

@@ -53,7 +53,7 @@ class Heartbeat:
         await self._loop.abort()
 
     def begin(self) -> None:
-        """Beat: an attempt was leased."""
+        """Start beating: an attempt was leased."""
         self._has_leases.wake()
 
     async def _beat(self) -> bool:

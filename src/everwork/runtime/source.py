@@ -92,7 +92,7 @@ class JobStore(Protocol):
         ...
 
     def unpark(self, worker: str, types: Sequence[str]) -> Coroutine[Any, Any, None]:
-        """Withdraw a worker's parked demands: no job is handed to it from now on."""
+        """Withdraw a worker's parked demands: no more jobs are handed over to it."""
         ...
 
     def mark(self) -> int:
@@ -100,5 +100,5 @@ class JobStore(Protocol):
         ...
 
     def watch_jobs(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
-        """Call `wake`, once and not within this call, when jobs of these types may be due; or after the timeout."""
+        """Call `wake` once, after this call returns, when jobs of these types may be due, or after the timeout."""
         ...

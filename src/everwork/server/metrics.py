@@ -108,7 +108,7 @@ class Metrics:
 
 
 class _Counters(Collector):
-    """A family of counters, counted only by the event loop's thread: locks would cost more than counting."""
+    """A family of counters, used only in the event loop's thread: locks would cost more than counting."""
 
     def __init__(self, name: str, help: str, *labels: str) -> None:
         self._name, self._help, self._labels = name, help, labels
@@ -127,7 +127,7 @@ class _Counters(Collector):
 
 
 class _Histogram:
-    """One histogram, observed only by the event loop's thread, like `_Counters`."""
+    """One histogram, used only in the event loop's thread, like `_Counters`."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 

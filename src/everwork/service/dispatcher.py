@@ -324,7 +324,7 @@ class Dispatcher:
         self._is_ending = False
 
     def settle(self, outcomes: Sequence[Outcome]) -> asyncio.Future[Answer]:
-        """Settle attempts; the answer's `judged` has a verdict on each."""
+        """Settle attempts; `judged` of the answer has a verdict for each."""
         return self.steps.settle(outcomes)
 
     async def activate(self, demand: Demand, wait_ms: int, caller: str = "", party: Party = "") -> list[LeasedJob]:

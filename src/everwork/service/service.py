@@ -110,7 +110,7 @@ class JobService(StoreAccess):
 
     # Life cycle ---------------------------------------------------------------------------------
 
-    # The coroutine below is returned, not awaited: every layer costs the caller time.
+    # `create` returns a coroutine instead of awaiting it: every layer costs the caller time.
 
     def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> Coroutine[Any, Any, list[Created]]:
         """Create jobs, all or none; concurrent callers share a commit.
@@ -126,7 +126,7 @@ class JobService(StoreAccess):
         self._creates.put(jobs, promise)
 
     async def create_alone(self, jobs: Sequence[NewJob]) -> list[Created] | None:
-        """`create` in the caller's thread, if it is the only one; None if jobs have to be created with others'."""
+        """`create` in the caller's thread, if there are no other callers; None if `create` must be used instead."""
         require_one_batch(jobs)
         return await self._engine.create_alone(jobs)
 
@@ -289,7 +289,7 @@ class JobService(StoreAccess):
 
 def is_repeatable(jobs: Sequence[NewJob]) -> bool:
     """Whether creating these jobs again creates no duplicates."""
-    for job in jobs:  # A generator costs more than the check: most calls have one job.
+    for job in jobs:  # A generator would cost more than the check, because most calls have one job.
         if job.dedupe_key is None:
             return False
     return bool(jobs)

@@ -160,7 +160,7 @@ class StoreAccess:
         return self._engine.settle(outcomes, demands)
 
     def unpark(self, worker: str, types: Sequence[str]) -> Coroutine[Any, Any, None]:
-        """Withdraw a worker's parked demands: no job is handed to it from now on."""
+        """Withdraw a worker's parked demands: no more jobs are handed over to it."""
         return self._engine.unpark(worker, types)
 
     async def extend_all(self, leases: Sequence[Lease], lease_ms: int) -> list[LeaseStatus]:
@@ -212,7 +212,7 @@ class StoreAccess:
         return time.monotonic() < self._late_until
 
     def mark(self) -> int:
-        """The number of wake-ups so far; a watch with this number wakes soon if there have been more since."""
+        """The number of wake-ups so far; a watch with this mark calls back immediately if there have been more."""
         return self._engine.mark()
 
     def watch_jobs(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:

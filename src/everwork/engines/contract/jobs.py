@@ -30,9 +30,9 @@ class JobFlow(ABC):
         """
 
     async def create_alone(self, jobs: Sequence[NewJob]) -> list[Created] | None:  # noqa: ARG002
-        """`create` for the only caller of the moment, in its own thread, on an engine made by `for_callers`.
+        """`create` in the caller's thread while nothing else creates jobs; for engines made by `for_callers`.
 
-        None, and nothing is created, if others create jobs too, or if it would block the event loop for long.
+        Returns None and creates nothing if there are other callers, or if this might block the event loop for long.
         """
         return None
 
@@ -73,23 +73,23 @@ class JobFlow(ABC):
         at their limit (G10). The call records that the type was requested. `next_due_ms` is no later than the end of an
         open breaker or a full rate window of a requested type that has work.
 
-        A demand with a `receiver` that got fewer jobs than its limit is parked for up to `PARK_MS`, one for each type:
-        in place of the demand that another worker has parked, unless that worker still waits and this call writes
-        nothing else. The next `create` of a single job that would be the first to be leased then leases the job to
-        that worker in the same transaction, with its first attempt, and sends it to the receiver. So the queue has
-        nothing ready or due, and the type has no groups, is not paused, and has no limit, rate or breaker; the store is
-        then as if the worker had activated the job. An engine may decline; then the job is pending. A parked
-        demand is used once. One that got all its jobs withdraws the demand that its worker has parked; so does
-        `unpark`. A receiver's `lost` may be called although nothing was lost.
+        A demand with a `receiver` that got fewer jobs than its limit is parked for up to `PARK_MS`, one for each type.
+        It replaces the demand that another worker has parked, unless that worker is still waiting and this call writes
+        nothing else. If the next `create` of a single job finds the queue without ready or due jobs, and the type has
+        no groups, is not paused, and has no limit, rate or breaker, it also leases the job to that worker in the same
+        transaction, as its first attempt, and sends it to the receiver. The store is then in the same state as if the
+        worker had activated the job. An engine may decline; then the job is pending. A parked demand is used once.
+        A demand that got all its jobs withdraws the one that its worker has parked; so does `unpark`. A receiver's
+        `lost` may be called although nothing was lost.
 
         Demands of the same type, group and tenants are served together, in their order. The jobs are in the order
         of the demands, and `shares` has one number for each demand.
         """
 
     async def unpark(self, worker: str, types: Sequence[str]) -> None:  # noqa: ARG002
-        """Withdraw the demands that this worker has parked for these types: no job is handed to it from now on.
+        """Withdraw the demands that this worker has parked for these types: no more jobs are handed over to it.
 
-        Jobs that were handed over before may still arrive.
+        Jobs that were already handed over may still arrive.
         """
         return
 
@@ -142,11 +142,11 @@ class JobFlow(ABC):
         """
 
     def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
-        """`wait` for a worker that has just activated: `wake` is called where `wait` would return, without a task.
+        """`wait` with a callback instead of a task, for a worker that has just called `activate`.
 
-        It is called once, in the running event loop, after this call has returned, and never after the watch has been
-        cancelled. `since` is a mark from before the last `activate` of these types. If the store becomes
-        unavailable, it is called after a pause; an engine that is not open raises.
+        `wake` is called when `wait` would return: once, in the running event loop, after this call has returned, and
+        never after the watch has been cancelled. `since` is a mark from before the last `activate` of these types. If
+        the store becomes unavailable, `wake` is called after a pause; an engine that is not open raises an error.
         """
         return WaitingTask(self.wait(types, timeout_ms, since), wake)
 

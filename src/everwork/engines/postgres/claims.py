@@ -30,7 +30,7 @@ Position = tuple[int, int, int]
 
 
 Address = tuple[int, int]
-"""Where a receiver is reached: the token of the connection that listens for it, and its number there."""
+"""How a receiver is reached: the token of its listening connection, and its number on that connection."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class StartedClaim(NamedTuple):
 
     @classmethod
     def of(cls, claim: Claim, mark: Mark, clock_ms: float, addresses: Mapping[Receiver, Address]) -> StartedClaim:
-        """Choose where the claim starts. If it starts behind a mark, the front of the queue is slow to look at."""
+        """Choose where the claim starts. Behind a mark, it parks nothing: the queue's front is slow to read then."""
         begin = mark.begin(clock_ms)
         return cls(claim, mark, begin, _parked(claim, addresses) if begin is None else None)
 

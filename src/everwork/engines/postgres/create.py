@@ -47,7 +47,7 @@ def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | N
 
 
 def plain_values(job: NewJob) -> tuple[Any, ...] | None:
-    """A job as `create_one` takes it; None if it has something that this function does not know."""
+    """The arguments of `create_one` for a job; None if the job has something that this function does not support."""
     if (
         job.delay_ms
         or job.run_at_ms is not None

@@ -25,7 +25,7 @@ FOR_WORK, FOR_RESULTS = "#idle", "#waiter"
 """The kinds of the registry entries of a waiting process: without one, no notification is sent."""
 WAITER_MS: Final = 30_000
 GENERAL_SECONDS: Final = 10.0
-"""How long single jobs of a type that `create_one` has declined are created like several."""
+"""How long `create_jobs` creates the single jobs of a type after `create_one` has declined one."""
 
 
 class PostgresJobs(PostgresBase, JobFlow):
@@ -50,7 +50,7 @@ class PostgresJobs(PostgresBase, JobFlow):
         return created_of(new_keys, keys)
 
     async def _create_one(self, store: OpenStore, type: str, values: Sequence[Any]) -> int | None:
-        """Create a plain job; no key if it must be created like several, as other jobs of its type for a while."""
+        """Create a plain job; returns no key if `create_jobs` must be used, perhaps for other jobs of its type, too."""
         now = asyncio.get_running_loop().time()
         if store.general_until.get(type, now) > now:
             return None
@@ -59,7 +59,7 @@ class PostgresJobs(PostgresBase, JobFlow):
         try:
             [(key, is_awaited, is_handed)] = await store.connections.fetch(sql, store.now_ms(), *values, address)
         except EngineError as error:
-            # The server's queue of notifications is full: only waiting processes may notice.
+            # The server's notification queue is full: this may only delay wake-ups, not fail the create.
             if not isinstance(error.__cause__, asyncpg.ProgramLimitExceededError):
                 raise
             key = is_awaited = is_handed = None
@@ -161,7 +161,7 @@ class PostgresJobs(PostgresBase, JobFlow):
 
 
 def _is_announced(store: OpenStore, kind: str) -> bool:
-    """Whether this process is registered as waiting, for long enough."""
+    """Whether this process is registered as waiting, and the entry does not expire soon."""
     return _clock_ms() < store.waits_until.get(kind, 0.0) - WAITER_MS / 2
 
 

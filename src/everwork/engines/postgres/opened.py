@@ -62,13 +62,13 @@ class OpenStore:
     waits_until: dict[str, float] = field(default_factory=dict)
     """Until when, on the loop's clock, this process is registered as waiting, by the kind of its entry."""
     general_until: dict[str, float] = field(default_factory=dict)
-    """Until when, on the loop's clock, single jobs of a type are created like several."""
+    """Until when, on the loop's clock, `create_jobs` creates the single jobs of a type."""
     warming: asyncio.Task[None] | None = None
     pid: int = field(default_factory=os.getpid)
 
     def warm_up(self) -> None:
-        """Let the first connection make what the first calls need: compiled functions and plans take milliseconds."""
-        if self.url.notify:  # Otherwise another server connection may serve them.
+        """Compile functions and make plans in advance, which would delay the first calls by milliseconds."""
+        if self.url.notify:  # Behind a pooler, another server connection may serve the first calls.
             self.warming = asyncio.get_running_loop().create_task(self._warm_up())
 
     async def _warm_up(self) -> None:

@@ -1,7 +1,7 @@
 """The workers of this process to which creates hand jobs over, on the connection that listens for wake-ups.
 
-The connection holds an advisory lock on its token, which ends with it: a create finds out whether the worker can still
-be reached. Its channel is never another connection's.
+The connection holds an advisory lock on its token until it is closed, so that a create can check whether the worker can
+still be reached. Each connection has its own channel.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Receivers:
         return self._addresses
 
     def gone(self, *, notify: bool) -> None:
-        """The connection is lost, and perhaps jobs with it that were handed over; `notify`: report that."""
+        """The connection is lost, perhaps with jobs in transit; `notify`: report this to the receivers."""
         lost = list(self._addresses)
         self._token = None
         self._addresses.clear()
@@ -65,7 +65,7 @@ class Receivers:
                 receiver.lost()
 
     def _received(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
-        """A job, as functions/create_one.sql sends it; the turn of its lane is remembered as after a claim."""
+        """Take a job that functions/create_one.sql has sent, and remember the turn of its lane, as after a claim."""
         number, lane, *values = orjson.loads(str(message))
         job = LeasedJob._make(values)
         self._marks.of(Demand(job.type, "", 0)).lane = lane

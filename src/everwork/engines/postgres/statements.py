@@ -43,7 +43,7 @@ PARKED_ENTRIES_MAX: Final = 1_000
 MESSAGE_BYTES_MAX: Final = 8_000
 """The server's limit for the payload of a notification."""
 CREATING_LOCKS: Final = 256
-"""How many advisory locks tell queues apart that are being created in: a transaction holds no more than these."""
+"""The number of advisory locks for creates in progress, shared by all queues: a transaction holds no more."""
 NOTIFYING: Final = 7_310_868_735_954_840_181
 """The advisory lock of creates that notify when they commit, in any schema of the database."""
 
@@ -81,7 +81,7 @@ def filled(text: str, schema: str) -> str:
         "parked_entries_max": PARKED_ENTRIES_MAX,
         "handed_bytes_max": HANDED_BYTES_MAX,
         "message_bytes_max": MESSAGE_BYTES_MAX,
-        "creating": f"'{schema}.live'::regclass::oid::int",  # Classes of advisory locks: no other schema has these.
+        "creating": f"'{schema}.live'::regclass::oid::int",  # Classes of advisory locks, unique per schema.
         "listening": f"'{schema}.parked'::regclass::oid::int",
         "creating_locks": CREATING_LOCKS,
         "notifying": NOTIFYING,

@@ -41,8 +41,8 @@ TIDY_EVERY_MS: Final = 3_600_000
 PURGES_MAX: Final = 20
 VACUUM_EVERY_JOBS: Final = 50_000
 VACUUM_JOBS_PER_LIVE: Final = 1_000
-"""A vacuum reads the indexes of all live jobs, claims the entries of those that have finished since the last one: of n
-live jobs, both together cost least if the square of the jobs between two vacuums grows with n."""
+"""A vacuum reads the index entries of all live jobs; claims read those of jobs that have finished since the last one.
+Together they cost least if the number of jobs between two vacuums grows with the square root of the live jobs."""
 
 
 class QueueRule(NamedTuple):
@@ -206,14 +206,14 @@ async def _fold_counts(store: OpenStore) -> None:
 
 
 async def _fold_lane_news(store: OpenStore) -> None:
-    """Do what claims do first: while no worker claims jobs of a type, their creates leave a row each."""
+    """Fold the rows that creates add for each job, and that claims would fold if the type had workers."""
     sql = store.sql("sweep")
     for (queue,) in await store.connections.read(sql["queues_with_lane_news"]):
         await store.connections.fetch_unsynced(sql["fold_lane_news"], queue)
 
 
 def jobs_between_vacuums(live: int) -> int:
-    """After how many finished jobs the dead rows of a number of live jobs are vacuumed."""
+    """After how many finished jobs dead rows are vacuumed, if there are this many live jobs."""
     return max(VACUUM_EVERY_JOBS, math.isqrt(live * VACUUM_JOBS_PER_LIVE))
 
 

@@ -136,7 +136,7 @@ class Listener:
             await _is_set_within(self._is_listening, FIRST_SECONDS)
 
     async def addresses(self, demands: Sequence[Demand]) -> Mapping[Receiver, Address]:
-        """Where the receivers of these demands are reached; without an address, nothing is parked."""
+        """The addresses of the receivers of these demands; a demand without one is not parked."""
         found = [demand.receiver for demand in demands if demand.receiver is not None and demand.parks]
         if not found or not self._url.notify:
             return {}
@@ -180,7 +180,7 @@ class Listener:
             while not await _is_set_within(lost, SILENCE_SECONDS):
                 await connection.execute("SELECT 1")
         finally:
-            # Perhaps jobs were lost with the connection.
+            # Jobs in transit may have been lost with the connection.
             self._receivers.gone(notify=not self._is_closing)
             await close(connection)
 

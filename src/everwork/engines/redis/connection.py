@@ -78,18 +78,18 @@ class Connection:
                 self._is_idle.set()
 
     async def load(self, names: Sequence[str]) -> None:
-        """Send the texts of scripts that the server does not know, so that their first calls need not."""
+        """Load the scripts that the server does not know, so that their first calls do not have to."""
         wire, scripts = self._wire or await self._connected(), [script(name) for name in names]
         with suppress(ConnectionLost):
             known = await wire.request("SCRIPT", "EXISTS", *(one.sha for one in scripts))
             if type(known) is ReplyError:
-                return  # This user may not ask. The calls send the texts.
+                return  # This user may not run this command; the calls load the scripts.
             for one, is_known in zip(scripts, known, strict=True):
                 if not is_known:
                     await wire.request("SCRIPT", "LOAD", one.text)
 
     async def key_types(self, keys: Sequence[str]) -> list[Any]:
-        """The types of any keys of this server, in one round trip: each as the server says it, or an error."""
+        """The Redis types of keys on this server, in one round trip: for each, the server's reply or an error."""
         wire = self._wire
         if wire is None or not wire.is_open:
             wire = await self._connected()

@@ -142,7 +142,7 @@ class Inbox:
                 self._start_reader(type, key_type)
 
     async def _key_types(self, types: Sequence[str]) -> list[Any]:
-        """What the keys with the names of these types are; on a cluster, they may be on any node."""
+        """The Redis types of the keys named after these job types; on a cluster, the keys may be on any node."""
         if not self._connection.url.is_cluster:
             return await self._connection.key_types(types)
         found: list[Any] = []

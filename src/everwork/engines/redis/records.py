@@ -107,7 +107,7 @@ def create_args(jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Arg]
 
 
 def _plain_args(job: NewJob) -> list[Arg] | None:
-    """A job as `parts/create_one.lua` reads it; None if it has something that this part does not know."""
+    """A job as `parts/create_one.lua` reads it; None if it has something that this part does not support."""
     type, variables, tenant, priority, delay_ms, run_at_ms, max_attempts, dedupe_key, limit_key, *_ = job
     if delay_ms or run_at_ms is not None:
         return None
@@ -165,7 +165,7 @@ def created(reply: Any, jobs: int) -> list[Created]:
 
 
 def demand_args(demands: Sequence[Demand], tokens: Mapping[Receiver, str] = _NO_TOKENS) -> list[Arg]:
-    """Demands as `parts/claim.lua` reads them; `tokens` has those of the receivers that can be reached."""
+    """Demands as `parts/claim.lua` reads them; `tokens`: of the receivers that can be reached."""
     claims = claims_of(demands)
     args: list[Arg] = [len(claims)]
     for claim in claims:

@@ -34,7 +34,7 @@ and the answer if the script accepts it."""
 async def settle(
     connection: Connection, outcomes: Sequence[Outcome], demands: Sequence[Arg]
 ) -> tuple[list[Judged], Any, int]:
-    """Judge each outcome, and serve demands, given as `demand_args` says.
+    """Judge each outcome, and serve demands, which come from `demand_args`.
 
     Returns the judgments, the reply to the demands (None without any), and the script's time.
     """

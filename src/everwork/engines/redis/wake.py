@@ -29,7 +29,7 @@ _NO_TOKENS: Final[Mapping[Receiver, str]] = {}
 
 
 class Wakeups:
-    """The waiters of this process, and the wake-ups it has received; and the workers to which jobs are handed over."""
+    """The waiters of this process, the wake-ups it has received, and the workers to which jobs are handed over."""
 
     def __init__(self, connection: Connection, last_numbers: dict[str, int]) -> None:
         self.received = 0
@@ -56,7 +56,7 @@ class Wakeups:
         self._last_numbers[WORK] = max(number, self._last_numbers[WORK])
 
     async def tokens(self, demands: Sequence[Demand]) -> Mapping[Receiver, str]:
-        """The tokens of the channels on which the receivers of these demands listen; without one, nothing is parked."""
+        """The tokens of the channels on which these demands' receivers listen; without one, a demand is not parked."""
         if self._wire is not None and self._moves != self._connection.moves:
             self._wire.close()  # Only the server that has the store hands jobs over.
             self._on_lost(self._wire)
@@ -69,7 +69,7 @@ class Wakeups:
         return self._tokens
 
     async def _join(self, receiver: Receiver) -> None:
-        """Let a receiver listen on a channel of its own."""
+        """Subscribe a receiver to its own channel."""
         await self._listen()
         wire, token = self._wire, secrets.token_hex(8)
         if wire is None or not wire.is_open:
@@ -78,7 +78,7 @@ class Wakeups:
         self._receivers[channel] = receiver
         with suppress(ConnectionLost):
             if type(await wire.request("SUBSCRIBE", channel)) is ReplyError:
-                self._may_hand_over = False  # This user may not read the channel.
+                self._may_hand_over = False  # This user may not subscribe to the channel.
             elif wire is self._wire and wire.is_open:
                 self._tokens[receiver] = token
 
@@ -113,7 +113,7 @@ class Wakeups:
             return asyncio.get_running_loop().call_soon(wake, True)
         if not self._is_listening:
             return None
-        # The last claim has set the flags of this caller, and the next one, no later than a poll is due, will again.
+        # The last claim has set this caller's flags, and the next claim, no later than the next poll, sets them again.
         return self._watches.add(wake, min(timeout_ms, POLL_SECONDS * 1000), types)
 
     async def close(self) -> None:
@@ -122,7 +122,7 @@ class Wakeups:
         self._wake_all()
         wire = self._wire
         if wire is not None:
-            if self._tokens:  # Otherwise, the server may hand a job over before it notices the end of the connection.
+            if self._tokens:  # Otherwise, a job may be handed over before the server notices that this closes.
                 with suppress(ConnectionLost, TimeoutError):
                     await asyncio.wait_for(wire.request("RESET"), CLOSE_SECONDS)
             wire.close()
@@ -191,7 +191,7 @@ class Wakeups:
         self._watches.wake(lambda types: type in types)
 
     def _on_lost(self, wire: Wire) -> None:
-        """The connection is lost, and perhaps jobs with it that were handed over."""
+        """The connection is lost, perhaps with jobs in transit."""
         if wire is not self._wire:
             return
         self._wire = None

@@ -106,7 +106,7 @@ class Wire(asyncio.Protocol):
                 if type(reply) is hiredis.PushNotification and reply[0] != b"subscribe":
                     if self._on_push is not None:
                         self._on_push(reply)
-                    continue  # A subscription is confirmed by a push in place of a reply.
+                    continue  # Not if it confirms a subscription: that push is the reply.
                 future = pending.popleft()
                 if not future.done():
                     future.set_result(reply)

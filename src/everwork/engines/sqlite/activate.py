@@ -66,7 +66,7 @@ class SqliteActivate(SqliteBase, JobFlow):
 
 
 def activate(tx: Transaction, demands: Sequence[Demand], post: Post | None = None) -> Activation:
-    """Serve each claim in order, and compute when the next call may find more. `post`: parks what is not met."""
+    """Serve each claim in order, and compute when the next call may find more. `post` parks unmet demands."""
     claimed: list[tuple[Claim, list[LeasedJob]]] = []
     _, more_expired = expire(tx)
     due_ms: int | None = tx.now_ms if more_expired else None
@@ -90,7 +90,7 @@ def activate(tx: Transaction, demands: Sequence[Demand], post: Post | None = Non
 
 
 def _may_park(queue: Queue) -> bool:
-    """Whether a create could hand a job of this queue over, so that it is worth a write."""
+    """Whether a create could hand over a job of this queue, so that parking is worth a write."""
     return not queue.paused and not queue.is_bound
 
 

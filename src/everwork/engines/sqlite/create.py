@@ -98,7 +98,7 @@ def create_stamped(tx: Transaction, jobs: Sequence[NewJob], stamp: Stamp) -> lis
 
 
 class PlainQueue(NamedTuple):
-    """The queue of a type without further groups, with what creating one plain job needs to know."""
+    """The only queue of a type without groups, with everything that is needed to create one plain job."""
 
     id: int
     group: str
@@ -125,7 +125,7 @@ class PlainQueue(NamedTuple):
 
 
 def _create_plain(tx: Transaction, job: NewJob, post: Post | None) -> int | None:
-    """Write a job that is ready now, of a known type without groups, in few statements; None if it is not like that."""
+    """Write a job that is ready now, of a known type without groups, in few statements; None for any other job."""
     if job.delay_ms or job.run_at_ms is not None or job.dedupe_key is not None or job.expires_at_ms is not None:
         return None
     cursor, now_ms = tx.cursor, tx.now_ms

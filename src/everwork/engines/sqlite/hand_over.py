@@ -1,13 +1,13 @@
-"""Hand-over: waiting workers park their demands, and a create leases its job to one and sends it along.
+"""Hand-over: waiting workers park their demands, and a create leases its job to one of them and sends it there.
 
-A parked demand is a row. It is written by a step that writes anyway, or when the worker is not parked yet; an idle
-worker only reads whether its row is still there. Its socket beside the file says that it is alive: a create connects to
-it before it leases, and the worker's looks set the time of the socket's file, to the engine's clock (`PARK_MS`).
+A parked demand is a row. It is written by a step that writes anyway, or if the worker has none yet; an idle worker only
+checks whether its row still exists. The worker's socket beside the file shows that it is alive: a create connects to
+the socket before it leases the job, and each poll sets the time of the socket's file to the engine's clock (`PARK_MS`).
 
 The lease is committed before the job is sent. If the job does not arrive, because the process that created it was
-killed in between, the worker's next look finds that its row no longer exists, and calls `Receiver.lost`.
+killed in between, the worker's next poll finds that its row no longer exists, and calls `Receiver.lost`.
 
-Differs from postgres and redis: their parked demands are renewed in the store; here that would be one sync a second.
+Differs from postgres and redis: they renew parked demands in the store; here, that would cost one sync per second.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from everwork.engines.sqlite.transaction import Handed, Transaction
 
 SQL = statements("unpark")
 RENEW_MS: Final = 100
-"""How often a look renews the parked demands of its process at most."""
+"""The shortest time between two renewals of the parked demands of a process."""
 ARRIVAL_SECONDS: Final = 0.2
-"""How long after its row no longer exists a job may arrive: it is sent after the commit that deletes the row."""
+"""How long the worker waits for a job once its row no longer exists: a job is sent after that commit."""
 SOCKETS_MAX: Final = 64
 
 
@@ -61,13 +61,13 @@ class Place:
         self.receiver = ref(receiver)
         self.lease_ms = lease_ms
         self.is_doubted = False
-        """Whether the row no longer exists, and the job that should have come may be lost."""
+        """Whether the row no longer exists, so that a job may be lost."""
 
 
 class Post:
     """The parked demands of one engine's workers, and the jobs that its creates send to waiting workers.
 
-    Used by the thread of the transactions, except where it says that it runs in the event loop.
+    Used in the thread of the transactions, except for the methods that are documented to run in the event loop.
     """
 
     def __init__(self, work: Wakeup, folder: Path | None) -> None:
@@ -101,10 +101,10 @@ class Post:
         return bool(receivers) and (self._folder is None or self._work.listen())
 
     def needs_no_write(self, cursor: sqlite3.Cursor, queue: int, demand: Demand, now_ms: int) -> bool:
-        """Whether this demand is parked as it should be, as a look finds it.
+        """Whether this demand needs no write, because it is parked or must not be parked again yet.
 
-        A demand that lost its place to another waiting worker's stays out until its worker writes anyway: idle
-        workers must not take turns in writing.
+        A demand that was replaced by another waiting worker's is parked again only when its worker writes anyway:
+        idle workers must not keep replacing each other.
         """
         row = cursor.execute(SQL["parked"], (queue,)).fetchone()
         place = self._places.get((demand.worker, demand.type))
@@ -131,7 +131,7 @@ class Post:
             elif _meets(place, demand):
                 return
             else:
-                self._awaited.pop(place.token, None)  # Replaced: no job can come for it.
+                self._awaited.pop(place.token, None)  # Replaced: no job can arrive for it.
         place = Place(name, next(self._numbers), receiver, demand.lease_ms)
         self._places[key] = self._awaited[place.token] = place
         self._have_parked.add(key)
@@ -148,7 +148,7 @@ class Post:
             self._doubt(place)
 
     def forget(self, worker: str, types: Sequence[str]) -> None:
-        """Forget the demands that this worker withdraws: it looks for their jobs itself."""
+        """Forget the demands that this worker withdraws: it looks up their jobs itself."""
         for type in types:
             place = self._places.pop((worker, type), None)
             if place is not None:
@@ -165,14 +165,14 @@ class Post:
                 os.utime(self._folder / self._work.name, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
 
     def _doubt(self, place: Place) -> None:
-        """The row no longer exists: a job is on its way, or another worker is parked there, or a job is lost."""
+        """The row no longer exists: a job is in transit, another worker has parked its demand, or a job is lost."""
         if not place.is_doubted and place.token in self._awaited:
             place.is_doubted = True
             with suppress(RuntimeError):  # The loop is closed, and so is the worker.
                 self._loop.call_soon_threadsafe(self._loop.call_later, ARRIVAL_SECONDS, self._check_arrival, place)
 
     def _check_arrival(self, place: Place) -> None:
-        """Call the worker if the job has not arrived; runs in the event loop."""
+        """Notify the worker if the job has not arrived; runs in the event loop."""
         if self._is_closed:
             return
         self._work.receive()
@@ -207,7 +207,7 @@ class Post:
         return True
 
     def deliver(self, handed: Sequence[Handed]) -> None:
-        """Send jobs whose leases are committed; those that cannot be sent are released by a call of their own."""
+        """Send jobs whose leases are committed; those that cannot be sent are released in a separate call."""
         unsent: list[LeasedJob] = []
         for one in handed:
             try:
@@ -215,11 +215,11 @@ class Post:
             except (OSError, RuntimeError):
                 unsent.append(one.job)
         if unsent:
-            with suppress(RuntimeError):  # The loop is closed: their worker looks for them.
+            with suppress(RuntimeError):  # The loop is closed: their worker looks them up.
                 self._loop.call_soon_threadsafe(self.take_back, unsent)
 
     def _reach(self, parked: Parked, now_ms: int) -> Callable[[Handed], object] | None:
-        """How to send to a waiting worker; None if it has not looked for jobs lately or has ended."""
+        """How to send to a waiting worker; None if it has not polled recently or has ended."""
         if parked.socket == self._work.name:
             is_here = self._receivers.get(parked.token.partition(".")[0]) is not None and not self._is_closed
             return self._send_here if is_here and _is_recent(self._renewed_at_ms, now_ms) else None
@@ -249,7 +249,7 @@ class Post:
         self._loop.call_soon_threadsafe(self._arrived, one.token, one.job)
 
     def close(self) -> None:
-        """Hand nothing over from now on; runs in the event loop."""
+        """Stop handing jobs over; runs in the event loop."""
         self._is_closed = True
         self._places.clear()
         self._awaited.clear()
@@ -274,5 +274,5 @@ def _meets(place: Place, demand: Demand) -> bool:
 
 
 def _is_recent(looked_at_ms: int | None, now_ms: int) -> bool:
-    """Whether a look at this time still counts; after the clock has gone back, it is unknown when that was."""
+    """Whether a poll at this time is recent; if the clock was set back after it, that is unknown."""
     return looked_at_ms is not None and 0 <= now_ms - looked_at_ms <= PARK_MS

@@ -80,7 +80,7 @@ class Wakeup:
             self._socket = None
 
     def drop_in_child(self) -> None:
-        """Close a forked child's copy of the socket, which would live on after its process."""
+        """Close a forked child's copy of the socket, which would stay open after the parent has ended."""
         if self._socket is not None:
             self._socket.close()
 
@@ -105,7 +105,7 @@ class Wakeup:
         return True
 
     def receive(self) -> None:
-        """Read what has come in; runs in the event loop."""
+        """Read all messages; runs in the event loop."""
         is_woken = False
         while (message := self._next_message()) is not None:
             if message == WAKE:

@@ -60,7 +60,7 @@ class SqliteSettle(SqliteBase, JobFlow):
     def _take_back(self, jobs: Sequence[LeasedJob]) -> None:
         """Release jobs that were leased to a waiting worker and could not be sent to it."""
         releases = [Release(job.key, job.attempt) for job in jobs]
-        with suppress(EngineError):  # It is closed: their worker looks for them.
+        with suppress(EngineError):  # The store is closed: their worker looks them up.
             released = self._store.writer.submit(lambda tx: settle(tx, releases))
             released.add_done_callback(lambda future: future.cancelled() or future.exception())
 

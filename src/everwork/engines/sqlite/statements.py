@@ -32,7 +32,7 @@ def _without_comments(body: str) -> str:
 
 
 PORTIONS: Final = (100, 10)
-"""How many rows one INSERT statement has, as long as there are that many."""
+"""The numbers of rows of one INSERT statement, largest first."""
 
 
 def insert_rows(cursor: sqlite3.Cursor, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
@@ -92,7 +92,7 @@ def owner_of(lane: str) -> Owner:
 
 
 def leased_jobs(rows: Sequence[Any], demand: Demand, owners: Iterable[Owner], lease_until_ms: int) -> list[LeasedJob]:
-    """Jobs from rows of `pick` of activate.sql, and the owner of each, leased for a demand."""
+    """The jobs leased for a demand, from rows of `pick` in activate.sql and the owner of each."""
     type, group = demand.type, demand.group
     return [
         # Created directly: the NamedTuple constructor would take a third of a microsecond longer per job.

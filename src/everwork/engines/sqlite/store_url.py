@@ -16,8 +16,8 @@ from everwork.exceptions import BadConfiguration, EngineUnavailable
 MEMORY = ":memory:"
 SQLITE_VERSION_MIN = (3, 35, 0)
 CHECKPOINT_PAGES_MAX = 1_000
-"""The number of pages in the write-ahead log from which a commit itself writes them into the file. Before that, the
-sweep does it in another thread. Not more: as long as the log grows, each sync takes half as long again."""
+"""The size of the write-ahead log, in pages, from which commits checkpoint it; below that, only sweeps do, in another
+thread. Not higher: while the log grows, each sync takes half as long again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class Transaction:
             self.cursor.execute(SQL["open_lane"], (queue, lane))
 
     def _take_turns(self, queue: int, solo: str) -> None:
-        """Let the lanes of a queue take turns, from its second on; if jobs of the first have run, it had a turn."""
+        """Let a queue's lanes take turns, from the second lane on; if jobs of the first have run, it has had a turn."""
         self.cursor.execute(SQL["set_fair"], (queue,))
         self.cursor.execute(SQL["open_lane"], (queue, solo))
         self.cursor.execute(SQL["had_turn"], (queue, solo))

@@ -124,7 +124,7 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- Not among the arguments: a function whose arguments are queries is not inlined, which costs more than they do.
+  -- Not as arguments: a function whose arguments are subqueries is not inlined, which costs more than the subqueries.
   SELECT EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#waiter' AND r.until_ms > at_ms),
     EXISTS (SELECT 1 FROM registry r WHERE r.kind = '#idle' AND r.until_ms > at_ms) INTO is_waited, is_idle;
   RETURN QUERY SELECT * FROM note('now', at_ms, is_waited::int, is_idle::int);
@@ -136,8 +136,8 @@ CREATE OR REPLACE FUNCTION {schema}.entries_read() RETURNS bigint LANGUAGE sql V
     + pg_stat_get_xact_tuples_returned('{schema}.live_future'::regclass)
 $$;
 
--- Functions that only other functions call inherit the settings of these: setting them again would cost more than what
--- they do.
+-- Functions that are called only by other functions inherit their settings: setting them again would cost more than the
+-- function itself.
 CREATE OR REPLACE FUNCTION {schema}.promote_jobs(queue int, at_ms bigint, by_open_lanes boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -280,7 +280,7 @@ BEGIN
     is_cut_short := got = 0;
     rounds := rounds - 1;
     EXIT WHEN is_cut_short OR rest = 0 OR rounds = 0;
-    -- Less than was wanted, but all that may start: these were all open lanes, and they are at their limits now.
+    -- Fewer than requested, but all that may start: these were all open lanes, and they are at their limits now.
     EXIT WHEN lane_max IS NOT NULL AND got = (SELECT sum(r) FROM unnest(rooms) r);
   END LOOP;
   RETURN QUERY SELECT * FROM note('claim', visited, NULL, number::int, CASE WHEN is_cut_short THEN at_ms

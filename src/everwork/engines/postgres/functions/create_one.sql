@@ -1,9 +1,10 @@
--- Purpose: accept one plain job that is due now, in less time than create_jobs needs: the same rows. If a worker waits for
---   it, the job is leased to that worker in the same transaction, as if the worker had activated it.
+-- Purpose: accept one plain job that is due now: writes the same rows as create_jobs, in less time. If a worker waits
+--   for it, the job is leased to that worker in the same transaction, as if the worker had activated it.
 -- Inputs: the instant or NULL; the job, with limit key '' for none; the channel of wake-ups, NULL: nothing is sent.
--- Returns: the key; 0 if the type is not known, NULL if it has groups or a limit per key: then nothing is written, and
---   create_jobs accepts the job. Whether a worker is still to be woken up. Whether the job was handed over.
--- Only for the engine's own sessions, which have the settings of the plan: to set them costs as much as all rows.
+-- Returns: the key; 0 if the type is not known, NULL if it has groups or a limit per key (in both cases, nothing is
+--   written, and create_jobs must accept the job); whether a worker still has to be woken up; whether the job was
+--   handed over.
+-- Only for the engine's own sessions, which have the planner settings: setting them would cost as much as all rows.
 
 CREATE OR REPLACE FUNCTION {schema}.create_one(given bigint, type_name text, whose text, what text, body text,
   given_priority smallint, given_max smallint, timeout bigint, header text, correlation text, more text, channel text,
@@ -36,12 +37,12 @@ BEGIN
   IF place.lane IS NULL THEN
     place.lane := {schema}.make_lane(place.queue, whose, what);
   END IF;
-  -- While this create is in flight, no other one hands its job over past it.
+  -- While this create is in flight, no other create hands over a job ahead of it.
   PERFORM pg_advisory_xact_lock_shared({creating}, place.queue % {creating_locks});
   IF place.token IS NOT NULL
     AND octet_length(concat(body, header, correlation, more)) <= {handed_bytes_max}
     AND pg_try_advisory_xact_lock({notifying})
-    AND NOT pg_try_advisory_xact_lock_shared({listening}, place.token)  -- Otherwise the worker is gone.
+    AND NOT pg_try_advisory_xact_lock_shared({listening}, place.token)  -- Otherwise, the worker has disconnected.
   THEN
     new_key := {schema}.first_key(place.queue, at_ms);
     IF new_key IS NOT NULL THEN
@@ -72,8 +73,8 @@ BEGIN
     INSERT INTO {schema}.live (key, run_at_ms, queue_id, lane_id, state, rank, max_attempts)
     VALUES (new_key, at_ms, place.queue, place.lane, 1, -given_priority, place.max_attempts);
     INSERT INTO {schema}.count_delta (queue_id, tenant, pending) VALUES (place.queue, whose, 1);
-    -- A transaction that notifies holds a lock of the whole database until its commit is on disk: if another create
-    -- does so now, this one is announced separately.
+    -- A transaction with a NOTIFY holds a database-wide lock until its commit is on disk. If another create holds it
+    -- now, this job is announced separately.
     IF is_awaited AND channel IS NOT NULL AND pg_try_advisory_xact_lock({notifying}) THEN
       PERFORM pg_notify(channel, type_name);
       is_awaited := false;
@@ -81,15 +82,15 @@ BEGIN
   END IF;
 END $$;
 
--- A new key, if its job would be the first to be leased: nothing is ready or due, and no other create is in flight,
--- whose job might be committed before this one. Later creates get higher keys. They wait for the lock that excludes
--- them only during this check: the exception releases it.
+-- A new key, if the job with this key would be the first to be leased: nothing is ready or due, and no other create,
+-- whose job might be committed first, is in flight. Later creates get higher keys. The lock makes them wait only during
+-- this check, because the exception releases it.
 CREATE OR REPLACE FUNCTION {schema}.first_key(queue int, at_ms bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
   new_key bigint;
 BEGIN
   IF pg_try_advisory_xact_lock({creating}, queue % {creating_locks}) THEN
-    -- A statement of its own: it sees what was committed before the lock was free.
+    -- A separate statement, which sees everything that was committed before the lock was free.
     IF NOT EXISTS (SELECT 1 FROM {schema}.live j WHERE j.state = 1 AND j.queue_id = queue) AND NOT EXISTS (
       SELECT 1 FROM {schema}.live j WHERE j.state = 0 AND j.queue_id = queue AND j.run_at_ms <= at_ms) THEN
       new_key := nextval('{schema}.job_key');

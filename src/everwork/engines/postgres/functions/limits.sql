@@ -85,7 +85,7 @@ BEGIN
     IF held.max_running IS NOT NULL OR held.lane_max_running IS NOT NULL THEN
       most := held.max_running;
       IF NOT fair AND EXISTS (SELECT 1 FROM lane x WHERE x.id = lane AND x.limit_key <> '') THEN
-        most := least(most, held.lane_max_running);  -- What is running is in the only lane.
+        most := least(most, held.lane_max_running);  -- All running jobs are in the only lane.
       END IF;
       SELECT * INTO busy FROM running(queue, low, coalesce(most, 1));
       room := least(room, most - busy.jobs);

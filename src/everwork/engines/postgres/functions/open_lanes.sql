@@ -1,13 +1,14 @@
--- Purpose: the open lanes of queues whose type has a limit per key: a claim never looks into a lane at its limit.
+-- Purpose: the open lanes of queues whose type has a limit per key, so that claims skip lanes at their limit.
 -- Inputs and returns: see each function.
 --
--- A lane with ready work and capacity is in open_lane or in lane_news. Whatever gives a lane one of the two (a create,
--- a due job, a retry, a requeue; the end of an attempt) adds it to lane_news in the same transaction. Claims pass the
--- queue's gate one after the other. Each first moves the lanes of lane_news to open_lane. Later, in another statement,
--- it looks at open lanes, and closes those that turn out to be full or empty. What is committed between the two
--- statements stays in lane_news, for the next claim. A lane may be open in vain, until a claim looks at it.
+-- A lane with ready work and capacity is in open_lane or in lane_news. Every transaction that gives a lane work (a
+-- create, a due job, a retry, a requeue) or capacity (the end of an attempt) adds it to lane_news. Claims hold the
+-- queue's gate, one after the other. Each first moves the lanes of lane_news to open_lane. Then, in another statement,
+-- it visits open lanes, and closes those that are full or empty. What is committed between the two statements stays in
+-- lane_news, for the next claim. A lane that is full or empty may be open until a claim visits it.
 
--- Adds lanes, each with its queue, unless nobody claims from them that way. Called after a write to the lanes' jobs.
+-- Adds lanes, each with its queue, to lane_news, if claims of the queue read it. Called after jobs of the lanes were
+-- written.
 CREATE OR REPLACE FUNCTION {schema}.tell_lanes(queues int[], lanes int[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO lane_news (queue_id, lanes)
@@ -26,10 +27,10 @@ BEGIN
   SELECT DISTINCT queue, n.lane FROM news CROSS JOIN LATERAL unnest(news.lanes) AS n(lane)
   LEFT JOIN LATERAL (SELECT 1 AS is_open FROM open_lane a WHERE a.queue_id = queue AND a.lane_id = n.lane LIMIT 1) o
     ON true
-  WHERE o.is_open IS NULL;  -- Only the holder of the gate inserts: a conflict, which takes longer to find, cannot be.
+  WHERE o.is_open IS NULL;  -- Only the holder of the gate inserts: ON CONFLICT would be slower, and is not needed.
 END $$;
 
--- For sweeps, while no claim reads them: a queue without workers.
+-- For sweeps: moves the lanes of a queue without workers, whose lane_news no claim reads.
 CREATE OR REPLACE FUNCTION {schema}.fold_lane_news(queue int) RETURNS void LANGUAGE plpgsql {plan} AS $$
 BEGIN
   INSERT INTO gate (queue_id) VALUES (queue) ON CONFLICT DO NOTHING;
@@ -39,9 +40,9 @@ BEGIN
   END IF;
 END $$;
 
--- For the holder of the gate: makes open_lane complete, if it is not, or has not been for a while: processes of an
--- older version add nothing to lane_news. A transaction that has read the type before it had the limit adds nothing
--- either: until all of those have ended, every claim looks at all lanes.
+-- For the holder of the gate: adds all lanes with work to open_lane, if it is incomplete, or has not been completed for
+-- a while: processes of an older version add nothing to lane_news. A transaction that has read the type before it had
+-- the limit adds nothing either: until all such transactions have ended, every claim looks at all lanes.
 CREATE OR REPLACE FUNCTION {schema}.list_open_lanes(door {schema}.gate, at_ms bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -58,16 +59,16 @@ BEGIN
   END IF;
 END $$;
 
--- Every other transaction with a lower xid has ended, and with it every statement that may have begun before it. Of
--- statements of other users, only those with an xid may be visible.
+-- Every other transaction with a lower xid has ended, and so has every statement that may have started before it. Of
+-- other users' statements, only those with an xid may be visible.
 CREATE OR REPLACE FUNCTION {schema}.oldest_xid() RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
   RETURN least(pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint - (
     SELECT coalesce(max(age(a.backend_xmin)), 0) FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid()));
 END $$;
 
--- Whether there is nothing to claim for these tenants (NULL: for any), seen without the gate: while that lasts, claims
--- do not wait for each other.
+-- Whether there is nothing to claim for these tenants (NULL: for any), checked without the gate: while that is so,
+-- claims do not wait for each other.
 CREATE OR REPLACE FUNCTION {schema}.is_closed(queue int, tenants text[], at_ms bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -126,14 +127,14 @@ BEGIN
       END IF;
     END LOOP;
     EXIT WHEN cardinality(lanes) >= most;
-    looks := 4 * looks;  -- Many are open in vain.
+    looks := 4 * looks;  -- Many open lanes are full or empty.
   END LOOP;
   IF closed <> '{}' THEN
     DELETE FROM open_lane o WHERE o.queue_id = queue AND o.lane_id = ANY(closed);
   END IF;
 END $$;
 
--- How many more jobs may start in each of these lanes, if `most` are wanted; 0: none may, or there is none.
+-- How many more jobs, up to `most`, may start in each of these lanes; 0: the lane is full or has no ready work.
 CREATE OR REPLACE FUNCTION {schema}.rooms_of(queue int, lanes int[], most int, at_ms bigint, lane_max int, low bigint)
 RETURNS int[] LANGUAGE plpgsql AS $$
 DECLARE

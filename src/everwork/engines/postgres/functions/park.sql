@@ -1,4 +1,4 @@
--- Purpose: park the demands of waiting workers, for creates to hand jobs over to them.
+-- Purpose: park the demands of waiting workers, so that creates can hand jobs over to them.
 -- Inputs: queue and type; how many jobs the worker's claim got, how many index entries it read; the demand: [worker,
 --   lease_ms, token, receiver, the number of jobs that meets it]; the instant. Returns: nothing.
 
@@ -24,7 +24,7 @@ BEGIN
   END IF;
 END $$;
 
--- The channel on which a listening connection receives its jobs: no other connection of the database ever has it.
+-- The channel on which a listening connection receives its jobs: unique in the database.
 CREATE OR REPLACE FUNCTION {schema}.hand_channel(token int) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT 'everwork_' || '{schema}.parked'::regclass::oid || '_' || token
 $$;

@@ -19,7 +19,7 @@ WHERE name = $1;
 -- name: set_policy
 -- Also stores the numbers that statements check directly. If the rule for dead letters changes, the sweep starts over
 -- with the first one.
--- Running jobs are recounted and open lanes listed again, because a type without limits keeps neither.
+-- Running jobs are recounted and open lanes listed again, because neither is kept up to date for a type without limits.
 WITH previous AS (
   SELECT name, requeue_ms, requeue_rounds FROM {schema}.type WHERE name = $1 FOR UPDATE),
 kept AS (

@@ -116,7 +116,7 @@ SELECT count(*) FROM d;
 SELECT DISTINCT queue_id FROM {schema}.lane_news;
 
 -- name: fold_lane_news
--- One queue in each transaction: it holds the queue's gate.
+-- One queue per transaction, which holds the queue's gate.
 SELECT {schema}.fold_lane_news($1);
 
 -- name: forget_zeros

@@ -55,8 +55,8 @@ FROM ew_ready r CROSS JOIN ew_job j ON j.key = r.key
 WHERE r.queue = ? AND r.lane = ? ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?;
 
 -- name: pick_firsts
--- The first job of each lane of a JSON array, in its order; the last column: whether the lane has more. A lane without
--- ready jobs is missing.
+-- The first job of each lane of a JSON array, in its order; the last column: whether the lane has more. Lanes without
+-- ready jobs are left out.
 SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
   j.created_at_ms, j.timeout_ms, j.correlation_id, j.extra, r.lane,
   EXISTS (SELECT 1 FROM ew_ready m WHERE m.queue = ?1 AND m.lane = o.value LIMIT 1 OFFSET 1)
@@ -85,7 +85,7 @@ DELETE FROM ew_ready WHERE queue = ?1 AND lane = ?2 AND (urgency, run_at_ms, key
 UPDATE ew_leased SET worker = ?, lease_until_ms = ? WHERE key = ?;
 
 -- name: mark_turn
--- The lanes exist: this is an insert because one statement can update many rows only as an insert.
+-- The lanes already exist; this is an upsert because that can update many rows in one statement.
 INSERT INTO ew_lane (queue, lane, served, open, busy) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET served = excluded.served, open = excluded.open, busy = busy + excluded.busy;
 

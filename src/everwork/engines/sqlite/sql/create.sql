@@ -6,7 +6,7 @@
 UPDATE ew_seq SET last = last + ? RETURNING last;
 
 -- name: add_key
--- With `last_key`, half the cost of a statement that returns what it has written.
+-- Together with `last_key`, this costs half as much as RETURNING.
 UPDATE ew_seq SET last = last + 1;
 
 -- name: last_key
@@ -14,7 +14,7 @@ SELECT last FROM ew_seq;
 
 -- name: read_queues
 -- The queues of a type, with what one plain job needs: its policy; whether nothing may hold a job back; the demand that
--- a worker has parked; whether a job is ready or due by now (?2) before the next one.
+-- a worker has parked; whether other jobs are already ready or due (by ?2).
 SELECT q.id, q.grp, q.solo, q.fair, q.turn, t.policy,
   NOT t.paused AND COALESCE(t.max_running, t.lane_max_running, t.rate_jobs, t.breaker_max, t.breaker_open_until_ms,
     NULLIF(t.breaker_failures, 0)) IS NULL,

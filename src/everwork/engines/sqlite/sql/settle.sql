@@ -9,8 +9,8 @@ CROSS JOIN ew_leased l ON l.key = CAST(o.key AS INTEGER) AND (l.attempt = o.valu
 
 -- name: completed_sums
 -- Runs only after every key has passed the guard. Returns every lane, run time and wait: joining them as text costs no
--- more than summing them, and less than a group for each of many lanes. The last column tells whether the type's running jobs are counted or its breaker must see
--- the success.
+-- more than summing them, and less than grouping by lane if there are many. The last column tells whether the type's
+-- running jobs are counted or its breaker must see the success.
 SELECT l.queue, json_group_array(l.lane), l.worker, count(*),
   group_concat(?2 - l.activated_at_ms), group_concat(l.activated_at_ms - l.run_at_ms),
   (SELECT COALESCE(t.max_running, t.lane_max_running, t.breaker_open_until_ms, NULLIF(t.breaker_failures, 0))

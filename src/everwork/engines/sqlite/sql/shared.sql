@@ -27,7 +27,7 @@ SELECT solo, fair FROM ew_queue WHERE id = ?;
 UPDATE ew_queue SET solo = ? WHERE id = ?;
 
 -- name: set_fair
--- Turn 1 belongs to the lane that was alone: see `had_turn`.
+-- Turn 1 is reserved for the lane that was the only one: see `had_turn`.
 UPDATE ew_queue SET fair = 1, turn = max(turn, 2) WHERE id = ?;
 
 -- name: had_turn

@@ -1,4 +1,4 @@
-"""The writers for event loops that commit themselves: the engine's own loop, and the loop of a program's callers."""
+"""Writers that commit in an event loop: the engine's own loop, or the loop of an application's callers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from everwork.engines.sqlite.store.writer import ThreadWriter, answers_of
 from everwork.engines.sqlite.store_url import StoreUrl
 
 SLOW_SECONDS: Final = 0.005
-"""A caller's loop does not write again soon after a transaction that took longer than this."""
+"""After a transaction that took longer than this, the thread writes for a while instead of the callers' loop."""
 SLOW_FACTOR: Final = 20
-"""For how many times as long it does not."""
+"""For how many times the duration of that transaction."""
 CROWD_SECONDS: Final = 0.02
-"""How long callers share commits after two of them came in one iteration of the loop."""
+"""How long callers share commits in the thread after two of them wrote in the same iteration of the loop."""
 IN_A_ROW_MAX: Final = 16
-"""How many transactions a loop runs before others get their turn."""
+"""How many transactions a loop runs in a row before other tasks get their turn."""
 
 
 class LoopWriter(ThreadWriter):
@@ -98,7 +98,7 @@ class LoopWriter(ThreadWriter):
         pause = Pause()
         if self._loop.is_running() and not _runs_here(self._loop):
             self._loop.call_soon_threadsafe(self._pause_in_thread, pause)
-        else:  # If the loop does not run, its owner does not start it until the fork is over.
+        else:  # If the loop is not running, its owner starts it only after the fork.
             self._pause_in_thread(pause)
         return pause
 
@@ -119,30 +119,30 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class CallerWriter(ThreadWriter):
-    """Writes in the event loop of its callers for one that comes alone, without a thread switch: `do_now`.
+    """Writes in its callers' event loop, without a thread switch, while only one task writes: `do_now`.
 
-    The loop also runs other code. So it never waits for another writer, and after a slow transaction, or when several
-    tasks write at the same time, they share commits in the thread. The connection is used by one of the two threads at
-    a time. A fork, or a close, needs only the thread and not the loop, which may be blocked or no longer run.
+    The loop also runs other code, so it never waits for another writer. After a slow transaction, or if several tasks
+    write at the same time, callers share commits in the thread. The two threads never use the connection at the same
+    time. A fork or a close needs only the thread and not the loop, which may be blocked or may have ended.
     """
 
     def __init__(self, url: StoreUrl, connection: sqlite3.Connection, lock: FileLock, clock: Clock) -> None:
         self._using = threading.Lock()
         self._task: asyncio.Task[Any] | None = None
-        """The task that has come in this iteration of the loop."""
+        """The first task that has called in this iteration of the loop."""
         self._in_a_row = 0
         self._not_before = 0.0
         super().__init__(url, connection, lock, clock)
         self._nobody: asyncio.Future[Any] = self._loop.create_future()
-        """The future of a call that is run directly."""
+        """A placeholder for the future of a call that is run directly."""
 
     @property
     def must_pass(self) -> bool:
-        """Whether a caller has to let the loop go on first."""
+        """Whether a caller must first yield to the loop."""
         return self._in_a_row >= IN_A_ROW_MAX
 
     def do_now(self, action: Action[T]) -> list[T]:
-        """Run an action in this thread; an empty list, and nothing is done, if that might take long."""
+        """Run an action in this thread; returns an empty list and does nothing if that might take long."""
         began = time.monotonic()
         if not self._comes_alone(began) or self._closing or not self._using.acquire(blocking=False):
             return []
@@ -166,7 +166,7 @@ class CallerWriter(ThreadWriter):
         return values
 
     def _comes_alone(self, now: float) -> bool:
-        """Note a caller; whether it is the only task in this iteration of the loop, and there was no crowd lately."""
+        """Note a caller; returns whether it is the only one in this iteration, with no crowd or slow write before."""
         task = asyncio.current_task()
         if self._task is None:
             self._task, self._in_a_row = task, 0

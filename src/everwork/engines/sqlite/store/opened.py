@@ -112,13 +112,13 @@ class OpenStore:
         return self.post if self.post.may_park(demands) else None
 
     async def checkpoint(self) -> None:
-        """Write what is in the write-ahead log into the file, in another thread, so that no commit has to.
+        """Checkpoint the write-ahead log in another thread, so that no commit has to.
 
-        Only if there have been many commits: a store that is hardly used need not be synced more often.
+        Only after many commits: a store that is hardly used does not need more syncs.
         """
         if self._scanner is not None and commits[self._url.path] >= COMMITS_PER_CHECKPOINT:
             commits[self._url.path] = 0
-            with suppress(EngineError):  # The commits do it, then.
+            with suppress(EngineError):  # Then, a commit does it.
                 await self._scanner.query(lambda cursor, _: cursor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone())
 
     def poll(self) -> None:
@@ -168,7 +168,7 @@ class OpenStore:
             self.poll()
 
     def _ask_writer(self) -> None:
-        """Wake the waiting calls after a write, unless this process wrote, which has woken them already."""
+        """Wake waiting calls after a write of another process; a write of this process has already woken them."""
         with suppress(EngineUnavailable):
             self.writer.query(_data_version).add_done_callback(self._notify_if_changed)
 
@@ -211,7 +211,7 @@ class OpenStore:
 
     def resume(self) -> None:
         """Reconnect in the parent after the fork."""
-        self._writer_data_version = None  # Its connection is another one now.
+        self._writer_data_version = None  # The writer has a new connection now.
         try:
             if self._probe is not None:
                 self._probe = connect(self._url, read_only=True)
@@ -222,7 +222,7 @@ class OpenStore:
 
 
 def _data_version(cursor: sqlite3.Cursor | sqlite3.Connection, _now_ms: int = 0) -> int:
-    """A number that other connections' commits change, and the connection's own do not."""
+    """A number that changes with the commits of other connections, but not with the connection's own."""
     (version,) = cursor.execute("PRAGMA data_version").fetchone()
     return int(version)
 

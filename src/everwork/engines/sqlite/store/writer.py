@@ -264,7 +264,7 @@ class Writer(ABC):
         self._lock.release()
 
     def _wait_up_to(self, busy_ms: int) -> None:
-        """How long SQLite waits for other programs; set only when it changes, because that costs as much as a row."""
+        """Set how long SQLite waits for other programs, if that changes: setting it costs as much as writing a row."""
         if self._busy_ms != busy_ms:
             self._cursor.execute(f"PRAGMA busy_timeout = {busy_ms}")
             self._busy_ms = busy_ms

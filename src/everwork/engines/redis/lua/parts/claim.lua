@@ -285,8 +285,8 @@ local function start(request, t, capacity, out) -- Leases the jobs that may star
   return #ids
 end
 
--- Parks the demand of a worker, as a field of its type: until when it holds, the token of the worker's channel, its
--- lease_ms, its name. If the demand was met, or may not be parked, the worker's parked demand is withdrawn instead.
+-- Parks the demand of a worker as a field of its type: when it expires, the token of the worker's channel, lease_ms,
+-- and the worker's name. If the demand was met, or may not be parked, the worker's parked demand is withdrawn instead.
 local function park(request, t, is_met)
   local at, token = 3 * request.parker, request.token
   local worker, lease_ms = request.demands[at - 2], request.demands[at]

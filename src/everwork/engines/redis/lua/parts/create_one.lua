@@ -1,11 +1,11 @@
--- Purpose: accept one plain job that is due now, or lease it to a worker that waits for it, before any time is spent on
+-- Purpose: accept one plain job that is due now, or lease it to a worker that waits for it, without the cost of
 --   defining the functions of the parts that follow.
 -- Inputs: prelude; ARGV: now; type, lane, priority, max or '', payload. What it writes is what create.lua and
 --   activate.lua would have written. If its type is new, or has groups or a limit per key, it writes nothing, and the
 --   parts that follow accept the job, in the form that they read.
 -- A job is handed over only if it would be the first to be leased: nothing in its queue is ready or due, and no rule of
--- its type could hold it back. Only the server to which its worker listens may send it: so that server is asked first
--- who listens, because messages also reach those who listen to replicas and to other nodes of a cluster.
+-- its type could hold it back. Its worker must be subscribed on this server, which is checked first: messages also
+-- reach subscribers of replicas and of other cluster nodes.
 local ARGV = ARGV -- The parts that follow read what is assigned to it below.
 
 local function parked_demand(parked, type) -- The token, lease_ms and name of the worker that waits for the job.
@@ -13,7 +13,7 @@ local function parked_demand(parked, type) -- The token, lease_ms and name of th
   if not worker or tonumber(till) < now or tonumber(till) > now + @PARK_MS@ then return end
   if call('EXISTS', P .. ':lanes:' .. type, P .. ':full:' .. type) > 0 then return end
   if call('ZRANGEBYSCORE', P .. ':future:' .. type, '-inf', NOW, 'LIMIT', 0, 1)[1] then return end
-  local heard = redis.pcall('PUBSUB', 'NUMSUB', P .. ':hand:' .. token) -- This user may not be allowed to ask.
+  local heard = redis.pcall('PUBSUB', 'NUMSUB', P .. ':hand:' .. token) -- This user may not be allowed to run it.
   if heard[2] == 1 then return token, lease_ms, worker end
 end
 
@@ -39,7 +39,7 @@ local function create_one()
   end
 
   if max == '' then max = max_of_type or '@ATTEMPTS_DEFAULT@' end
-  local key = call('INCR', P .. ':seq') -- A server that is out of memory refuses the first write, and only that.
+  local key = call('INCR', P .. ':seq') -- If the server is out of memory, it refuses the first write, and only that.
   local id, bucket = fmt('%016.0f', key), fmt('%013.0f', math.floor(key / 1000))
   local head, tenant = fmt('%015.0f%015.0f', now, now), lane == '' and '' or string.match(lane, '^(.-)\31')
   local shared = table.concat({max, max, priority, type, lane, '', ''}, '\n')
@@ -51,7 +51,7 @@ local function create_one()
     call('HDEL', key_of_type, 'parked')
     local sent = redis.pcall('PUBLISH', P .. ':hand:' .. token,
       table.concat({id, head, max, priority, lane, type, ends, payload}, '\n'))
-    if tonumber(sent) then -- Otherwise, this user may not write to the channel.
+    if tonumber(sent) then -- Otherwise, this user may not publish to the channel.
       call('HSET', P .. ':s:' .. bucket, id, head .. 'r\n1\n1\n' .. shared .. '\n\n' .. NOW .. '\n\n' .. worker)
       call('ZADD', P .. ':leases', ends, id)
       call('HSET', P .. ':served:' .. type, lane, call('INCRBY', P .. ':turn:' .. type, 2) - 1)
