@@ -69,7 +69,7 @@ async def test_the_command_tells_what_the_store_is_and_holds(cli: Cli, url: str)
 async def test_the_command_answers_in_json(cli: Cli, engine: Engine) -> None:
     await a_completed_job(engine)
     report: dict[str, Any] = cli("doctor", "--json").json
-    assert (report["engine"], report["schema_version"], report["durability"]) == ("sqlite", 5, "power-loss")
+    assert (report["engine"], report["schema_version"], report["durability"]) == ("sqlite", 6, "power-loss")
     assert (report["ok"], report["problems"], report["jobs"]["completed"]) == (True, [], 1)
     assert report["settings"]["path"] == str(cli.file)
 
