@@ -20,16 +20,18 @@ from everwork.core.leasing import Demand, Receiver
 from everwork.engines.postgres.claims import Address, Marks
 from everwork.engines.postgres.statements import statements
 
+from everwork.engines.take_back import TakeBack
 TOKEN_BITS: Final = 31
 
 
 class Receivers:
     """The receivers of one process; they can be reached while their connection is open."""
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: Marks, take_back: TakeBack) -> None:
         self._marks = marks
         self._token: int | None = None
         self._numbers = itertools.count(1)
+        self._take_back = take_back
         self._addresses: WeakKeyDictionary[Receiver, Address] = WeakKeyDictionary()
         self._receivers: WeakValueDictionary[int, Receiver] = WeakValueDictionary()
 
@@ -70,5 +72,7 @@ class Receivers:
         job = LeasedJob._make(values)
         self._marks.of(Demand(job.type, "", 0)).lane = lane
         receiver = self._receivers.get(number)
-        if receiver is not None:
+        if receiver is None:
+            self._take_back.add(job)
+        else:
             receiver.handed(job)
