@@ -264,3 +264,17 @@ async def test_a_handed_job_counts_as_running_for_a_limit_that_comes_later(engin
     assert await leased_keys(engine) == []
     await settled(engine, Complete(job.key, 1))
     assert len(await leased_keys(engine)) == 1
+async def test_a_batch_of_many_types_takes_few_locks(engine: PostgresEngine, url: str) -> None:
+    """The lock table of the whole server has 64 entries per connection."""
+    own = await asyncpg.connect(without_options(url))
+    try:
+        async with own.transaction():
+            await engine.create_in(own, [a_new_job(type=f"t{n}") for n in range(100)])
+            taken = await own.fetchval(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+        assert 0 < taken <= 32
+    finally:
+        await own.close()
+
+
