@@ -72,6 +72,15 @@ async def is_blocked(url: str) -> bool:
 
 
 async def a_lane(engine: PostgresEngine, type: str = TYPE) -> None:
+async def is_free(url: str, token: int | None) -> bool:
+    """Whether no connection holds the lock on this token any longer: the server ends connections in the background."""
+    own = await asyncpg.connect(without_options(url))
+    try:
+        return not await own.fetchval(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {token}")
+    finally:
+        await own.close()
+
+
     """The lane of plain jobs: who creates its first job makes it, for which others wait."""
     [created] = await engine.create([a_new_job(type=type)])
     await engine.cancel([created.key])
@@ -189,6 +198,7 @@ async def test_a_worker_whose_connection_is_lost_is_told_and_parks_on_the_next_o
     token = engine._store.listener._receivers._token
     assert cut(url, f"pid = (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = {token})") == 1
     assert (await a_pending_job(engine)).state is State.PENDING
+    await until(lambda: is_free(url, token))
     await soon(taker._came.wait())
     assert taker.losses == 1
     await engine.unpark(WORKER, [TYPE])
