@@ -73,7 +73,7 @@ class Receivers:
     def _received(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         """Take a job that functions/create_one.sql has sent, and remember the turn of its lane, as after a claim.
 
-        The message is genuine: nobody who lacks privileges on the tables knows the channel.
+        The message is genuine: only roles that may read the table `parked` can know the channel.
         """
         number, lane, *values = orjson.loads(str(message))
         job = LeasedJob._make(values)
