@@ -44,7 +44,6 @@ class Receivers:
         secret = secrets.token_hex(SECRET_BYTES)
         await connection.add_listener(f"everwork_{secret}", self._received)
         token = secrets.randbits(TOKEN_BITS)
-        # After LISTEN, whose text pg_stat_activity would otherwise show to pg_monitor as this connection's last query.
         while not await connection.fetchval(sql, token):
             token = secrets.randbits(TOKEN_BITS)
         self._token, self._secret = token, secret
