@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from everwork.core.limits import HANDED_BYTES_MAX, PARK_MS
 from everwork.core.outcome import Complete, Failed
 from everwork.core.queries import JobFilter
 from everwork.core.states import State
+from tests.app.waiting import until
 from tests.conformance.observe import counted, every_job, kinds
 from tests.factories import (
     LEASE_MS,
@@ -390,6 +392,21 @@ async def test_a_worker_that_is_gone_is_handed_nothing(
     assert job.state is State.PENDING
     assert await leased_keys(engine) == [job.key]
     assert not taker.jobs
+
+
+async def test_a_job_whose_receiver_no_longer_exists_is_released(engine: Engine) -> None:
+    taker = Taker()
+    await asked(engine, 1, receiver=taker)
+    del taker
+    gc.collect()
+    [created] = await engine.create([a_new_job()])
+
+    async def is_pending() -> bool:
+        return await the_state(engine, created.key) is State.PENDING
+
+    await until(is_pending)
+    assert await leased_keys(engine) == [created.key]
+    assert (await the_job(engine, created.key)).attempts == 1
 
 
 async def test_a_stamped_create_is_repeated_whoever_runs_its_job(engine: Engine) -> None:

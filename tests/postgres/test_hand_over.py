@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,15 @@ async def is_blocked(url: str) -> bool:
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         return bool(found)
+    finally:
+        await own.close()
+
+
+async def is_free(url: str, token: int | None) -> bool:
+    """Whether no connection holds the lock on this token any longer: the server ends connections in the background."""
+    own = await asyncpg.connect(without_options(url))
+    try:
+        return not await own.fetchval(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {token}")
     finally:
         await own.close()
 
@@ -188,6 +198,7 @@ async def test_a_worker_whose_connection_is_lost_is_told_and_parks_on_the_next_o
     taker = await parked(engine)
     token = engine._store.listener._receivers._token
     assert cut(url, f"pid = (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = {token})") == 1
+    await until(lambda: is_free(url, token))
     assert (await a_pending_job(engine)).state is State.PENDING
     await soon(taker._came.wait())
     assert taker.losses == 1
@@ -219,14 +230,77 @@ async def test_an_engine_that_is_closed_reports_no_loss(url: str, clock: Virtual
     assert taker.losses == 0
 
 
+# Other roles of the database ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_role(url: str) -> Iterator[str]:
+    """A role that may only connect."""
+    role = f"other_{schema_of(url)}"
+    with psycopg.connect(without_options(url), autocommit=True) as own:
+        own.execute(f"CREATE ROLE {role} LOGIN".encode())
+        yield role
+        own.execute(f"DROP ROLE {role}".encode())
+
+
+WHAT_EVERYONE_CAN_READ = """
+SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory' UNION SELECT classid::bigint FROM pg_locks
+UNION SELECT oid::bigint FROM pg_class WHERE relname IN ('parked', 'live')
+"""
+
+
+async def test_a_role_without_privileges_cannot_read_or_forge_what_is_handed_over(
+    engine: PostgresEngine, url: str, other_role: str
+) -> None:
+    taker = await parked(engine)
+    heard: list[str] = []
+    other = await asyncpg.connect(without_options(url).replace("postgres@", f"{other_role}@"))
+    try:
+        numbers = [number for (number,) in await other.fetch(WHAT_EVERYONE_CAN_READ) if number is not None]
+        token = engine._store.listener._receivers._token
+        assert token in numbers
+        guesses = {f"everwork_{one}" for one in numbers} | {f"everwork_{a}_{b}" for a in numbers for b in numbers}
+        channels = await other.fetch("SELECT pg_listening_channels() UNION SELECT query FROM pg_stat_activity")
+        guesses |= {text.removeprefix("LISTEN ").strip('"') for (text,) in channels if text and len(text) < 64}
+        for guess in guesses:
+            await other.add_listener(guess, lambda *event: heard.append(event[-1]))
+        forged = [1, 1, 1, 1, 1, 3, TYPE, "", "<default>", 1, "{}", None, 0, 1, 1, None, None, None, None]
+        for guess in guesses:
+            await other.execute("SELECT pg_notify($1, $2)", guess, json.dumps(forged))
+        await until(lambda: len(heard) >= len(guesses))
+        heard.clear()
+        job = await a_pending_job(engine)
+        assert [one.key for one in await taker.came()] == [job.key]
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await other.fetch(f"SELECT * FROM {schema_of(url)}.parked")
+        await other.execute("SELECT pg_notify($1, 'end')", min(guesses))
+        await until(lambda: heard)  # What was sent before has arrived, too.
+        assert heard == ["end"]
+        assert [one.key for one in taker.jobs] == [job.key]
+    finally:
+        await other.close()
+
+
+async def test_the_secret_of_a_channel_appears_only_among_the_parked_demands(engine: PostgresEngine, url: str) -> None:
+    taker = await parked(engine)
+    secret = engine._store.listener._receivers._addresses[taker].secret
+    assert len(secret) == 32
+    with psycopg.connect(without_options(url)) as own:
+        stored = own.execute(f"SELECT secret FROM {schema_of(url)}.parked".encode()).fetchall()
+        shown = own.execute("SELECT query FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
+    assert stored == [(secret,)]
+    assert secret not in str(shown)
+
+
 # Cost ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_waiting_worker_writes_only_a_table_that_is_not_synced(engine: PostgresEngine, url: str) -> None:
     taker = await parked(engine)
-    token, number = engine._store.listener._receivers._addresses[taker]
+    token, secret, number = engine._store.listener._receivers._addresses[taker]
     claim = {"t": TYPE, "g": "", "n": 1, "w": [WORKER], "l": [LEASE_MS], "c": 0, "o": 0}
-    document = {"v": 2, "now": engine._store.now_ms(), "claims": [{**claim, "p": [WORKER, LEASE_MS, token, number, 1]}]}
+    place = [WORKER, LEASE_MS, token, secret, number, 1]
+    document = {"v": 2, "now": engine._store.now_ms(), "claims": [{**claim, "p": place}]}
     with psycopg.connect(without_options(url)) as own:
         own.execute(f"SELECT * FROM {schema_of(url)}.step(%s)".encode(), [Jsonb(document)])
         written = own.execute(
@@ -246,6 +320,20 @@ async def test_nothing_is_parked_where_the_front_of_the_queue_is_slow_to_look_at
         assert len(await leased_keys(engine, PARKED_ENTRIES_MAX + 1)) == PARKED_ENTRIES_MAX + 1
         await parked(engine)
         assert (await a_pending_job(engine)).state is State.PENDING
+
+
+async def test_a_batch_of_many_types_takes_few_locks(engine: PostgresEngine, url: str) -> None:
+    """The lock table of the whole server has 64 entries per connection."""
+    own = await asyncpg.connect(without_options(url))
+    try:
+        async with own.transaction():
+            await engine.create_in(own, [a_new_job(type=f"t{n}") for n in range(100)])
+            taken = await own.fetchval(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+        assert 0 < taken <= 32
+    finally:
+        await own.close()
 
 
 async def test_demands_of_workers_that_are_gone_are_deleted(engine: PostgresEngine, clock: VirtualClock) -> None:

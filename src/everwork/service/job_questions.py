@@ -32,7 +32,7 @@ class JobQuestions(ForCaller):
     __slots__ = ("_engine", "_service")
 
     def __init__(self, service: JobService, caller: Caller) -> None:
-        self.caller = caller
+        super().__init__(caller)
         self._service = service
         self._engine = service._engine  # noqa: SLF001 - of this package
 

@@ -192,7 +192,7 @@ def verb(
         def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
             if self.caller is IN_PROCESS:
                 return method(self, *args, **kwargs)
-            if is_plain:
+            if is_plain:  # Raises at the call; other verbs raise when they are awaited.
                 rule.admit(self.caller.principal)
                 return method(self, *args, **kwargs)
             return admitted(self, *args, **kwargs)

@@ -29,8 +29,12 @@ Position = tuple[int, int, int]
 """Claim order (guarantee G9): sort_priority (the column rank, the negated priority), run_at_ms, key."""
 
 
-Address = tuple[int, int]
-"""How a receiver is reached: the token of its listening connection, and its number on that connection."""
+class Address(NamedTuple):
+    """How a receiver is reached: token and secret of its listening connection, and its number on that connection."""
+
+    token: int
+    secret: str
+    number: int
 
 
 @dataclass(slots=True)

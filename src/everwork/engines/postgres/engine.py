@@ -18,6 +18,7 @@ from everwork.engines.postgres.registry import PostgresRegistry
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.sweep import PostgresSweep
 from everwork.engines.postgres.verify import verify
+from everwork.engines.take_back import TakeBack
 from everwork.engines.values import Durability, Health, Schema, StoreProblem
 
 
@@ -40,7 +41,7 @@ class PostgresEngine(
 
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
-            self._opened = await open_store(self._url, self._clock, create=create)
+            self._opened = await open_store(self._url, self._clock, TakeBack(self.settle), create=create)
 
     async def close(self) -> None:
         store, self._opened = self._opened, None

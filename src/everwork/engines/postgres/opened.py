@@ -23,6 +23,7 @@ from everwork.engines.postgres.receivers import Receivers
 from everwork.engines.postgres.statements import statements
 from everwork.engines.postgres.store_url import StoreUrl
 from everwork.engines.postgres.wake import Listener, Notifier, Wakeup
+from everwork.engines.take_back import TakeBack
 from everwork.engines.values import Schema
 from everwork.exceptions import EngineError, EngineUnavailable
 
@@ -58,6 +59,7 @@ class OpenStore:
     notifier: Notifier
     listener: Listener
     marks: Marks
+    take_back: TakeBack
     sweep_state: SweepState = field(default_factory=SweepState)
     waits_until: dict[str, float] = field(default_factory=dict)
     """Until when, on the loop's clock, this process is registered as waiting, by the kind of its entry."""
@@ -102,6 +104,7 @@ class OpenStore:
             await asyncio.wait([self.sweep_state.vacuuming])
         await self.notifier.close()
         await self.listener.close()
+        await self.take_back.close()
         await self.connections.close()
 
 
@@ -121,7 +124,7 @@ class PostgresBase:
         return self._opened
 
 
-async def open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
+async def open_store(url: StoreUrl, clock: Clock | None, take_back: TakeBack, *, create: bool) -> OpenStore:
     """Open a store whose server can hold jobs, with its schema brought up to date."""
     connections = Connections(url)
     try:
@@ -146,8 +149,9 @@ async def open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> Ope
         work=work,
         finished=finished,
         notifier=Notifier(url, connections, work, finished),
-        listener=Listener(url, work, finished, Receivers(marks)),
+        listener=Listener(url, work, finished, Receivers(marks, take_back)),
         marks=marks,
+        take_back=take_back,
     )
     store.warm_up()
     return store

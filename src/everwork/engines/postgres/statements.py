@@ -42,8 +42,11 @@ PARKED_ENTRIES_MAX: Final = 1_000
 """A demand is not parked if its claim has read more index entries than this: most of them were dead."""
 MESSAGE_BYTES_MAX: Final = 8_000
 """The server's limit for the payload of a notification."""
-CREATING_LOCKS: Final = 256
-"""The number of advisory locks for creates in progress, shared by all queues: a transaction holds no more."""
+CREATING_LOCKS: Final = 32
+"""The number of advisory locks for creates in progress, shared by all queues: a transaction holds no more.
+
+Few, because the server's lock table, which all databases share, has 64 entries per connection by default.
+"""
 NOTIFYING: Final = 7_310_868_735_954_840_181
 """The advisory lock of creates that notify when they commit, in any schema of the database."""
 

@@ -170,8 +170,9 @@ class Listener:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
         try:
-            await connection.add_listener(channel(self._url), self._received)
             await self._receivers.listen(connection, self._url.schema)
+            # Last, because pg_stat_activity shows this statement to monitoring, and this channel is no secret.
+            await connection.add_listener(channel(self._url), self._received)
             # Notifications that were sent before this are not repeated: every waiting call polls once.
             self._work.wake()
             self._finished.wake()

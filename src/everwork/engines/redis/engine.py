@@ -20,6 +20,7 @@ from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.sweep import KEEP_MS, sweep
 from everwork.engines.redis.verify import verify
 from everwork.engines.redis.wake import DONE, WORK
+from everwork.engines.take_back import TakeBack
 from everwork.engines.values import Durability, Health, Schema, StoreProblem, Swept
 from everwork.exceptions import BadConfiguration, EngineUnavailable, SchemaMismatch
 from everwork.logs import get_logger
@@ -40,7 +41,7 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
 
     async def open(self, *, create: bool = True) -> None:
         if self._opened is None or self._opened.pid != os.getpid():
-            self._opened = await _open_store(self._url, self._clock, create=create)
+            self._opened = await _open_store(self._url, self._clock, TakeBack(self.settle), create=create)
 
     async def close(self) -> None:
         store, self._opened = self._opened, None
@@ -99,13 +100,13 @@ class RedisEngine(RedisJobs, RedisChanges, RedisQuestions, RedisRegistry, RedisM
         return await sweep(self._connection, holder)
 
 
-async def _open_store(url: StoreUrl, clock: Clock | None, *, create: bool) -> OpenStore:
+async def _open_store(url: StoreUrl, clock: Clock | None, take_back: TakeBack, *, create: bool) -> OpenStore:
     """Connect, check the server, and create the store or bring it up to date."""
     connection = Connection(url, clock)
     try:
         last_wakeups = await _prepare(connection, create=create)
         await connection.load(HOT_SCRIPTS)
-        store = OpenStore(connection, SCHEMA_VERSION, last_wakeups)
+        store = OpenStore(connection, SCHEMA_VERSION, last_wakeups, take_back)
     except BaseException:
         await connection.close()
         raise

@@ -11,6 +11,7 @@ from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.server import Server
 from everwork.engines.redis.store_url import StoreUrl
 from everwork.engines.redis.wake import Wakeups
+from everwork.engines.take_back import TakeBack
 from everwork.exceptions import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 class OpenStore:
     """The resources of an open engine, in the process and event loop that opened it."""
 
-    def __init__(self, connection: Connection, schema_version: int, last_wakeups: dict[str, int]) -> None:
+    def __init__(
+        self, connection: Connection, schema_version: int, last_wakeups: dict[str, int], take_back: TakeBack
+    ) -> None:
         self.pid = os.getpid()
         self.connection = connection
         self.schema_version = schema_version
-        self.wakeups = Wakeups(connection, last_wakeups)
+        self.wakeups = Wakeups(connection, last_wakeups, take_back)
 
     @cached_property
     def inbox(self) -> Inbox:

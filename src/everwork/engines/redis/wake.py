@@ -15,6 +15,7 @@ from everwork.core.limits import TYPES_MAX
 from everwork.engines.redis.connection import Connection
 from everwork.engines.redis.records import handed_job
 from everwork.engines.redis.wire import ConnectionLost, ReplyError, Wire
+from everwork.engines.take_back import TakeBack
 from everwork.exceptions import EngineError
 
 POLL_SECONDS: Final = 1.0
@@ -31,8 +32,9 @@ _NO_TOKENS: Final[Mapping[Receiver, str]] = {}
 class Wakeups:
     """The waiters of this process, the wake-ups it has received, and the workers to which jobs are handed over."""
 
-    def __init__(self, connection: Connection, last_numbers: dict[str, int]) -> None:
+    def __init__(self, connection: Connection, last_numbers: dict[str, int], take_back: TakeBack) -> None:
         self.received = 0
+        self._take_back = take_back
         self._connection = connection
         self._last_numbers = last_numbers
         self._received_at: dict[str, int] = {}
@@ -127,6 +129,7 @@ class Wakeups:
                     await asyncio.wait_for(wire.request("RESET"), CLOSE_SECONDS)
             wire.close()
             await wire.ended
+        await self._take_back.close()
 
     @property
     def _is_listening(self) -> bool:
@@ -178,6 +181,8 @@ class Wakeups:
             self._wake(FINISHED if kind == DONE else message.decode())
         elif receiver := self._receivers.get(channel):
             receiver.handed(handed_job(message))
+        elif not self._is_closed:
+            self._take_back.add(handed_job(message))
 
     def _wake(self, type: str) -> None:
         self.received += 1

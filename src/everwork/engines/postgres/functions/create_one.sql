@@ -23,7 +23,7 @@ BEGIN
   FROM {schema}.type t JOIN {schema}.queue q ON q.type = t.name AND q.grp = ''
   LEFT JOIN {schema}.lane l ON l.queue_id = q.id AND l.tenant = whose AND l.limit_key = what
   LEFT JOIN LATERAL (
-    SELECT p.token, p.receiver, p.until_ms, p.lease_ms, p.worker FROM {schema}.parked p
+    SELECT p.token, p.receiver, p.until_ms, p.lease_ms, p.worker, p.secret FROM {schema}.parked p
     WHERE p.queue_id = q.id AND p.until_ms BETWEEN at_ms AND at_ms + {park_ms}
     ORDER BY p.until_ms DESC LIMIT 1) d ON channel IS NOT NULL AND NOT t.paused AND coalesce(t.breaker_failures_max,
       t.breaker_open_until_ms, t.max_running, t.rate_jobs) IS NULL
@@ -67,7 +67,7 @@ BEGIN
     VALUES (new_key, at_ms, at_ms, at_ms + place.lease_ms, place.queue, place.lane, 1, 2, -given_priority, 1,
       place.max_attempts, place.worker);
     INSERT INTO {schema}.count_delta (queue_id, tenant, processing) VALUES (place.queue, whose, 1);
-    PERFORM pg_notify({schema}.hand_channel(place.token), message);
+    PERFORM pg_notify('everwork_' || place.secret, message);
     is_awaited := false;
   ELSE
     INSERT INTO {schema}.live (key, run_at_ms, queue_id, lane_id, state, rank, max_attempts)

@@ -10,5 +10,5 @@ DELETE FROM {schema}.parked p WHERE p.worker = $1
 AND p.queue_id = ANY(ARRAY(SELECT q.id FROM {schema}.queue q WHERE q.type = ANY($2) AND q.grp = ''));
 
 -- name: listen
--- Whether the connection is the only one with this token, which it keeps until it is closed; its channel.
-SELECT pg_try_advisory_lock({listening}, $1), {schema}.hand_channel($1);
+-- Whether the connection is the only one with this token, which it keeps until it is closed.
+SELECT pg_try_advisory_lock({listening}, $1);
