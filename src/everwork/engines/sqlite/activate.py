@@ -266,12 +266,18 @@ def _round(
 def _round_of_firsts(tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[Lane]) -> list[LeasedJob]:
     """A round in which each visited lane may start one job: the same few statements for any number of lanes."""
     queue, turn = at
-    visited = json.dumps([lane for lane, free in lanes if free != 0])
-    rows = tx.cursor.execute(SQL["pick_firsts"], (queue.id, visited)).fetchall()
+    visited = [lane for lane, free in lanes if free != 0]
+    rows = tx.cursor.execute(SQL["pick_firsts"], (queue.id, json.dumps(visited))).fetchall()
     has_more = {lane: bool(more) for *_, lane, more in rows}
     jobs = leased_jobs(
         [row[:-2] for row in rows], demand, [owner_of(lane) for lane in has_more], tx.now_ms + demand.lease_ms
     )
+    if len(rows) < len(visited):  # A lane is empty, or its first row is damaged and has to be skipped.
+        for lane in [lane for lane in visited if lane not in has_more]:
+            found = _pick(tx, demand, (queue.id, lane), 2)  # One extra, to see whether there are more.
+            if found:
+                has_more[lane] = len(found) > 1
+                jobs.append(found[0])
     _lease_firsts(tx, demand, queue.id, list(has_more), jobs)
     marks = []
     for position, (lane, free) in enumerate(lanes, 1):
