@@ -1,8 +1,9 @@
 """Hand-over: waiting workers park their demands, and a create leases its job to one of them and sends it there.
 
-A parked demand is a row. It is written by a step that writes anyway, or if the worker has none yet; an idle worker only
-checks whether its row still exists. The worker's socket beside the file shows that it is alive: a create connects to
-the socket before it leases the job, and each poll sets the time of the socket's file to the engine's clock (`PARK_MS`).
+A parked demand is a row. It is written by a step that writes anyway, or if the worker has none yet. While the row
+exists, an idle worker only checks it: with or without hand-over, its polls write once in `ASKED_EVERY_MS` for each
+type. The worker's socket beside the file shows that it is alive: a create connects to the socket before it leases the
+job, and each poll sets the time of the socket's file to the engine's clock (`PARK_MS`).
 
 The lease is committed before the job is sent. If the job does not arrive, because the process that created it was
 killed in between, the worker's next poll finds that its row no longer exists, and calls `Receiver.lost`.
