@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -164,6 +165,14 @@ async def test_two_idle_workers_do_not_write_in_turns(
         assert version_of(file, connection) == before
     job = await a_pending_job(sqlite)
     assert [one.key for one in await second.came()] == [job.key]
+
+
+async def test_workers_that_no_longer_exist_are_forgotten(sqlite: SqliteEngine) -> None:
+    for number in range(3):
+        await asked(sqlite, 1, worker=f"worker-{number}", receiver=Taker())
+    await a_pending_job(sqlite, type="other")  # The engine's thread keeps its last call.
+    gc.collect()
+    assert not sqlite._store.post._have_parked
 
 
 async def test_a_worker_takes_the_place_of_one_that_is_gone(

@@ -82,7 +82,9 @@ class Post:
         """By worker and type."""
         self._awaited: dict[str, Place] = {}
         """By token: the places whose jobs have not arrived."""
-        self._have_parked: set[tuple[str, str]] = set()
+        self._have_parked: dict[tuple[str, str], ref[Receiver]] = {}
+        """By worker and type: what has been parked here, as long as its receiver exists. Not forgotten by `forget`: a
+        worker that was replaced unparks, too, and would then replace the other worker."""
         self._renewed_at_ms: int | None = None
         self._sockets: dict[str, socket.socket] = {}
         self._is_closed = False
@@ -135,7 +137,7 @@ class Post:
                 self._awaited.pop(place.token, None)  # Replaced: no job can arrive for it.
         place = Place(name, next(self._numbers), receiver, demand.lease_ms)
         self._places[key] = self._awaited[place.token] = place
-        self._have_parked.add(key)
+        self._have_parked[key] = ref(receiver, lambda _: self._have_parked.pop(key, None))
         tx.cursor.execute(SQL["park"], (queue, demand.worker, demand.lease_ms, self._work.name, place.token))
 
     def withdraw(self, tx: Transaction, queue: int, demand: Demand) -> None:
