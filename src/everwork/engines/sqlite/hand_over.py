@@ -200,7 +200,7 @@ class Post:
 
     def hand(self, tx: Transaction, parked: Parked, job: LeasedJob) -> bool:
         """Have a job sent to a waiting worker after the commit; False if the worker cannot be reached."""
-        if len(job.variables) + len(job.headers or "") + len(job.extra or "") > HANDED_BYTES_MAX:
+        if not _is_short(job):
             return False
         message = orjson.dumps([parked.token, *job])
         send = self._reach(parked, tx.now_ms) if len(message) <= MESSAGE_BYTES_MAX else None
@@ -265,6 +265,14 @@ class Post:
     def release(self) -> None:
         """Close the sockets, once no more transactions run."""
         self._close_sockets()
+
+
+def _is_short(job: LeasedJob) -> bool:
+    """Whether the texts of a job have at most `HANDED_BYTES_MAX` bytes."""
+    texts = (job.variables, job.headers or "", job.correlation_id or "", job.extra or "")
+    if sum(map(len, texts)) > HANDED_BYTES_MAX:
+        return False
+    return sum(len(text if text.isascii() else text.encode()) for text in texts) <= HANDED_BYTES_MAX
 
 
 def _is_row_of(place: Place, row: tuple[str, int, str, str] | None) -> bool:
