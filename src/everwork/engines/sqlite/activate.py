@@ -95,9 +95,11 @@ def _may_park(queue: Queue) -> bool:
 
 
 def _park(tx: Transaction, post: Post, queue: Queue, claim: Claim, jobs: list[LeasedJob]) -> None:
-    """Park the last of these demands that has a receiver, or withdraw it if it was met."""
+    """Park the last of these demands that can be parked, or withdraw it if it was met."""
     for demand, share in reversed(claim.shares(jobs)):
-        if demand.parks:
+        if demand.withdraws:
+            post.withdraw(tx, queue.id, demand)
+        elif demand.parks:
             if len(share) == demand.limit:
                 post.withdraw(tx, queue.id, demand)
             elif _may_park(queue):
@@ -112,6 +114,8 @@ def nothing_to_do(
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     first_ms: int | None = None
+    if post is not None and any(demand.withdraws and post.has_row(cursor, demand) for demand in demands):
+        return None
     # For each queue, the last demand that can be parked, if there is one.
     ordered = demands if post is None else sorted(demands, key=lambda demand: demand.parks)
     for demand in {(demand.type, demand.group): demand for demand in ordered}.values():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import secrets
 import socket
@@ -95,13 +96,28 @@ class Post:
     # The worker's side ----------------------------------------------------------------------------
 
     def may_park(self, demands: Sequence[Demand]) -> bool:
-        """Whether one of these demands can be parked; runs in the event loop, where its receiver is called."""
+        """Whether one of these demands can be parked, or withdraws what its worker has parked.
+
+        Runs in the event loop, where the receiver is called.
+        """
         receivers = [demand.receiver for demand in demands if demand.receiver is not None and demand.parks]
         for receiver in receivers:
             if receiver not in self._names:
                 self._names[receiver] = name = secrets.token_hex(8)
                 self._receivers[name] = receiver
-        return bool(receivers) and (self._folder is None or self._work.listen())
+        if not receivers:
+            return any(demand.withdraws and (demand.worker, demand.type) in self._places for demand in demands)
+        return self._folder is None or self._work.listen()
+
+    def has_row(self, cursor: sqlite3.Cursor, demand: Demand) -> bool:
+        """Whether what this worker has parked is still there."""
+        place = self._places.get((demand.worker, demand.type))
+        if place is None:
+            return False
+        (is_there,) = cursor.execute(SQL["is_parked"], (demand.worker, json.dumps([demand.type]))).fetchone()
+        if not is_there:
+            self._doubt(place)
+        return bool(is_there)
 
     def needs_no_write(self, cursor: sqlite3.Cursor, queue: int, demand: Demand, now_ms: int) -> bool:
         """Whether this demand needs no write, because it is parked or must not be parked again yet.
