@@ -50,6 +50,7 @@ class Store:
         self.app = app
         self.ahead = ahead
         self.receivers: dict[str, Receiver | None] = {}
+        self.asked: dict[str, Demand] = {}
         self.unparked: list[list[str]] = []
         self._made: list[int] = []
         self.before_step: Callable[[], Awaitable[object]] | None = None
@@ -59,6 +60,7 @@ class Store:
 
         async def watched_settle(outcomes: Any, demands: Any = ()) -> Settlement:
             self.receivers |= {demand.type: demand.receiver for demand in demands}
+            self.asked |= {demand.type: demand for demand in demands}
             if demands and self.before_step is not None:
                 act, self.before_step = self.before_step, None
                 await act()
@@ -394,6 +396,17 @@ async def test_queues_that_share_less_capacity_than_they_are_do_not_park(store: 
     async with working(store, one.handler("a", "b"), two.handler("c", "d", name="two", concurrency=2)):
         await until(lambda: len(store.receivers) == 4)
         assert [store.receivers[type] is not None for type in "abcd"] == [False, False, True, True]
+
+
+async def test_what_is_parked_is_withdrawn_while_its_queues_share_less_capacity_than_they_are(store: Store) -> None:
+    calls = Calls(waits=True)
+    async with working(store, calls.handler("a", "b", concurrency=2)):
+        await until(lambda: all(type in store.asked and store.asked[type].parks for type in "ab"))
+        [job] = await store.handed("a")
+        await until(lambda: all(store.asked[type].withdraws for type in "ab"))
+        calls.go_on.set()
+        await until(partial(store.has_event, job, "complete"))
+        await until(lambda: all(store.asked[type].parks for type in "ab"))
 
 
 async def test_a_worker_whose_name_others_may_have_parks_nothing(store: Store) -> None:

@@ -317,8 +317,10 @@ async def test_nothing_is_parked_behind(come_before: Callable[[Engine], Awaitabl
         {"run_at_ms": START_MS + 1},
         {"expires_at_ms": START_MS + 1},
         {"variables": '{"text":"%s"}' % ("x" * HANDED_BYTES_MAX)},
+        {"variables": '{"text":"%s"}' % ("語" * (HANDED_BYTES_MAX // 3))},
+        {"variables": '{"text":"%s"}' % ("x" * (HANDED_BYTES_MAX - 100)), "correlation_id": "x" * 100},
     ],
-    ids=["a delay", "a time", "an expiry", "too long"],
+    ids=["a delay", "a time", "an expiry", "too long", "too long in bytes", "too long with its correlation id"],
 )
 async def test_such_a_job_is_not_handed_over(fields: dict[str, Any], engine: Engine) -> None:
     await parked(engine)
@@ -372,6 +374,33 @@ async def test_a_demand_that_got_all_its_jobs_is_withdrawn(engine: Engine) -> No
     await engine.create([a_new_job(), a_new_job()])
     assert len((await asked(engine, 2, receiver=taker)).jobs) == 2
     assert (await a_pending_job(engine)).state is State.PENDING
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_demand_that_may_not_be_parked_withdraws_the_earlier_one(engine: Engine, limit: int) -> None:
+    taker = await parked(engine)
+    for _ in range(2):
+        await asked(engine, limit, receiver=taker, may_park=False)
+        assert (await a_pending_job(engine)).state is State.PENDING
+        assert len(await leased_keys(engine)) == 1
+    other = await parked(engine, worker="other")
+    await asked(engine, limit, receiver=taker, may_park=False)
+    job = await a_pending_job(engine)
+    assert [one.key for one in await other.came()] == [job.key]
+
+
+async def test_a_demand_that_may_not_be_parked_does_not_keep_others_from_being_parked(engine: Engine) -> None:
+    full = await parked(engine, worker="full")
+    taker = Taker()
+    await engine.activate(
+        [
+            Demand(TYPE, WORKER, 1, LEASE_MS, receiver=taker),
+            Demand(TYPE, "full", 1, LEASE_MS, receiver=full, may_park=False),
+        ]
+    )
+    job = await a_pending_job(engine)
+    assert [one.key for one in await taker.came()] == [job.key]
+    assert (await the_job(engine, job.key)).worker == WORKER
 
 
 async def test_withdrawing_leaves_the_demands_of_others(engine: Engine) -> None:

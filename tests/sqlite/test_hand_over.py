@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -164,6 +165,27 @@ async def test_two_idle_workers_do_not_write_in_turns(
         assert version_of(file, connection) == before
     job = await a_pending_job(sqlite)
     assert [one.key for one in await second.came()] == [job.key]
+
+
+async def test_a_demand_that_may_not_be_parked_writes_only_if_there_is_one_to_withdraw(
+    sqlite: SqliteEngine, file: Path, clock: VirtualClock
+) -> None:
+    taker = await parked(sqlite)
+    with closing(sqlite3.connect(file)) as connection:
+        versions = [version_of(file, connection)]
+        for _ in range(3):
+            clock.advance(ms=1_000)
+            await parked(sqlite, taker=taker, may_park=False)
+            versions.append(version_of(file, connection))
+        assert versions[0] < versions[1] == versions[2] == versions[3]
+
+
+async def test_workers_that_no_longer_exist_are_forgotten(sqlite: SqliteEngine) -> None:
+    for number in range(3):
+        await asked(sqlite, 1, worker=f"worker-{number}", receiver=Taker())
+    await a_pending_job(sqlite, type="other")  # The engine's thread keeps its last call.
+    gc.collect()
+    assert not sqlite._store.post._have_parked
 
 
 async def test_a_worker_takes_the_place_of_one_that_is_gone(

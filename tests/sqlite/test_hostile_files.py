@@ -19,7 +19,7 @@ from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineError, EngineUnavailable, SchemaMismatch
 from tests.app.waiting import DEADLINE_S, SOON_S, until
-from tests.factories import a_new_job, a_pending_job, a_processing_job
+from tests.factories import a_new_job, a_pending_job, a_policy, a_processing_job, leased_keys
 from tests.stores import VirtualClock
 
 LONG_MS = 60_000
@@ -203,3 +203,22 @@ def dump(connection: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
     """Everything in the engine's tables."""
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'ew_%'").fetchall()
     return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for (name,) in names}
+
+
+@pytest.mark.parametrize("limit_key", [None, "ada"])
+async def test_a_row_without_a_job_does_not_hide_the_jobs_behind_it(
+    file: Path, clock: VirtualClock, limit_key: str | None
+) -> None:
+    engine = SqliteEngine(StoreUrl(str(file)), clock)
+    await engine.open()
+    if limit_key:
+        await a_policy(engine, max_running_per_key=5)
+    jobs = [a_new_job(tenant=tenant, limit_key=limit_key) for tenant in ("a", "a", "a", "b", "b")]
+    lost, *rest, other, last = [one.key for one in await engine.create(jobs)]
+    await engine.close()
+    damage(file, f"DELETE FROM ew_job WHERE key = {lost}")
+    await engine.open()
+    assert sorted(await leased_keys(engine, 2)) == [rest[0], other]
+    assert sorted(await leased_keys(engine, 2)) == [rest[1], last]
+    assert await leased_keys(engine, 2) == []
+    await engine.close()

@@ -60,8 +60,8 @@ class Demand(NamedTuple):
     """What a worker requests: up to `limit` jobs of one type (and group), each leased for `lease_ms`.
 
     Empty `tenants` means all tenants. `is_bound`: the worker's API key is restricted to these tenants, so nothing
-    that belongs to no tenant is read for it. With a `receiver`, a demand that is not met in full is parked: see
-    `JobFlow.activate`.
+    that belongs to no tenant is read for it. With a `receiver`, a demand that is not met in full is parked, or if it
+    may not be parked, the one that the worker has parked earlier is withdrawn: see `JobFlow.activate`.
     """
 
     type: str
@@ -72,11 +72,17 @@ class Demand(NamedTuple):
     tenants: tuple[str, ...] = ()
     is_bound: bool = False
     receiver: Receiver | None = None
+    may_park: bool = True
 
     @property
     def parks(self) -> bool:
         """Whether a create may hand a job over: only from the default group, and only to a worker for all tenants."""
-        return self.receiver is not None and self.group == DEFAULT_GROUP and not self.tenants
+        return self.may_park and self.receiver is not None and self.group == DEFAULT_GROUP and not self.tenants
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether what the worker has parked is withdrawn, whatever it gets."""
+        return not self.may_park and self.receiver is not None and self.group == DEFAULT_GROUP and not self.tenants
 
 
 class Activation(NamedTuple):

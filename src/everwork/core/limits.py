@@ -38,7 +38,8 @@ LEASE_MS_MAX: Final = 86_400_000
 PARK_MS: Final = 1_250
 """How long a parked demand is valid: a waiting worker renews it with every poll, at least once per second."""
 HANDED_BYTES_MAX: Final = 6_000
-"""The largest payload of a job that a create hands over: PostgreSQL limits notifications to 8,000 bytes."""
+"""The largest job that a create hands over, in bytes of its variables, headers, correlation id and extra values; Redis
+counts these as they are stored. PostgreSQL limits notifications to 8,000 bytes."""
 
 DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 INSTANT_MS_MAX: Final = 253_402_300_799_999  # The last millisecond of the year 9999.

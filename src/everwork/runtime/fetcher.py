@@ -334,8 +334,9 @@ class Fetcher:
     def _demand(self, request: FetchRequest) -> Demand:
         key = request.queue.key
         # Several queues share the capacity: what is parked for all of them must fit.
-        receiver = self._hand_over.receiver(key) if request.capacity.has_room_for_every_queue else None
-        return Demand(key.type, self._worker, request.limit, self._lease_ms, key.group, (), False, receiver)
+        may_park = request.capacity.has_room_for_every_queue
+        receiver = self._hand_over.receiver(key, may_park=may_park)
+        return Demand(key.type, self._worker, request.limit, self._lease_ms, key.group, (), False, receiver, may_park)
 
     def _lease(self, requests: Sequence[FetchRequest], activation: Activation) -> list[Attempt]:
         now = time.monotonic()

@@ -58,12 +58,13 @@ class HandOver:
         """Whether jobs may have been lost in transit."""
         return self._may_have_strays
 
-    def receiver(self, key: QueueKey) -> Receiver | None:
-        """The receiver for a demand on this queue, which is parked if it is not met in full."""
+    def receiver(self, key: QueueKey, *, may_park: bool) -> Receiver | None:
+        """The receiver for a demand on this queue that may be parked, or that withdraws what was parked before."""
         if not self._parks or key.group != DEFAULT_GROUP:
             return None
-        self._types.add(key.type)
-        return self
+        if may_park:
+            self._types.add(key.type)
+        return self if key.type in self._types else None
 
     def handed(self, job: LeasedJob) -> None:
         """Run a job that its create has leased to this worker; release it if there is no room."""

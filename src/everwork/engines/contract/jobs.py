@@ -79,8 +79,8 @@ class JobFlow(ABC):
         no groups, is not paused, and has no limit, rate or breaker, it also leases the job to that worker in the same
         transaction, as its first attempt, and sends it to the receiver. The store is then in the same state as if the
         worker had activated the job. An engine may decline; then the job is pending. A parked demand is used once.
-        A demand that got all its jobs withdraws the one that its worker has parked; so does `unpark`. A receiver's
-        `lost` may be called although nothing was lost.
+        A demand that got all its jobs, or that has a `receiver` but may not be parked, withdraws the one that its
+        worker has parked; so does `unpark`. A receiver's `lost` may be called although nothing was lost.
 
         Demands of the same type, group and tenants are served together, in their order. The jobs are in the order
         of the demands, and `shares` has one number for each demand.

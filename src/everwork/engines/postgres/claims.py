@@ -92,14 +92,21 @@ class StartedClaim(NamedTuple):
 
 
 def _parked(claim: Claim, addresses: Mapping[Receiver, Address]) -> list[Any] | None:
-    """The last demand of a claim that can be parked, as functions/park.sql reads it."""
+    """The last demand of a claim that can be parked, as functions/park.sql reads it.
+
+    Without one, the last demand that withdraws what its worker has parked: no number of jobs is too few to meet it.
+    """
     parked: list[Any] | None = None
+    withdrawn: list[Any] | None = None
     limit = 0
     for demand in claim.demands:
         limit += demand.limit
-        if demand.receiver is not None and demand.parks and (address := addresses.get(demand.receiver)):
-            parked = [demand.worker, demand.lease_ms, *address, limit]
-    return parked
+        if demand.receiver is not None and (address := addresses.get(demand.receiver)):
+            if demand.parks:
+                parked = [demand.worker, demand.lease_ms, *address, limit]
+            elif demand.withdraws:
+                withdrawn = [demand.worker, demand.lease_ms, *address, 0]
+    return parked or withdrawn
 
 
 class Awaited(NamedTuple):

@@ -136,11 +136,12 @@ class Listener:
             await _is_set_within(self._is_listening, FIRST_SECONDS)
 
     async def addresses(self, demands: Sequence[Demand]) -> Mapping[Receiver, Address]:
-        """The addresses of the receivers of these demands; a demand without one is not parked."""
+        """The addresses of the receivers of these demands; a demand without one is not parked, or never was."""
         found = [demand.receiver for demand in demands if demand.receiver is not None and demand.parks]
-        if not found or not self._url.notify:
+        if not self._url.notify or not (found or any(demand.withdraws for demand in demands)):
             return {}
-        await self.start()
+        if found:
+            await self.start()
         return self._receivers.addresses(found)
 
     async def close(self) -> None:

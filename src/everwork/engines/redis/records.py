@@ -171,13 +171,24 @@ def demand_args(demands: Sequence[Demand], tokens: Mapping[Receiver, str] = _NO_
     for claim in claims:
         first = claim.demands[0]
         tenants = ["" if tenant == DEFAULT_TENANT else tenant for tenant in first.tenants]
-        parker = max((at for at, demand in enumerate(claim.demands, 1) if demand.parks), default=0)
-        receiver = claim.demands[parker - 1].receiver if parker else None
+        parker, receiver = _parker(claim.demands)
         token = "" if receiver is None else tokens.get(receiver, "")
         args += (first.type, first.group, parker, token, len(tenants), *tenants, len(claim.demands))
         for demand in claim.demands:
             args += (demand.worker, demand.limit, demand.lease_ms)
     return args
+
+
+def _parker(demands: Sequence[Demand]) -> tuple[int, Receiver | None]:
+    """The number of the last demand that can be parked, and its receiver; without one, of the last that withdraws."""
+    withdrawing = 0
+    for at in range(len(demands), 0, -1):
+        demand = demands[at - 1]
+        if demand.parks:
+            return at, demand.receiver
+        if demand.withdraws and not withdrawing:
+            withdrawing = at
+    return withdrawing, None
 
 
 def activation(reply: Sequence[Any], demands: Sequence[Demand]) -> Activation:

@@ -95,9 +95,11 @@ def _may_park(queue: Queue) -> bool:
 
 
 def _park(tx: Transaction, post: Post, queue: Queue, claim: Claim, jobs: list[LeasedJob]) -> None:
-    """Park the last of these demands that has a receiver, or withdraw it if it was met."""
+    """Park the last of these demands that can be parked, or withdraw it if it was met."""
     for demand, share in reversed(claim.shares(jobs)):
-        if demand.parks:
+        if demand.withdraws:
+            post.withdraw(tx, queue.id, demand)
+        elif demand.parks:
             if len(share) == demand.limit:
                 post.withdraw(tx, queue.id, demand)
             elif _may_park(queue):
@@ -112,6 +114,8 @@ def nothing_to_do(
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     first_ms: int | None = None
+    if post is not None and any(demand.withdraws and post.has_row(cursor, demand) for demand in demands):
+        return None
     # For each queue, the last demand that can be parked, if there is one.
     ordered = demands if post is None else sorted(demands, key=lambda demand: demand.parks)
     for demand in {(demand.type, demand.group): demand for demand in ordered}.values():
@@ -266,12 +270,18 @@ def _round(
 def _round_of_firsts(tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[Lane]) -> list[LeasedJob]:
     """A round in which each visited lane may start one job: the same few statements for any number of lanes."""
     queue, turn = at
-    visited = json.dumps([lane for lane, free in lanes if free != 0])
-    rows = tx.cursor.execute(SQL["pick_firsts"], (queue.id, visited)).fetchall()
+    visited = [lane for lane, free in lanes if free != 0]
+    rows = tx.cursor.execute(SQL["pick_firsts"], (queue.id, json.dumps(visited))).fetchall()
     has_more = {lane: bool(more) for *_, lane, more in rows}
     jobs = leased_jobs(
         [row[:-2] for row in rows], demand, [owner_of(lane) for lane in has_more], tx.now_ms + demand.lease_ms
     )
+    if len(rows) < len(visited):  # A lane is empty, or its first row is damaged and has to be skipped.
+        for lane in [lane for lane in visited if lane not in has_more]:
+            found = _pick(tx, demand, (queue.id, lane), 2)  # One extra, to see whether there are more.
+            if found:
+                has_more[lane] = len(found) > 1
+                jobs.append(found[0])
     _lease_firsts(tx, demand, queue.id, list(has_more), jobs)
     marks = []
     for position, (lane, free) in enumerate(lanes, 1):

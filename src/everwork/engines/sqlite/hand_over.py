@@ -1,8 +1,9 @@
 """Hand-over: waiting workers park their demands, and a create leases its job to one of them and sends it there.
 
-A parked demand is a row. It is written by a step that writes anyway, or if the worker has none yet; an idle worker only
-checks whether its row still exists. The worker's socket beside the file shows that it is alive: a create connects to
-the socket before it leases the job, and each poll sets the time of the socket's file to the engine's clock (`PARK_MS`).
+A parked demand is a row. It is written by a step that writes anyway, or if the worker has none yet. While the row
+exists, an idle worker only checks it: with or without hand-over, its polls write once in `ASKED_EVERY_MS` for each
+type. The worker's socket beside the file shows that it is alive: a create connects to the socket before it leases the
+job, and each poll sets the time of the socket's file to the engine's clock (`PARK_MS`).
 
 The lease is committed before the job is sent. If the job does not arrive, because the process that created it was
 killed in between, the worker's next poll finds that its row no longer exists, and calls `Receiver.lost`.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import secrets
 import socket
@@ -81,7 +83,9 @@ class Post:
         """By worker and type."""
         self._awaited: dict[str, Place] = {}
         """By token: the places whose jobs have not arrived."""
-        self._have_parked: set[tuple[str, str]] = set()
+        self._have_parked: dict[tuple[str, str], ref[Receiver]] = {}
+        """By worker and type: what has been parked here, as long as its receiver exists. Not forgotten by `forget`: a
+        worker that was replaced unparks, too, and would then replace the other worker."""
         self._renewed_at_ms: int | None = None
         self._sockets: dict[str, socket.socket] = {}
         self._is_closed = False
@@ -92,13 +96,28 @@ class Post:
     # The worker's side ----------------------------------------------------------------------------
 
     def may_park(self, demands: Sequence[Demand]) -> bool:
-        """Whether one of these demands can be parked; runs in the event loop, where its receiver is called."""
+        """Whether one of these demands can be parked, or withdraws what its worker has parked.
+
+        Runs in the event loop, where the receiver is called.
+        """
         receivers = [demand.receiver for demand in demands if demand.receiver is not None and demand.parks]
         for receiver in receivers:
             if receiver not in self._names:
                 self._names[receiver] = name = secrets.token_hex(8)
                 self._receivers[name] = receiver
-        return bool(receivers) and (self._folder is None or self._work.listen())
+        if not receivers:
+            return any(demand.withdraws and (demand.worker, demand.type) in self._places for demand in demands)
+        return self._folder is None or self._work.listen()
+
+    def has_row(self, cursor: sqlite3.Cursor, demand: Demand) -> bool:
+        """Whether what this worker has parked is still there."""
+        place = self._places.get((demand.worker, demand.type))
+        if place is None:
+            return False
+        (is_there,) = cursor.execute(SQL["is_parked"], (demand.worker, json.dumps([demand.type]))).fetchone()
+        if not is_there:
+            self._doubt(place)
+        return bool(is_there)
 
     def needs_no_write(self, cursor: sqlite3.Cursor, queue: int, demand: Demand, now_ms: int) -> bool:
         """Whether this demand needs no write, because it is parked or must not be parked again yet.
@@ -134,7 +153,7 @@ class Post:
                 self._awaited.pop(place.token, None)  # Replaced: no job can arrive for it.
         place = Place(name, next(self._numbers), receiver, demand.lease_ms)
         self._places[key] = self._awaited[place.token] = place
-        self._have_parked.add(key)
+        self._have_parked[key] = ref(receiver, lambda _: self._have_parked.pop(key, None))
         tx.cursor.execute(SQL["park"], (queue, demand.worker, demand.lease_ms, self._work.name, place.token))
 
     def withdraw(self, tx: Transaction, queue: int, demand: Demand) -> None:
@@ -197,7 +216,7 @@ class Post:
 
     def hand(self, tx: Transaction, parked: Parked, job: LeasedJob) -> bool:
         """Have a job sent to a waiting worker after the commit; False if the worker cannot be reached."""
-        if len(job.variables) + len(job.headers or "") + len(job.extra or "") > HANDED_BYTES_MAX:
+        if not _is_short(job):
             return False
         message = orjson.dumps([parked.token, *job])
         send = self._reach(parked, tx.now_ms) if len(message) <= MESSAGE_BYTES_MAX else None
@@ -262,6 +281,14 @@ class Post:
     def release(self) -> None:
         """Close the sockets, once no more transactions run."""
         self._close_sockets()
+
+
+def _is_short(job: LeasedJob) -> bool:
+    """Whether the texts of a job have at most `HANDED_BYTES_MAX` bytes."""
+    texts = (job.variables, job.headers or "", job.correlation_id or "", job.extra or "")
+    if sum(map(len, texts)) > HANDED_BYTES_MAX:
+        return False
+    return sum(len(text if text.isascii() else text.encode()) for text in texts) <= HANDED_BYTES_MAX
 
 
 def _is_row_of(place: Place, row: tuple[str, int, str, str] | None) -> bool:

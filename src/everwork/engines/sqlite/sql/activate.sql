@@ -56,7 +56,7 @@ WHERE r.queue = ? AND r.lane = ? ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?;
 
 -- name: pick_firsts
 -- The first job of each lane of a JSON array, in its order; the last column: whether the lane has more. Lanes without
--- ready jobs are left out.
+-- ready jobs are left out, and so are those whose first row is damaged: `pick` skips such rows.
 SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
   j.created_at_ms, j.timeout_ms, j.correlation_id, j.extra, r.lane,
   EXISTS (SELECT 1 FROM ew_ready m WHERE m.queue = ?1 AND m.lane = o.value LIMIT 1 OFFSET 1)

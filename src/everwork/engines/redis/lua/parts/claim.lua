@@ -1,7 +1,7 @@
 -- Purpose: promote due jobs, then lease the first jobs of each lane; several lanes take turns.
 -- Inputs: records, traits, running, effects, queues, endings. activate(at) reads ARGV from `at` on: the number of
---   claims; then per claim type, group, the number of the demand that parks (0 for none), the token of its worker,
---   the number of tenants, each tenant ('' is the default one), the number of
+--   claims; then per claim type, group, the number of the demand that parks (0 for none), the token of its worker ('':
+--   what it has parked is withdrawn), the number of tenants, each tenant ('' is the default one), the number of
 --   demands, and per demand worker, limit, lease_ms.
 -- Returns: now, next due or '', number of the last wake-up (see answered), then per claim with jobs: its number, ids,
 --   heads, infos, payloads. The jobs are assigned to its demands in order; an info is attempt, attempts, max,
