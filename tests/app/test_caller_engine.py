@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from everwork.app import caller_engine
 from everwork.app.caller_engine import OPENS_AFTER, _CallerLoop
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
+from everwork.engines.sqlite.store.loop_writer import LoopWriter
 from everwork.exceptions import EngineUnavailable
 from everwork.service.service import JobService
 from everwork.testing import rehearse
@@ -290,6 +293,116 @@ def test_after_an_interrupt_in_the_middle_of_a_call_the_next_one_works(
     assert keys == sorted(set(keys))
     until_opened(app)
     assert count(app) in (2 * OPENS_AFTER, 2 * OPENS_AFTER + 1)
+
+
+class Interrupt(Exception):
+    """What a time limit raises in the middle of a call, as RQ's `JobTimeoutException`."""
+
+
+def raise_at_once(*_: object) -> None:
+    raise Interrupt
+
+
+@contextmanager
+def alarm() -> Iterator[None]:
+    """SIGALRM raises an error, as the time limits of task queues do."""
+    handler = signal.signal(signal.SIGALRM, raise_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+
+
+@contextmanager
+def ends_soon() -> Iterator[None]:
+    """Interrupt a call that hangs, so that the test fails."""
+    watching = threading.Timer(SOON_S, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
+    watching.start()
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+def interrupt_first(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch, within: str, interrupt: Callable[[], object]
+) -> None:
+    """Have the next create interrupted: in a coroutine, in a callback, or in the protocol of a connection."""
+    service = loop_of(app).service
+    create, ours, theirs = service._engine.create, *socket.socketpair()
+
+    class Protocol(asyncio.Protocol):
+        def data_received(self, _: bytes) -> None:
+            interrupt()
+
+    async def interrupted(jobs: Sequence[NewJob]) -> list[Created]:
+        loop = asyncio.get_running_loop()
+        if within == "a coroutine":
+            interrupt()
+        elif within == "a callback":
+            loop.call_soon(interrupt)
+            await asyncio.Event().wait()
+        else:
+            theirs.send(b"x")
+            await loop.create_connection(Protocol, sock=ours)
+            await asyncio.Event().wait()
+        return await create(jobs)
+
+    monkeypatch.setattr(service._creates, "_flush", interrupted)
+
+
+@pytest.mark.parametrize("how", ["an error", "a signal"])
+@pytest.mark.parametrize("within", ["a coroutine", "a callback", "a protocol"])
+def test_an_error_that_interrupts_a_call_anywhere_reaches_its_caller(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch, within: str, how: str
+) -> None:
+    """asyncio only logs an error in a callback; the caller would wait forever, and every fork for the caller."""
+    was = loop_of(app)
+    interrupt = raise_at_once if how == "an error" else partial(signal.raise_signal, signal.SIGALRM)
+    interrupt_first(app, monkeypatch, within, interrupt)
+    with ends_soon(), alarm(), pytest.raises(Interrupt):
+        app.sync.enqueue("work", number=0)
+    assert was.loop.is_closed()
+    assert not app._host._caller_engine._lock.locked()
+    assert enqueued(app) == [OPENS_AFTER + n + 1 for n in range(OPENS_AFTER)]
+    until_opened(app)
+
+
+def test_an_interrupt_as_a_call_ends_is_not_lost(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job exists, but what interrupted the call must not be ignored."""
+    was = loop_of(app)
+    create = was.service._engine.create
+
+    async def ending(jobs: Sequence[NewJob]) -> list[Created]:
+        asyncio.get_running_loop().call_soon(raise_at_once)
+        return await create(jobs)
+
+    monkeypatch.setattr(was.service._creates, "_flush", ending)
+    with pytest.raises(Interrupt):
+        app.sync.enqueue("work")
+    assert was.loop.is_closed()
+
+
+def test_an_interrupt_of_a_transaction_in_the_callers_loop_reaches_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/jobs.db")
+    enqueued(app)
+    until_opened(app)
+    run = LoopWriter._run_iteration
+
+    def interrupted(writer: LoopWriter) -> None:
+        if threading.current_thread() is threading.main_thread():
+            writer._calls = []
+            signal.raise_signal(signal.SIGALRM)
+        run(writer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LoopWriter, "_run_iteration", interrupted)
+        with ends_soon(), alarm(), pytest.raises(Interrupt):
+            app.sync.enqueue("work")
+    assert enqueued(app, 1) == [OPENS_AFTER + 1]
+    app.sync.close()
 
 
 # Close and fork -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
-from everwork.exceptions import EngineError
+from everwork.exceptions import EngineError, EverworkError
 from everwork.service.service import JobService
 
 T = TypeVar("T")
@@ -62,35 +62,42 @@ class CallerEngine:
         """Create jobs in this thread; None, and nothing is created, if the caller must use the engine's thread."""
         if _is_loop_running():
             return None
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             self._not_before = max(self._not_before, time.monotonic() + CROWD_SECONDS)
             return None
-        try:
-            self._holder = threading.get_ident()
-            usable = self._usable()
-            if usable is None:
-                return None
-            created = self._run(usable.create(jobs))
-            if usable.has_waited:
-                self._not_before = time.monotonic() + NOTIFYING_SECONDS
-            return created
-        finally:
-            self._release()
+        return self._alone(lambda: self._create(jobs))
+
+    def _create(self, jobs: list[NewJob]) -> list[Created] | None:
+        usable = self._usable()
+        if usable is None:
+            return None
+        created = self._run(usable.create(jobs))
+        if usable.has_waited:
+            self._not_before = time.monotonic() + NOTIFYING_SECONDS
+        return created
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Close the engine permanently, once the running call has ended."""
         self._is_closed = True
         # In a signal handler, this thread may be in the middle of a call, which then closes the engine when it ends.
         if self._holder != threading.get_ident() and self._lock.acquire(timeout=seconds):
-            self._release()
-
-    def _release(self) -> None:
-        try:
-            if self._is_closed:
+            try:
                 self._drop()
-        finally:
-            self._holder = 0
-            self._lock.release()
+            finally:
+                self._lock.release()
+
+    def _alone(self, act: Callable[[], T]) -> T:
+        """Hold the lock for a call. `with` releases it even if a signal handler raises an error between two lines."""
+        with self._lock:
+            try:
+                self._holder = threading.get_ident()
+                try:
+                    return act()
+                finally:
+                    if self._is_closed:
+                        self._drop()
+            finally:
+                self._holder = 0
 
     def _usable(self) -> _CallerLoop | None:
         now = time.monotonic()
@@ -108,15 +115,11 @@ class CallerEngine:
         return self._opened
 
     def _open(self) -> None:
-        self._lock.acquire()
-        self._holder = threading.get_ident()
-        try:
-            if self._opened is None and not self._is_closed:
-                self._open_now()
-        finally:
-            self._release()
+        self._alone(self._open_now)
 
     def _open_now(self) -> None:
+        if self._opened is not None or self._is_closed:
+            return
         service = self._make_service()
         is_open = False
         try:
@@ -137,12 +140,16 @@ class CallerEngine:
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         assert self._opened is not None, "it was opened by this call or before"  # noqa: S101 - for the type checker
         loop = self._opened.loop
-        task = asyncio.Task(call, loop=loop)
         try:
-            return loop.run_until_complete(task)
-        except BaseException as error:
-            if not task.done() or not isinstance(error, Exception):
-                self._drop()  # A signal handler may have raised this anywhere in the loop, whose state is unknown.
+            try:
+                return loop.run_until_complete(asyncio.Task(call, loop=loop))
+            finally:
+                if loop.error is not None:
+                    raise loop.error
+        except EverworkError:
+            raise
+        except BaseException:
+            self._drop()  # A signal handler may have raised this anywhere in the loop, whose state is unknown.
             raise
 
     def _drop(self) -> None:
@@ -173,18 +180,32 @@ class CallerEngine:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that counts as closed in a forked child.
+    """An event loop that an error in a callback stops, and that counts as closed in a forked child.
 
-    Otherwise, the child's interpreter would close the loop and its connections at exit, and remove their descriptors
+    asyncio would only log such an error, which a signal handler may have raised, and the caller could wait forever.
+    In a forked child, the interpreter would close the loop and its connections at exit, and remove their descriptors
     from the poll set, which the child shares with the parent.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._pid = os.getpid()
+        self.error: BaseException | None = None
+        """The error that has stopped the loop."""
+        self.is_closing = False
+        """Whether the loop only closes the engine: everything there has a deadline, and nothing is worth stopping."""
 
     def is_closed(self) -> bool:
         return super().is_closed() or self._pid != os.getpid()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Stop the loop after an error in a callback or protocol; log an error that a task leaves behind."""
+        error = context.get("exception")
+        if error is None or self.is_closing or not ("handle" in context or "protocol" in context):
+            super().call_exception_handler(context)
+            return
+        self.error = self.error or error
+        self.stop()
 
 
 class _CallerLoop:
@@ -241,6 +262,7 @@ class _CallerLoop:
 
     def close(self) -> None:
         """Close the service, if possible, and the loop."""
+        self.loop.is_closing = True
         try:
             self.loop.run_until_complete(self._close())
         finally:
