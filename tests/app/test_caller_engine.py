@@ -405,6 +405,21 @@ def test_an_interrupt_of_a_transaction_in_the_callers_loop_reaches_its_caller(
     app.sync.close()
 
 
+def test_after_an_interrupt_nothing_waits_for_a_deadline(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_for: list[object] = []
+    wait = asyncio.wait
+
+    async def watched(tasks: Sequence[asyncio.Task[Any]], *, timeout: float) -> None:
+        _, late = await wait(tasks, timeout=timeout)
+        waited_for.extend(late)
+
+    interrupt_first(app, monkeypatch, "a callback", raise_at_once)
+    monkeypatch.setattr(asyncio, "wait", watched)
+    with pytest.raises(Interrupt):
+        app.sync.enqueue("work", number=0)
+    assert not waited_for
+
+
 # Close and fork -------------------------------------------------------------------------------------
 
 

@@ -264,7 +264,8 @@ class _CallerLoop:
         """Close the service, if possible, and the loop."""
         self.loop.is_closing = True
         try:
-            self.loop.run_until_complete(self._close())
+            # Not from the task factory: an interrupted create waits for the tasks that it seems to have started.
+            self.loop.run_until_complete(asyncio.Task(self._close(), loop=self.loop))
         finally:
             self.loop.close()
 
