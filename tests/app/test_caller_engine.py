@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import socket
 import subprocess
@@ -58,6 +59,12 @@ def assert_refused(app: Everwork) -> None:
     """Callers get no engine of their own, although they have made enough calls."""
     until_sync(lambda: app._host._caller_engine._not_before)
     assert opened(app) is None
+
+
+def assert_refused_forever(app: Everwork) -> None:
+    """Callers never get an engine of their own, so they do not ask for one again."""
+    assert_refused(app)
+    assert app._host._caller_engine._not_before == math.inf
 
 
 def opened(app: Everwork) -> _CallerLoop | None:
@@ -171,21 +178,21 @@ def test_a_waiting_worker_is_notified_before_the_call_returns(app: Everwork) -> 
 def test_offline_mode_stays_in_the_engine_s_thread(url: str, tmp_path: Path) -> None:
     app = Everwork(url, offline=Spool(str(tmp_path / "spool.db")))
     enqueued(app)
-    assert_refused(app)
+    assert_refused_forever(app)
     app.sync.close()
 
 
 def test_a_store_in_memory_has_one_engine() -> None:
     app = Everwork("sqlite:///:memory:")
     assert enqueued(app) == list(range(1, OPENS_AFTER + 1))
-    assert_refused(app)
+    assert_refused_forever(app)
     app.sync.close()
 
 
 def test_an_application_on_a_stage_uses_the_stage_s_engine(app: Everwork) -> None:
     with rehearse(app):
         assert enqueued(app) == list(range(1, OPENS_AFTER + 1))
-        assert_refused(app)
+        assert_refused_forever(app)
     assert count(app) == OPENS_AFTER
     with busy_engine(app):
         assert enqueued(app, 1) == [OPENS_AFTER + 1]
@@ -208,6 +215,25 @@ def test_without_an_engine_of_their_own_callers_use_the_engine_s_thread(
     app._host._caller_engine._not_before = 0.0
     enqueued(app)
     until_opened(app)
+    app.sync.close()
+
+
+def test_an_unexpected_error_of_opening_is_logged_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Everwork(url)
+    app.sync.open()
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise ArithmeticError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobService, "open", fail)
+        for _ in range(3):
+            app._host._caller_engine._not_before = 0.0
+            enqueued(app)
+            assert_refused(app)
+    assert caplog.text.count("could not open an engine") == 1
     app.sync.close()
 
 
@@ -409,9 +435,10 @@ def test_after_an_interrupt_nothing_waits_for_a_deadline(app: Everwork, monkeypa
     waited_for: list[object] = []
     wait = asyncio.wait
 
-    async def watched(tasks: Sequence[asyncio.Task[Any]], *, timeout: float) -> None:
-        _, late = await wait(tasks, timeout=timeout)
+    async def watched(tasks: Any, **options: Any) -> object:
+        done, late = await wait(tasks, **options)
         waited_for.extend(late)
+        return done, late
 
     interrupt_first(app, monkeypatch, "a callback", raise_at_once)
     monkeypatch.setattr(asyncio, "wait", watched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import os
 import threading
 import time
@@ -16,7 +17,10 @@ from weakref import WeakSet
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.exceptions import EngineError, EverworkError
+from everwork.logs import get_logger
 from everwork.service.service import JobService
+
+log = get_logger("everwork")
 
 T = TypeVar("T")
 
@@ -45,7 +49,7 @@ class CallerEngine:
     """
 
     def __init__(self, make_service: Callable[[], JobService | None]) -> None:
-        """`make_service` returns None if the store cannot be opened twice in this process."""
+        """`make_service` returns None if the store cannot be opened twice in this process: it is not asked again."""
         self._make_service = make_service
         self._lock = threading.Lock()
         self._holder = 0
@@ -54,6 +58,8 @@ class CallerEngine:
         self._is_local = False
         self._calls = 0
         self._not_before = 0.0
+        self._has_failed = False
+        """Whether opening the engine has failed unexpectedly, which is logged only once."""
         self._is_closed = False
         self._pid = os.getpid()
         _engines.add(self)
@@ -88,9 +94,10 @@ class CallerEngine:
 
     def _alone(self, act: Callable[[], T]) -> T:
         """Hold the lock for a call. `with` releases it even if a signal handler raises an error between two lines."""
+        thread = threading.get_ident()
         with self._lock:
             try:
-                self._holder = threading.get_ident()
+                self._holder = thread
                 try:
                     return act()
                 finally:
@@ -120,36 +127,44 @@ class CallerEngine:
     def _open_now(self) -> None:
         if self._opened is not None or self._is_closed:
             return
-        service = self._make_service()
         is_open = False
         try:
-            if service is not None:
-                if not service.is_remote:
-                    self._is_local = True
-                    _watch_forks()
-                self._opened = _CallerLoop(service)
-                is_open = self._run(self._opened.open())
+            service = self._make_service()
+            if service is None:
+                self._not_before = math.inf
+                return
+            if not service.is_remote:
+                self._is_local = True
+                _watch_forks()
+            self._opened = _CallerLoop(service)
+            is_open = self._run(self._opened.open())
+        except Exception:
+            if not self._has_failed:
+                log.exception("blocking callers use the engine's thread: they could not open an engine of their own")
+            self._has_failed = True
         finally:
             if not is_open:
                 self._give_up()
 
     def _give_up(self) -> None:
         self._drop()
-        self._not_before = time.monotonic() + AWAY_SECONDS
+        self._not_before = max(self._not_before, time.monotonic() + AWAY_SECONDS)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         assert self._opened is not None, "it was opened by this call or before"  # noqa: S101 - for the type checker
         loop = self._opened.loop
+        task: asyncio.Task[T] | None = None
         try:
+            task = asyncio.Task(call, loop=loop)
             try:
-                return loop.run_until_complete(asyncio.Task(call, loop=loop))
+                return loop.run_until_complete(task)
             finally:
                 if loop.error is not None:
                     raise loop.error
-        except EverworkError:
-            raise
-        except BaseException:
-            self._drop()  # A signal handler may have raised this anywhere in the loop, whose state is unknown.
+        except BaseException as error:
+            is_answer = task is not None and task.done() and isinstance(error, EverworkError)
+            if loop.error is not None or not is_answer:
+                self._drop()  # A signal handler may have raised this anywhere in the loop, whose state is unknown.
             raise
 
     def _drop(self) -> None:
