@@ -20,11 +20,11 @@ import pytest
 
 from everwork import Everwork, RetryPolicy, Spool
 from everwork.app import caller_engine
-from everwork.app.caller_engine import OPENS_AFTER, _CallerLoop
+from everwork.app.caller_engine import NESTED, OPENS_AFTER, _CallerLoop
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
 from everwork.engines.sqlite.store.loop_writer import LoopWriter
-from everwork.exceptions import EngineUnavailable
+from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.service.service import JobService
 from everwork.testing import rehearse
 from tests.app.forks import in_child
@@ -330,9 +330,9 @@ def raise_at_once(*_: object) -> None:
 
 
 @contextmanager
-def alarm() -> Iterator[None]:
-    """SIGALRM raises an error, as the time limits of task queues do."""
-    handler = signal.signal(signal.SIGALRM, raise_at_once)
+def alarm(handle: Callable[..., object] = raise_at_once) -> Iterator[None]:
+    """SIGALRM raises an error, as the time limits of task queues do, or calls another handler."""
+    handler = signal.signal(signal.SIGALRM, handle)
     try:
         yield
     finally:
@@ -445,6 +445,32 @@ def test_after_an_interrupt_nothing_waits_for_a_deadline(app: Everwork, monkeypa
     with pytest.raises(Interrupt):
         app.sync.enqueue("work", number=0)
     assert not waited_for
+
+
+def test_a_signal_handler_in_the_middle_of_a_call_does_not_wait_for_it(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server serves both calls; the transaction of a local store would never end before the handler."""
+    service, errors = loop_of(app).service, list[EngineBusy]()
+    create = service._engine.create
+
+    def handle(*_: object) -> None:
+        try:
+            enqueued(app, 1)
+        except EngineBusy as error:
+            errors.append(error)
+
+    async def signalled(jobs: Sequence[NewJob]) -> list[Created]:
+        signal.raise_signal(signal.SIGALRM)
+        return await create(jobs)
+
+    with monkeypatch.context() as patched, alarm(handle):
+        patched.setattr(service._creates, "_flush", signalled)
+        enqueued(app, 1)
+    assert [str(error) for error in errors] == ([] if service.is_remote else [NESTED])
+    assert count(app) == OPENS_AFTER + (2 if service.is_remote else 1)
+    before = count(app)
+    assert enqueued(app, 1) == [before + 1]
 
 
 # Close and fork -------------------------------------------------------------------------------------

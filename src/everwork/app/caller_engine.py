@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
-from everwork.exceptions import EngineError, EverworkError
+from everwork.exceptions import EngineBusy, EngineError, EverworkError
 from everwork.logs import get_logger
 from everwork.service.service import JobService
 
@@ -39,6 +39,10 @@ AWAY_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 2.0
 """How long opening the engine and that query may take."""
 CLOSE_SECONDS: Final = 10.0
+NESTED: Final = (
+    "cannot enqueue here, in the middle of another blocking enqueue of the same thread, such as in a signal handler; "
+    "nothing was written; let the handler only set a flag, and enqueue once it has returned"
+)
 
 
 class CallerEngine:
@@ -66,6 +70,9 @@ class CallerEngine:
 
     def create(self, jobs: list[NewJob]) -> list[Created] | None:
         """Create jobs in this thread; None, and nothing is created, if the caller must use the engine's thread."""
+        if self._is_local and self._holder == threading.get_ident():
+            # The engine's thread would wait for the lock of the transaction that cannot go on until this returns.
+            raise EngineBusy(NESTED)
         if _is_loop_running():
             return None
         if self._lock.locked():
