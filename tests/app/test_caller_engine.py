@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,11 @@ import pytest
 
 from everwork import Everwork, RetryPolicy, Spool
 from everwork.app import caller_engine
-from everwork.app.caller_engine import OPENS_AFTER, _CallerLoop
+from everwork.app.caller_engine import NESTED, OPENS_AFTER, _CallerLoop
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
-from everwork.exceptions import EngineUnavailable
+from everwork.engines.sqlite.store.loop_writer import LoopWriter
+from everwork.exceptions import EngineBusy, EngineUnavailable
 from everwork.service.service import JobService
 from everwork.testing import rehearse
 from tests.app.forks import in_child
@@ -55,6 +59,12 @@ def assert_refused(app: Everwork) -> None:
     """Callers get no engine of their own, although they have made enough calls."""
     until_sync(lambda: app._host._caller_engine._not_before)
     assert opened(app) is None
+
+
+def assert_refused_forever(app: Everwork) -> None:
+    """Callers never get an engine of their own, so they do not ask for one again."""
+    assert_refused(app)
+    assert app._host._caller_engine._not_before == math.inf
 
 
 def opened(app: Everwork) -> _CallerLoop | None:
@@ -168,21 +178,21 @@ def test_a_waiting_worker_is_notified_before_the_call_returns(app: Everwork) -> 
 def test_offline_mode_stays_in_the_engine_s_thread(url: str, tmp_path: Path) -> None:
     app = Everwork(url, offline=Spool(str(tmp_path / "spool.db")))
     enqueued(app)
-    assert_refused(app)
+    assert_refused_forever(app)
     app.sync.close()
 
 
 def test_a_store_in_memory_has_one_engine() -> None:
     app = Everwork("sqlite:///:memory:")
     assert enqueued(app) == list(range(1, OPENS_AFTER + 1))
-    assert_refused(app)
+    assert_refused_forever(app)
     app.sync.close()
 
 
 def test_an_application_on_a_stage_uses_the_stage_s_engine(app: Everwork) -> None:
     with rehearse(app):
         assert enqueued(app) == list(range(1, OPENS_AFTER + 1))
-        assert_refused(app)
+        assert_refused_forever(app)
     assert count(app) == OPENS_AFTER
     with busy_engine(app):
         assert enqueued(app, 1) == [OPENS_AFTER + 1]
@@ -205,6 +215,25 @@ def test_without_an_engine_of_their_own_callers_use_the_engine_s_thread(
     app._host._caller_engine._not_before = 0.0
     enqueued(app)
     until_opened(app)
+    app.sync.close()
+
+
+def test_an_unexpected_error_of_opening_is_logged_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Everwork(url)
+    app.sync.open()
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise ArithmeticError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobService, "open", fail)
+        for _ in range(3):
+            app._host._caller_engine._not_before = 0.0
+            enqueued(app)
+            assert_refused(app)
+    assert caplog.text.count("could not open an engine") == 1
     app.sync.close()
 
 
@@ -290,6 +319,158 @@ def test_after_an_interrupt_in_the_middle_of_a_call_the_next_one_works(
     assert keys == sorted(set(keys))
     until_opened(app)
     assert count(app) in (2 * OPENS_AFTER, 2 * OPENS_AFTER + 1)
+
+
+class Interrupt(Exception):
+    """What a time limit raises in the middle of a call, as RQ's `JobTimeoutException`."""
+
+
+def raise_at_once(*_: object) -> None:
+    raise Interrupt
+
+
+@contextmanager
+def alarm(handle: Callable[..., object] = raise_at_once) -> Iterator[None]:
+    """SIGALRM raises an error, as the time limits of task queues do, or calls another handler."""
+    handler = signal.signal(signal.SIGALRM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+
+
+@contextmanager
+def ends_soon() -> Iterator[None]:
+    """Interrupt a call that hangs, so that the test fails."""
+    watching = threading.Timer(SOON_S, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
+    watching.start()
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+def interrupt_first(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch, within: str, interrupt: Callable[[], object]
+) -> None:
+    """Have the next create interrupted: in a coroutine, in a callback, or in the protocol of a connection."""
+    service = loop_of(app).service
+    create, ours, theirs = service._engine.create, *socket.socketpair()
+
+    class Protocol(asyncio.Protocol):
+        def data_received(self, _: bytes) -> None:
+            interrupt()
+
+    async def interrupted(jobs: Sequence[NewJob]) -> list[Created]:
+        loop = asyncio.get_running_loop()
+        if within == "a coroutine":
+            interrupt()
+        elif within == "a callback":
+            loop.call_soon(interrupt)
+            await asyncio.Event().wait()
+        else:
+            theirs.send(b"x")
+            await loop.create_connection(Protocol, sock=ours)
+            await asyncio.Event().wait()
+        return await create(jobs)
+
+    monkeypatch.setattr(service._creates, "_flush", interrupted)
+
+
+@pytest.mark.parametrize("how", ["an error", "a signal"])
+@pytest.mark.parametrize("within", ["a coroutine", "a callback", "a protocol"])
+def test_an_error_that_interrupts_a_call_anywhere_reaches_its_caller(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch, within: str, how: str
+) -> None:
+    """asyncio only logs an error in a callback; the caller would wait forever, and every fork for the caller."""
+    was = loop_of(app)
+    interrupt = raise_at_once if how == "an error" else partial(signal.raise_signal, signal.SIGALRM)
+    interrupt_first(app, monkeypatch, within, interrupt)
+    with ends_soon(), alarm(), pytest.raises(Interrupt):
+        app.sync.enqueue("work", number=0)
+    assert was.loop.is_closed()
+    assert not app._host._caller_engine._lock.locked()
+    assert enqueued(app) == [OPENS_AFTER + n + 1 for n in range(OPENS_AFTER)]
+    until_opened(app)
+
+
+def test_an_interrupt_as_a_call_ends_is_not_lost(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job exists, but what interrupted the call must not be ignored."""
+    was = loop_of(app)
+    create = was.service._engine.create
+
+    async def ending(jobs: Sequence[NewJob]) -> list[Created]:
+        asyncio.get_running_loop().call_soon(raise_at_once)
+        return await create(jobs)
+
+    monkeypatch.setattr(was.service._creates, "_flush", ending)
+    with pytest.raises(Interrupt):
+        app.sync.enqueue("work")
+    assert was.loop.is_closed()
+
+
+def test_an_interrupt_of_a_transaction_in_the_callers_loop_reaches_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Everwork(f"sqlite:///{tmp_path}/jobs.db")
+    enqueued(app)
+    until_opened(app)
+    run = LoopWriter._run_iteration
+
+    def interrupted(writer: LoopWriter) -> None:
+        if threading.current_thread() is threading.main_thread():
+            writer._calls = []
+            signal.raise_signal(signal.SIGALRM)
+        run(writer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LoopWriter, "_run_iteration", interrupted)
+        with ends_soon(), alarm(), pytest.raises(Interrupt):
+            app.sync.enqueue("work")
+    assert enqueued(app, 1) == [OPENS_AFTER + 1]
+    app.sync.close()
+
+
+def test_after_an_interrupt_nothing_waits_for_a_deadline(app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_for: list[object] = []
+    wait = asyncio.wait
+
+    async def watched(tasks: Any, **options: Any) -> object:
+        done, late = await wait(tasks, **options)
+        waited_for.extend(late)
+        return done, late
+
+    interrupt_first(app, monkeypatch, "a callback", raise_at_once)
+    monkeypatch.setattr(asyncio, "wait", watched)
+    with pytest.raises(Interrupt):
+        app.sync.enqueue("work", number=0)
+    assert not waited_for
+
+
+def test_a_signal_handler_in_the_middle_of_a_call_does_not_wait_for_it(
+    app: Everwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server serves both calls; the transaction of a local store would never end before the handler."""
+    service, errors = loop_of(app).service, list[EngineBusy]()
+    create = service._engine.create
+
+    def handle(*_: object) -> None:
+        try:
+            enqueued(app, 1)
+        except EngineBusy as error:
+            errors.append(error)
+
+    async def signalled(jobs: Sequence[NewJob]) -> list[Created]:
+        signal.raise_signal(signal.SIGALRM)
+        return await create(jobs)
+
+    with monkeypatch.context() as patched, alarm(handle):
+        patched.setattr(service._creates, "_flush", signalled)
+        enqueued(app, 1)
+    assert [str(error) for error in errors] == ([] if service.is_remote else [NESTED])
+    assert count(app) == OPENS_AFTER + (2 if service.is_remote else 1)
+    before = count(app)
+    assert enqueued(app, 1) == [before + 1]
 
 
 # Close and fork -------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ import signal
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,8 @@ from everwork import Everwork
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store import loop_writer
 from everwork.engines.sqlite.store.connections import Pause
-from everwork.engines.sqlite.store.loop_writer import IN_A_ROW_MAX, SLOW_SECONDS, CallerWriter
+from everwork.engines.sqlite.store.loop_writer import IN_A_ROW_MAX, SLOW_SECONDS, CallerWriter, LoopWriter
+from everwork.engines.sqlite.store.writer import ThreadWriter
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
 from tests.app.forks import in_child
@@ -30,7 +31,7 @@ from tests.sqlite.test_wake import go, start, told  # noqa: F401 - a fixture
 from tests.sqlite.test_writing import foreign_transaction, set_page_limit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from everwork.engines.sqlite.transaction import Transaction
     from tests.sqlite.test_wake import Start
@@ -173,27 +174,70 @@ async def test_a_failed_create_leaves_nothing_behind(engine: SqliteEngine, file:
     await other.close()
 
 
-@pytest.mark.parametrize("where", ["_refuse_another_file", "_wait_up_to", "_transact"])
-async def test_ctrl_c_in_the_middle_leaves_no_lock_behind(
-    where: str, engine: SqliteEngine, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program's own event loop, as in a notebook, may be interrupted anywhere, and go on."""
+class TimeLimit(Exception):
+    """What a signal handler raises to end a call."""
 
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
 
-    writer = writer_of(engine)
-    with monkeypatch.context() as patched:
-        patched.setattr(writer, where, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            writer.do_now(lambda _: None)
+STEPS = ["acquire_now", "_refuse_another_file", "_wait_up_to", "_begin_now", "_transact"]
+
+
+@contextmanager
+def interrupted(writer: ThreadWriter, step: str, error: type[BaseException], *, is_done: bool) -> Iterator[None]:
+    """Meanwhile, a step of each transaction is interrupted, before or after it has done its work."""
+    owner: Any = writer._lock if step == "acquire_now" else writer
+    run = getattr(owner, step)
+
+    def interrupt(*values: Any, **options: Any) -> None:
+        if is_done:
+            run(*values, **options)
+        raise error
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, step, interrupt)
+        yield
+
+
+async def create_elsewhere(file: Path) -> None:
+    """Create a job with another engine, which must get the lock."""
     async with asyncio.timeout(DEADLINE_S):
         other = SqliteEngine(StoreUrl(str(file)))
         await other.open()
         await other.create([a_new_job()])
         await other.close()
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeLimit])
+@pytest.mark.parametrize("step", STEPS)
+async def test_an_interrupt_in_the_middle_leaves_no_lock_behind(
+    step: str, error: type[BaseException], is_done: bool, engine: SqliteEngine, file: Path
+) -> None:
+    """A program's own event loop, as in a notebook, may be interrupted anywhere, and go on: Ctrl-C, or a time limit."""
+    writer = writer_of(engine)
+    with interrupted(writer, step, error, is_done=is_done), pytest.raises(error):
+        writer.do_now(lambda _: None)
+    await create_elsewhere(file)
     assert await engine.create_alone([a_new_job()]) is not None
     assert keys_in(file) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", [*STEPS, "_peek_first"])
+async def test_an_interrupt_in_the_engine_s_own_loop_reaches_the_caller(step: str, is_done: bool, file: Path) -> None:
+    engine = SqliteEngine(StoreUrl(str(file)), own_loop=True)
+    await engine.open()
+    await engine.create([a_new_job()])
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    writer = engine._store.writer
+    assert isinstance(writer, LoopWriter)
+    with interrupted(writer, step, TimeLimit, is_done=is_done), pytest.raises(TimeLimit):
+        await asyncio.wait_for(writer.submit(lambda _: None), DEADLINE_S)
+    await create_elsewhere(file)
+    await asyncio.wait_for(engine.create([a_new_job()]), DEADLINE_S)
+    await engine.close()
+    assert keys_in(file) == [1, 2, 3]
+    assert len(logged) == (step != "_transact")
 
 
 async def test_a_closed_engine_says_so(engine: SqliteEngine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import os
 import threading
 import time
@@ -15,8 +16,11 @@ from weakref import WeakSet
 
 from everwork.core.job import NewJob
 from everwork.core.leasing import Created
-from everwork.exceptions import EngineError
+from everwork.exceptions import EngineBusy, EngineError, EverworkError
+from everwork.logs import get_logger
 from everwork.service.service import JobService
+
+log = get_logger("everwork")
 
 T = TypeVar("T")
 
@@ -35,6 +39,10 @@ AWAY_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 2.0
 """How long opening the engine and that query may take."""
 CLOSE_SECONDS: Final = 10.0
+NESTED: Final = (
+    "cannot enqueue here, in the middle of another blocking enqueue of the same thread, such as in a signal handler; "
+    "nothing was written; let the handler only set a flag, and enqueue once it has returned"
+)
 
 
 class CallerEngine:
@@ -45,7 +53,7 @@ class CallerEngine:
     """
 
     def __init__(self, make_service: Callable[[], JobService | None]) -> None:
-        """`make_service` returns None if the store cannot be opened twice in this process."""
+        """`make_service` returns None if the store cannot be opened twice in this process: it is not asked again."""
         self._make_service = make_service
         self._lock = threading.Lock()
         self._holder = 0
@@ -54,43 +62,56 @@ class CallerEngine:
         self._is_local = False
         self._calls = 0
         self._not_before = 0.0
+        self._has_failed = False
+        """Whether opening the engine has failed unexpectedly, which is logged only once."""
         self._is_closed = False
         self._pid = os.getpid()
         _engines.add(self)
 
     def create(self, jobs: list[NewJob]) -> list[Created] | None:
         """Create jobs in this thread; None, and nothing is created, if the caller must use the engine's thread."""
+        if self._is_local and self._holder == threading.get_ident():
+            # The engine's thread would wait for the lock of the transaction that cannot go on until this returns.
+            raise EngineBusy(NESTED)
         if _is_loop_running():
             return None
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             self._not_before = max(self._not_before, time.monotonic() + CROWD_SECONDS)
             return None
-        try:
-            self._holder = threading.get_ident()
-            usable = self._usable()
-            if usable is None:
-                return None
-            created = self._run(usable.create(jobs))
-            if usable.has_waited:
-                self._not_before = time.monotonic() + NOTIFYING_SECONDS
-            return created
-        finally:
-            self._release()
+        return self._alone(lambda: self._create(jobs))
+
+    def _create(self, jobs: list[NewJob]) -> list[Created] | None:
+        usable = self._usable()
+        if usable is None:
+            return None
+        created = self._run(usable.create(jobs))
+        if usable.has_waited:
+            self._not_before = time.monotonic() + NOTIFYING_SECONDS
+        return created
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Close the engine permanently, once the running call has ended."""
         self._is_closed = True
         # In a signal handler, this thread may be in the middle of a call, which then closes the engine when it ends.
         if self._holder != threading.get_ident() and self._lock.acquire(timeout=seconds):
-            self._release()
-
-    def _release(self) -> None:
-        try:
-            if self._is_closed:
+            try:
                 self._drop()
-        finally:
-            self._holder = 0
-            self._lock.release()
+            finally:
+                self._lock.release()
+
+    def _alone(self, act: Callable[[], T]) -> T:
+        """Hold the lock for a call. `with` releases it even if a signal handler raises an error between two lines."""
+        thread = threading.get_ident()
+        with self._lock:
+            try:
+                self._holder = thread
+                try:
+                    return act()
+                finally:
+                    if self._is_closed:
+                        self._drop()
+            finally:
+                self._holder = 0
 
     def _usable(self) -> _CallerLoop | None:
         now = time.monotonic()
@@ -108,40 +129,48 @@ class CallerEngine:
         return self._opened
 
     def _open(self) -> None:
-        self._lock.acquire()
-        self._holder = threading.get_ident()
-        try:
-            if self._opened is None and not self._is_closed:
-                self._open_now()
-        finally:
-            self._release()
+        self._alone(self._open_now)
 
     def _open_now(self) -> None:
-        service = self._make_service()
+        if self._opened is not None or self._is_closed:
+            return
         is_open = False
         try:
-            if service is not None:
-                if not service.is_remote:
-                    self._is_local = True
-                    _watch_forks()
-                self._opened = _CallerLoop(service)
-                is_open = self._run(self._opened.open())
+            service = self._make_service()
+            if service is None:
+                self._not_before = math.inf
+                return
+            if not service.is_remote:
+                self._is_local = True
+                _watch_forks()
+            self._opened = _CallerLoop(service)
+            is_open = self._run(self._opened.open())
+        except Exception:
+            if not self._has_failed:
+                log.exception("blocking callers use the engine's thread: they could not open an engine of their own")
+            self._has_failed = True
         finally:
             if not is_open:
                 self._give_up()
 
     def _give_up(self) -> None:
         self._drop()
-        self._not_before = time.monotonic() + AWAY_SECONDS
+        self._not_before = max(self._not_before, time.monotonic() + AWAY_SECONDS)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         assert self._opened is not None, "it was opened by this call or before"  # noqa: S101 - for the type checker
         loop = self._opened.loop
-        task = asyncio.Task(call, loop=loop)
+        task: asyncio.Task[T] | None = None
         try:
-            return loop.run_until_complete(task)
+            task = asyncio.Task(call, loop=loop)
+            try:
+                return loop.run_until_complete(task)
+            finally:
+                if loop.error is not None:
+                    raise loop.error
         except BaseException as error:
-            if not task.done() or not isinstance(error, Exception):
+            is_answer = task is not None and task.done() and isinstance(error, EverworkError)
+            if loop.error is not None or not is_answer:
                 self._drop()  # A signal handler may have raised this anywhere in the loop, whose state is unknown.
             raise
 
@@ -173,18 +202,32 @@ class CallerEngine:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that counts as closed in a forked child.
+    """An event loop that an error in a callback stops, and that counts as closed in a forked child.
 
-    Otherwise, the child's interpreter would close the loop and its connections at exit, and remove their descriptors
+    asyncio would only log such an error, which a signal handler may have raised, and the caller could wait forever.
+    In a forked child, the interpreter would close the loop and its connections at exit, and remove their descriptors
     from the poll set, which the child shares with the parent.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._pid = os.getpid()
+        self.error: BaseException | None = None
+        """The error that has stopped the loop."""
+        self.is_closing = False
+        """Whether the loop only closes the engine: everything there has a deadline, and nothing is worth stopping."""
 
     def is_closed(self) -> bool:
         return super().is_closed() or self._pid != os.getpid()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Stop the loop after an error in a callback or protocol; log an error that a task leaves behind."""
+        error = context.get("exception")
+        if error is None or self.is_closing or not ("handle" in context or "protocol" in context):
+            super().call_exception_handler(context)
+            return
+        self.error = self.error or error
+        self.stop()
 
 
 class _CallerLoop:
@@ -241,8 +284,10 @@ class _CallerLoop:
 
     def close(self) -> None:
         """Close the service, if possible, and the loop."""
+        self.loop.is_closing = True
         try:
-            self.loop.run_until_complete(self._close())
+            # Not from the task factory: an interrupted create waits for the tasks that it seems to have started.
+            self.loop.run_until_complete(asyncio.Task(self._close(), loop=self.loop))
         finally:
             self.loop.close()
 

@@ -47,13 +47,21 @@ class LoopWriter(ThreadWriter):
     def _run_iteration(self) -> None:
         calls, self._calls = self._calls, []
         if not self._in_thread:
-            answers, calls = self._peek_first(calls)
-            if answers:
-                self._answer(answers, False, False)
-            if calls and self._begin_now() and self._finish_here(calls):
-                return
+            try:
+                calls = self._run_here(calls)
+            except BaseException as error:
+                self._end_interrupted()
+                self._answer([(call.future, None, error) for call in calls], False, False)
+                raise
         for call in calls:
             self._put_in_thread(call)
+
+    def _run_here(self, calls: list[Call]) -> list[Call]:
+        """Run calls in this thread, if that is possible without waiting; return those that it must leave undone."""
+        answers, left = self._peek_first(calls)
+        if answers:
+            self._answer(answers, False, False)
+        return [] if left and self._begin_now() and self._finish_here(left) else left
 
     def _put_in_thread(self, call: Call) -> None:
         self._in_thread += 1
@@ -64,6 +72,7 @@ class LoopWriter(ThreadWriter):
         try:
             values, woken, finished = self._transact(calls, has_begun=True)
         except BaseException as error:  # noqa: BLE001 - every error goes to the caller, not to the loop
+            self._end_interrupted()
             if len(calls) > 1 or is_undecodable(error.__cause__):
                 return False
             self._answer([(calls[0].future, None, error)], False, False)
@@ -152,10 +161,9 @@ class CallerWriter(ThreadWriter):
             self._in_a_row += 1
             values, woken, finished = self._transact([Call(self._nobody, action, None)], has_begun=True)
         except BaseException as error:
+            self._end_interrupted()
             if is_undecodable(error.__cause__):
                 return []
-            if not isinstance(error, Exception):
-                self._end_interrupted()
             raise
         finally:
             self._using.release()

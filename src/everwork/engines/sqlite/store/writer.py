@@ -242,9 +242,9 @@ class Writer(ABC):
 
     def _begin_now(self) -> bool:
         """Begin a transaction if that is possible without waiting."""
-        if not self._lock.acquire_now():
-            return False
         try:
+            if not self._lock.acquire_now():
+                return False
             self._refuse_another_file()
             self._wait_up_to(0)
             self._cursor.execute("BEGIN IMMEDIATE")
@@ -258,10 +258,15 @@ class Writer(ABC):
         return True
 
     def _end_interrupted(self) -> None:
-        """Leave no lock behind if Ctrl-C has interrupted a program's own event loop in the middle of a transaction."""
-        if self._connection.in_transaction:
-            self._connection.rollback()
-        self._lock.release()
+        """Leave no lock behind after an error anywhere, even between two lines: a signal handler may have raised it.
+
+        This does nothing after a transaction that has ended.
+        """
+        try:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+        finally:
+            self._lock.release()
 
     def _wait_up_to(self, busy_ms: int) -> None:
         """Set how long SQLite waits for other programs, if that changes: setting it costs as much as writing a row."""
