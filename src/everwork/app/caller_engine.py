@@ -251,7 +251,9 @@ class _CallerLoop:
 
     async def open(self) -> bool:
         """Open the service, and a connection; False if the store is unavailable."""
-        return await self._succeeds(self.service.open(upkeep=False)) and await self.answers()
+        is_open = await self._succeeds(self.service.open(upkeep=False)) and await self.answers()
+        await self._finish_tasks()  # What prepares the first calls would use up one of their connections.
+        return is_open
 
     async def answers(self) -> bool:
         """Whether the store still answers; the engine may reconnect for this."""
@@ -267,11 +269,15 @@ class _CallerLoop:
         try:
             return await self.service.create(jobs)
         finally:
-            left = [task for task in self._tasks if not task.done()]
-            self.has_waited = bool(left)
-            if left:
-                await asyncio.wait(left, timeout=ANSWER_SECONDS)
+            self.has_waited = await self._finish_tasks()
             self.used_at = time.monotonic()
+
+    async def _finish_tasks(self) -> bool:
+        """Wait for the tasks that the engine has started, and return whether there were any: the loop stops now."""
+        left = [task for task in self._tasks if not task.done()]
+        if left:
+            await asyncio.wait(left, timeout=ANSWER_SECONDS)
+        return bool(left)
 
     async def _succeeds(self, call: Coroutine[Any, Any, object]) -> bool:
         try:
