@@ -318,6 +318,27 @@ async def test_a_call_that_answers_its_timeout_with_an_error_leaves_no_cancellat
     assert task.cancelling() == 0
 
 
+async def test_an_interrupt_as_a_thread_calls_the_loop_leaves_no_later_caller_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal handler may raise an error anywhere in `put`, as the time limits of task queues do."""
+    store = Store()
+    store.batcher.open()
+
+    def interrupted(*_: object) -> None:
+        raise ArithmeticError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", interrupted)
+        with pytest.raises(ArithmeticError):
+            store.batcher.put([1], Future())
+    promise: Future[list[int]] = Future()
+    store.batcher.put([2], promise)
+    await until(lambda: store.gates)
+    await store.let_go(0)
+    assert await asyncio.wait_for(asyncio.wrap_future(promise), DEADLINE_S) == [4]
+
+
 async def test_a_shared_time_limit_ends_a_call_that_takes_too_long_and_no_other() -> None:
     task = asyncio.current_task()
     assert task is not None

@@ -67,8 +67,13 @@ class Batcher(Generic[Item, Result]):
         self._intake.append((items, promise))
         if loop is not None and not self._is_called:
             self._is_called = True
-            with suppress(RuntimeError):  # It was closed in the meantime.
+            try:
                 loop.call_soon_threadsafe(self._take_in)
+            except RuntimeError:
+                pass  # It was closed in the meantime.
+            except BaseException:  # A signal handler has raised it, and the loop may not have been called.
+                self._is_called = False
+                raise
         if self._loop is None:  # After the append: either `close` sees the item, or this sees the close.
             self._refuse()
 

@@ -172,6 +172,8 @@ class CallerEngine:
             is_answer = task is not None and task.done() and isinstance(error, EverworkError)
             if loop.error is not None or not is_answer:
                 self._drop()  # A signal handler may have raised this anywhere in the loop, whose state is unknown.
+                if task is not None and task.done() and not task.cancelled():
+                    task.exception()  # Marked as seen: it is not logged in addition.
             raise
 
     def _drop(self) -> None:
