@@ -101,7 +101,7 @@ def waiting(life: Life, engine: LoggedEngine, desk: Desk) -> tuple[HandOver, Dem
         JobService(engine.engine, name), name, owns_name=True, parks=True,
         take=desk.take, release=desk.release, known=desk.known, wake=lambda: None,
     )  # fmt: skip
-    hand_over.receiver(QueueKey(plan.LONE, DEFAULT_GROUP))
+    hand_over.receiver(QueueKey(plan.LONE, DEFAULT_GROUP), may_park=True)
     receiver = LoggedReceiver(hand_over, engine.history)
     return hand_over, Demand(plan.LONE, name, 2, life.lease_ms, receiver=receiver)
 
