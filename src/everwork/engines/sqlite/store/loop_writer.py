@@ -142,7 +142,7 @@ class CallerWriter(ThreadWriter):
         self._in_a_row = 0
         self._not_before = 0.0
         super().__init__(url, connection, lock, clock)
-        self._nobody: asyncio.Future[Any] = self._loop.create_future()
+        self._unawaited: asyncio.Future[Any] = self._loop.create_future()
         """A placeholder for the future of a call that is run directly."""
 
     @property
@@ -159,7 +159,7 @@ class CallerWriter(ThreadWriter):
             if not self._inbox.empty() or not self._begin_now():
                 return []
             self._in_a_row += 1
-            values, woken, finished = self._transact([Call(self._nobody, action, None)], has_begun=True)
+            values, woken, finished = self._transact([Call(self._unawaited, action, None)], has_begun=True)
         except BaseException as error:
             self._end_interrupted()
             if is_undecodable(error.__cause__):
