@@ -19,6 +19,7 @@ from everwork.core.states import LIVE_STATES
 from everwork.engines.contract import Engine
 from everwork.engines.open import open_engine
 from everwork.service.service import SWEEP_SECONDS
+from tests.forked import run_forked
 from tests.torture import crew, plan
 from tests.torture.checker import check
 from tests.torture.history import HistoryWriter, read_histories
@@ -54,6 +55,9 @@ async def facts_of(engine: Engine) -> dict[str, str]:
 async def torture(settings: Settings, progress: Progress = lambda _: None) -> Run:
     """One run from the empty store to the verdict."""
     begun = time.monotonic()
+    if settings.mutant:
+        created = await asyncio.to_thread(run_forked, "tests.torture.mutants", [settings.mutant, settings.url])
+        assert created.returncode == 0, created.stderr.decode()
     engine = open_engine(settings.url)
     await engine.open()
     # Somebody is always alive to sweep, as a server or a further worker would be; the workers sweep too.

@@ -6,6 +6,7 @@ Each replacement asserts that it found what it replaces, so that a mutant cannot
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -15,6 +16,7 @@ from everwork.core import schedule
 from everwork.core.leasing import Judged, Verdict
 from everwork.core.outcome import Outcome
 from everwork.core.states import State
+from everwork.engines.open import open_engine
 from everwork.manager import cleanup
 from everwork.server.http.api import outcomes as outcomes_api
 from everwork.service.access.principal import Principal
@@ -50,6 +52,8 @@ REST_ATTEMPT_IGNORED: Final = "rest-attempt-ignored"
 TENANT_CHECK_DROPPED: Final = "tenant-check-dropped"
 FIRST_TENANT_ONLY: Final = "first-tenant-of-a-batch-only"
 UNDELIVERED_KEPT: Final = "undelivered-lease-kept"
+HANDED_WITHOUT_LEASE: Final = "handed-over-without-lease"
+HANDED_FOR_GOOD: Final = "handed-over-for-good"
 
 EVERY: Final = tuple(
     sorted(value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str))
@@ -61,6 +65,13 @@ def apply(name: str, url: str) -> None:
     """Break the engine of this process in the way that the name says; an empty name leaves it sound."""
     if name:
         _mutations(engine_of(url))[name]()
+
+
+async def create_store(url: str) -> None:
+    """Create the store of a run with a mutant: some mutants change what the store itself contains."""
+    engine = open_engine(url)
+    await engine.open()
+    await engine.close()
 
 
 def names(engine: str) -> tuple[str, ...]:
@@ -194,3 +205,8 @@ _OF_EVERY_ENGINE: Final[dict[str, Callable[[], None]]] = {
     FIRST_TENANT_ONLY: _first_tenant_only,
     UNDELIVERED_KEPT: _undelivered_kept,
 }
+
+
+if __name__ == "__main__":
+    apply(*sys.argv[1:])
+    asyncio.run(create_store(sys.argv[2]))

@@ -132,6 +132,18 @@ def _mark_not_guarded() -> None:
     vars(registry)["passages"] = judged.passages
 
 
+def _handed_without_lease() -> None:
+    """A create sends its job to the waiting worker, and stores it as pending, so that others take it, too."""
+    sent = "PERFORM pg_notify('everwork_' || place.secret, message);"
+    replace_text("functions/create_one.sql", "is_handed := FOUND;", sent)
+
+
+def _handed_for_good() -> None:
+    """The lease of a job that was handed over does not expire: nothing takes the job back from a dead worker."""
+    granted = "VALUES (new_key, at_ms, at_ms, at_ms + place.lease_ms, place.queue"
+    replace_text("functions/create_one.sql", granted, granted.replace("at_ms + place.lease_ms", "2 * at_ms"))
+
+
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DROP_ATTEMPT_CHECK: _drop_attempt_check,
     mutants.ACK_BEFORE_COMMIT: _ack_before_commit,
@@ -145,4 +157,6 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.EVENTS_WITHOUT_COMPLETION: _events_without_completion,
     mutants.REPEAT_FORGOTTEN: _repeat_forgotten,
     mutants.MARK_NOT_GUARDED: _mark_not_guarded,
+    mutants.HANDED_WITHOUT_LEASE: _handed_without_lease,
+    mutants.HANDED_FOR_GOOD: _handed_for_good,
 }

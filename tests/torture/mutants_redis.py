@@ -133,6 +133,16 @@ def _mark_not_guarded() -> None:
     replace_text("fire", "if not mark.last or tonumber(point) > tonumber(mark.last) then", "if true then")
 
 
+def _handed_without_lease() -> None:
+    """A create sends its job to the waiting worker, and stores it as pending, so that others take it, too."""
+    replace_text("create", "if tonumber(sent) then", "if false then")
+
+
+def _handed_for_good() -> None:
+    """The lease of a job that was handed over does not expire: nothing takes the job back from a dead worker."""
+    replace_text("create", "call('ZADD', P .. ':leases', ends, id)", "call('ZADD', P .. ':leases', 2 * ends, id)")
+
+
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DROP_ATTEMPT_CHECK: _drop_attempt_check,
     mutants.ACK_BEFORE_COMMIT: _ack_before_commit,
@@ -146,4 +156,6 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.EVENTS_WITHOUT_COMPLETION: _events_without_completion,
     mutants.REPEAT_FORGOTTEN: _repeat_forgotten,
     mutants.MARK_NOT_GUARDED: _mark_not_guarded,
+    mutants.HANDED_WITHOUT_LEASE: _handed_without_lease,
+    mutants.HANDED_FOR_GOOD: _handed_for_good,
 }

@@ -10,7 +10,7 @@ from everwork.core.outcome import Release
 from everwork.core.states import FINISHED_STATES, State
 from everwork.engines import rules
 from everwork.engines import rules as judged
-from everwork.engines.sqlite import change, registry, settle, shared
+from everwork.engines.sqlite import change, create, registry, settle, shared
 from everwork.engines.sqlite.statements import statements
 from everwork.engines.sqlite.store import writer
 from everwork.engines.sqlite.transaction import Transaction
@@ -123,6 +123,17 @@ def _mark_not_guarded() -> None:
     vars(registry)["passages"] = judged.passages
 
 
+def _handed_without_lease() -> None:
+    """A create sends its job to the waiting worker, and stores it as pending, so that others take it, too."""
+    sent = "not post.hand(tx, parked, leased)"
+    replace_source(create, "_hand_over", sent, f"{sent} or True")
+
+
+def _handed_for_good() -> None:
+    """The lease of a job that was handed over does not expire: nothing takes the job back from a dead worker."""
+    replace_source(create, "_hand_over", "now_ms, until_ms, parked.worker", "now_ms, 2 * until_ms, parked.worker")
+
+
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.DROP_ATTEMPT_CHECK: _drop_attempt_check,
     mutants.ACK_BEFORE_COMMIT: _ack_before_commit,
@@ -136,4 +147,6 @@ MUTATIONS: Final[dict[str, Callable[[], None]]] = {
     mutants.EVENTS_WITHOUT_COMPLETION: _events_without_completion,
     mutants.REPEAT_FORGOTTEN: _repeat_forgotten,
     mutants.MARK_NOT_GUARDED: _mark_not_guarded,
+    mutants.HANDED_WITHOUT_LEASE: _handed_without_lease,
+    mutants.HANDED_FOR_GOOD: _handed_for_good,
 }

@@ -32,6 +32,7 @@ async def produce(life: Life, engine: LoggedEngine, stop: asyncio.Event) -> None
         if created and rng.random() < 0.1:
             await engine.cancel([rng.choice(created).key])
         for _ in range(rng.choice(_LONE_JOBS)):
+            await _pause(life, engine, stop)  # Workers have the time to wait again.
             await engine.create([plan.lone_request(next(names))])
         await _pause(life, engine, stop)
 

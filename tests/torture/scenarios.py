@@ -28,7 +28,7 @@ from tests.torture.checker import check
 from tests.torture.controller import read_final_state, read_triggers
 from tests.torture.fleet import stories as fleet_stories
 from tests.torture.history import HistoryWriter, host_clock_ms, read_histories
-from tests.torture.logged import LoggedEngine
+from tests.torture.logged import LoggedEngine, LoggedReceiver
 from tests.torture.offline import stories as spool_stories
 from tests.torture.offline.spools import delivering, left_in, spools_in
 from tests.torture.places import Place
@@ -37,6 +37,7 @@ from tests.torture.verdict import TIMING, Overseen, Verdict
 LEASE_MS: Final = 1_000
 _SECONDS_MAX: Final = 60
 """The timeout of a scenario, which takes a second, or up to 23 on a busy machine."""
+_HANDED_SECONDS_MAX: Final = 20
 _DRAIN_ROUNDS_MAX: Final = 20
 _KINDS: Final = (*plan.TYPES, plan.MANAGED, crew.Ticker._get_settings().default_source)
 
@@ -173,6 +174,45 @@ async def completion_after_another_attempt(stage: Stage) -> None:
     await spool_stories.completion_after_another_attempt(stage, take)
 
 
+class Waiting:
+    """A worker that waits for a job, and begins it when a create hands it over."""
+
+    def __init__(self, worker: LoggedEngine) -> None:
+        self._worker = worker
+        self.job: asyncio.Future[LeasedJob] = asyncio.get_running_loop().create_future()
+
+    def handed(self, job: LeasedJob) -> None:
+        """Begin the job."""
+        self._worker.history.begin(job.key, job.attempt)
+        self.job.set_result(job)
+
+    def lost(self) -> None:
+        """Do nothing: leases expire."""
+
+
+async def handed_over(stage: Stage) -> LeasedJob:
+    """A job that its create hands over to the second worker."""
+    waiting = Waiting(stage.second)
+    receiver = LoggedReceiver(waiting, stage.second.history)
+    _answer(await stage.second.activate([Demand(plan.LONE, "second", 1, LEASE_MS, receiver=receiver)]))
+    _answer(await stage.first.create([plan.lone_request("story-lone")]))
+    return await asyncio.wait_for(waiting.job, _HANDED_SECONDS_MAX)
+
+
+async def handed_over_and_requested(stage: Stage) -> None:
+    """A job is handed over to a worker that waits for it; in the meantime, another worker requests jobs."""
+    handed = await handed_over(stage)
+    for job in _answer(await stage.first.activate([Demand(plan.LONE, "first", 1, LEASE_MS)])):
+        stage.first.history.begin(job.key, job.attempt)
+    await stage.second.settle([plan.outcome(handed, "complete")])
+
+
+async def handed_over_before_death(stage: Stage) -> None:
+    """A worker dies with a job that was handed over to it."""
+    await handed_over(stage)
+    faults.die()
+
+
 Story = Callable[[Stage], Awaitable[None]]
 
 STORIES: Final[dict[str, tuple[Story, frozenset[str]]]] = {
@@ -200,6 +240,8 @@ STORIES: Final[dict[str, tuple[Story, frozenset[str]]]] = {
     mutants.TENANT_CHECK_DROPPED: (fleet_stories.two_tenants, frozenset({"V14"})),
     mutants.FIRST_TENANT_ONLY: (fleet_stories.a_batch_for_two_tenants, frozenset({"V14"})),
     mutants.UNDELIVERED_KEPT: (fleet_stories.a_caller_that_has_gone, frozenset({"V11"})),
+    mutants.HANDED_WITHOUT_LEASE: (handed_over_and_requested, frozenset({"V5"})),
+    mutants.HANDED_FOR_GOOD: (handed_over_before_death, frozenset({"V1"})),
 }
 
 
