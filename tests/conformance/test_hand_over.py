@@ -316,11 +316,22 @@ async def test_nothing_is_parked_behind(come_before: Callable[[Engine], Awaitabl
         {"delay_ms": 1},
         {"run_at_ms": START_MS + 1},
         {"expires_at_ms": START_MS + 1},
+        {"dedupe_key": "once"},
+        {"retry": '{"base":1}'},
         {"variables": '{"text":"%s"}' % ("x" * HANDED_BYTES_MAX)},
         {"variables": '{"text":"%s"}' % ("語" * (HANDED_BYTES_MAX // 3))},
         {"variables": '{"text":"%s"}' % ("x" * (HANDED_BYTES_MAX - 100)), "correlation_id": "x" * 100},
     ],
-    ids=["a delay", "a time", "an expiry", "too long", "too long in bytes", "too long with its correlation id"],
+    ids=[
+        "a delay",
+        "a time",
+        "an expiry",
+        "a dedupe key",
+        "a retry policy",
+        "too long",
+        "too long in bytes",
+        "too long with its correlation id",
+    ],
 )
 async def test_such_a_job_is_not_handed_over(fields: dict[str, Any], engine: Engine) -> None:
     await parked(engine)

@@ -59,6 +59,17 @@ class NewJob(NamedTuple):
     retry: JsonText | None = None
     extra: JsonText | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the job is due now and has no rule of its own: engines create one such job in less time."""
+        return (
+            not self.delay_ms
+            and self.run_at_ms is None
+            and self.dedupe_key is None
+            and self.expires_at_ms is None
+            and self.retry is None
+        )
+
 
 class LeasedJob(NamedTuple):
     """A job leased to a worker for one attempt; a plain tuple, because one is created per attempt."""

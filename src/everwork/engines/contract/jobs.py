@@ -75,12 +75,13 @@ class JobFlow(ABC):
 
         A demand with a `receiver` that got fewer jobs than its limit is parked for up to `PARK_MS`, one for each type.
         It replaces the demand that another worker has parked, unless that worker is still waiting and this call writes
-        nothing else. If the next `create` of a single job finds the queue without ready or due jobs, and the type has
-        no groups, is not paused, and has no limit, rate or breaker, it also leases the job to that worker in the same
-        transaction, as its first attempt, and sends it to the receiver. The store is then in the same state as if the
-        worker had activated the job. An engine may decline; then the job is pending. A parked demand is used once.
-        A demand that got all its jobs, or that has a `receiver` but may not be parked, withdraws the one that its
-        worker has parked; so does `unpark`. A receiver's `lost` may be called although nothing was lost.
+        nothing else. If the next `create` of a single plain job (`NewJob.is_plain`) finds the queue without ready or
+        due jobs, and the type has no groups, is not paused, and has no limit, rate or breaker, it also leases the job
+        to that worker in the same transaction, as its first attempt, and sends it to the receiver. The store is then in
+        the same state as if the worker had activated the job. An engine may decline; then the job is pending. A parked
+        demand is used once. A demand that got all its jobs, or that has a `receiver` but may not be parked, withdraws
+        the one that its worker has parked; so does `unpark`. A receiver's `lost` may be called although nothing was
+        lost.
 
         Demands of the same type, group and tenants are served together, in their order. The jobs are in the order
         of the demands, and `shares` has one number for each demand.

@@ -47,15 +47,8 @@ def create_document(jobs: Sequence[NewJob], now_ms: int | None, stamp: Stamp | N
 
 
 def plain_values(job: NewJob) -> tuple[Any, ...] | None:
-    """The arguments of `create_one` for a job; None if the job has something that this function does not support."""
-    if (
-        job.delay_ms
-        or job.run_at_ms is not None
-        or job.dedupe_key is not None
-        or job.expires_at_ms is not None
-        or job.retry is not None
-        or 4 * len(job.variables) > DOCUMENT_BYTES_MAX
-    ):
+    """The arguments of `create_one` for a plain job; None for any other job."""
+    if not job.is_plain or 4 * len(job.variables) > DOCUMENT_BYTES_MAX:
         return None
     return (
         job.type, job.tenant, job.limit_key or "", job.variables, job.priority, job.max_attempts, job.timeout_ms,

@@ -81,9 +81,9 @@ def rare_values(job: NewJob | StoredJob) -> tuple[object, ...]:
 _NO_RARE_VALUES: Final = rare_values(NewJob(""))
 
 
-def payload_of(variables: str, rare: Sequence[object] = _NO_RARE_VALUES) -> str:
+def payload_of(variables: str, rare: tuple[object, ...] = _NO_RARE_VALUES) -> str:
     """The part of a job that is written once: its variables, preceded by a line of rare values if it has any."""
-    if variables.startswith("{") and not any(value is not None for value in rare):
+    if variables.startswith("{") and rare == _NO_RARE_VALUES:
         return variables
     return f"{orjson.dumps(rare).decode()}\n{variables}"
 
@@ -99,26 +99,18 @@ def payload_parts(payload: bytes) -> tuple[str, Sequence[Any]]:
 def create_args(jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Arg]:
     """Jobs and their stamp as `create.lua` reads them."""
     if stamp is None:
-        if len(jobs) == 1 and (plain := _plain_args(jobs[0])) is not None:
-            return plain
+        if len(jobs) == 1 and jobs[0].is_plain:
+            return _plain_args(jobs[0])
         return ["", "", *job_args(jobs)]
     producer, number = stamp
     return [producer, str(number).zfill(16), *job_args(jobs)]
 
 
-def _plain_args(job: NewJob) -> list[Arg] | None:
-    """A job as `parts/create_one.lua` reads it; None if it has something that this part does not support."""
-    type, variables, tenant, priority, delay_ms, run_at_ms, max_attempts, dedupe_key, limit_key, *_ = job
-    if delay_ms or run_at_ms is not None:
-        return None
-    payload = variables
-    if job[_RARE] != _NO_RARE_FIELDS:
-        if dedupe_key is not None or job.retry is not None or job.expires_at_ms is not None:
-            return None
-        payload = payload_of(variables, rare_values(job))
-    elif not variables.startswith("{"):
-        payload = payload_of(variables)
-    return [type, lane_of(tenant, limit_key), priority, "" if max_attempts is None else max_attempts, payload]
+def _plain_args(job: NewJob) -> list[Arg]:
+    """A plain job as `parts/create_one.lua` reads it."""
+    max_attempts = "" if job.max_attempts is None else job.max_attempts
+    payload = payload_of(job.variables, rare_values(job))
+    return [job.type, lane_of(job.tenant, job.limit_key), job.priority, max_attempts, payload]
 
 
 def job_args(jobs: Sequence[NewJob], owners: Sequence[int] | None = None) -> list[Arg]:

@@ -69,7 +69,7 @@ def create(tx: Transaction, jobs: Sequence[NewJob], post: Post | None = None) ->
     if not jobs:
         return []
     if len(jobs) == 1:
-        key = _create_plain(tx, jobs[0], post)
+        key = _create_plain(tx, jobs[0], post) if jobs[0].is_plain else None
         if key is not None:
             return [Created(key)]
     return create_any(tx, jobs)
@@ -125,9 +125,7 @@ class PlainQueue(NamedTuple):
 
 
 def _create_plain(tx: Transaction, job: NewJob, post: Post | None) -> int | None:
-    """Write a job that is ready now, of a known type without groups, in few statements; None for any other job."""
-    if job.delay_ms or job.run_at_ms is not None or job.dedupe_key is not None or job.expires_at_ms is not None:
-        return None
+    """Write a plain job of a known type without groups, in few statements; None if its type is new or has groups."""
     cursor, now_ms = tx.cursor, tx.now_ms
     rows = cursor.execute(SQL["read_queues"], (job.type, now_ms)).fetchall()
     if len(rows) != 1 or rows[0][1] != DEFAULT_GROUP:
@@ -139,7 +137,7 @@ def _create_plain(tx: Transaction, job: NewJob, post: Post | None) -> int | None
     if max_attempts is None:
         max_attempts = attempts_of(queue.policy)
     row = (key, queue.id, lane, job.priority, now_ms, now_ms, max_attempts, job.variables)
-    rare = rare_columns(job, job.retry)
+    rare = rare_columns(job, None)
     if rare == NOTHING_RARE:
         cursor.execute(SQL["insert_plain_job"], row)
     else:
