@@ -39,7 +39,6 @@ class Wakeups:
         self._last_numbers = last_numbers
         self._received_at: dict[str, int] = {}
         self._all_received_at = 0
-        self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
         self._watches = Watches()
         self._wire: Wire | None = None
         self._starting = asyncio.Lock()
@@ -88,26 +87,21 @@ class Wakeups:
         """Wait for a wake-up of one of the types; one that came after the mark `since` counts."""
         if self._is_closed or self._came_after(types, since):
             return True
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + timeout_ms / 1000
         before = dict(self._last_numbers)
-        future: asyncio.Future[bool] = loop.create_future()
-        self._waiting[future] = frozenset(types)
+        is_woken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        watch = self._watches.add(is_woken.set_result, timeout_ms, types)
         try:
             # If the engine is listening, a caller with a mark set its flag with its last claim, unless that claim
             # returned as many jobs as its limit; then the caller has no capacity for more.
             must_poll = not self._is_listening or since is None or types == [FINISHED]
-            while not future.done():
+            while not is_woken.done():
                 if must_poll and await self._has_changed(types, before):
                     return True
-                left = min(ends_at - loop.time(), POLL_SECONDS)
-                if left <= 0:
-                    break
-                await asyncio.wait((future,), timeout=left)
+                await asyncio.wait((is_woken,), timeout=POLL_SECONDS)
                 must_poll = True
-            return future.done() and future.result()
+            return is_woken.result()
         finally:
-            del self._waiting[future]
+            watch.cancel()
 
     def watch(self, types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch | None:
         """Call `wake` when `wait` would return, or when it would poll; None if it would have to poll now."""
@@ -190,9 +184,6 @@ class Wakeups:
             self._received_at.clear()
             self._all_received_at = self.received
         self._received_at[type] = self.received
-        for future, types in self._waiting.items():
-            if type in types and not future.done():
-                future.set_result(True)
         self._watches.wake(lambda types: type in types)
 
     def _on_lost(self, wire: Wire) -> None:
@@ -215,7 +206,4 @@ class Wakeups:
 
     def _wake_all(self) -> None:
         self._void_marks()
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(True)
         self._watches.wake()
