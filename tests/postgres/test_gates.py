@@ -107,7 +107,7 @@ async def test_what_creates_leave_while_nobody_claims_is_folded_by_sweeps(
     await engine.sweep("s")
     holder = await asyncpg.connect(without_options(url))
     schema = engine._store.url.schema
-    assert await holder.fetchval(f"SELECT count(*) FROM {schema}.lane_news") == 0
+    assert await holder.fetchval(f"SELECT count(*) FROM {schema}.open_lane_delta") == 0
     assert await holder.fetchval(f"SELECT count(*) FROM {schema}.open_lane") == 3
     await holder.close()
     assert len(await leased_keys(engine)) == 3

@@ -174,13 +174,13 @@ def _next(rows: list[Any], is_old: bool, is_thorough: bool) -> tuple[tuple[int, 
 
 async def _fold(store: OpenStore) -> None:
     """Fold counts and statistics, and vacuum the dead rows of finished jobs."""
-    [(deltas, measured, news)] = await store.connections.read(store.sql("sweep")["deltas"], FOLD_FROM)
+    [(deltas, measured, opened)] = await store.connections.read(store.sql("sweep")["deltas"], FOLD_FROM)
     if measured >= FOLD_FROM:
         await _fold_measures(store)
     if deltas >= FOLD_FROM:
         await _fold_counts(store)
-    if news >= FOLD_FROM:
-        await _fold_lane_news(store)
+    if opened >= FOLD_FROM:
+        await _fold_open_lane_delta(store)
 
 
 async def _fold_measures(store: OpenStore) -> None:
@@ -205,11 +205,11 @@ async def _fold_counts(store: OpenStore) -> None:
             state.vacuuming = asyncio.get_running_loop().create_task(_vacuum(store))
 
 
-async def _fold_lane_news(store: OpenStore) -> None:
+async def _fold_open_lane_delta(store: OpenStore) -> None:
     """Fold the rows that creates add for each job, and that claims would fold if the type had workers."""
     sql = store.sql("sweep")
-    for (queue,) in await store.connections.read(sql["queues_with_lane_news"]):
-        await store.connections.fetch_unsynced(sql["fold_lane_news"], queue)
+    for (queue,) in await store.connections.read(sql["queues_with_open_lane_delta"]):
+        await store.connections.fetch_unsynced(sql["fold_open_lane_delta"], queue)
 
 
 def jobs_between_vacuums(live: int) -> int:

@@ -150,7 +150,7 @@ BEGIN
     RETURNING lane_id)
   SELECT array_agg(DISTINCT p.lane_id) INTO made_ready FROM promoted p WHERE by_open_lanes;
   IF made_ready IS NOT NULL THEN
-    INSERT INTO lane_news (queue_id, lanes) VALUES (queue, made_ready);
+    INSERT INTO open_lane_delta (queue_id, lanes) VALUES (queue, made_ready);
   END IF;
 END $$;
 

@@ -9,8 +9,8 @@ CREATE OR REPLACE FUNCTION {schema}.complete_jobs(done jsonb, at_ms bigint, OUT 
   OUT is_watched boolean, OUT is_limited boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
-  told_queues int[];
-  told_lanes int[];
+  opened_queues int[];
+  opened_lanes int[];
 BEGIN
   WITH gone AS (
     DELETE FROM live j WHERE j.key = ANY(ARRAY(SELECT k::bigint FROM jsonb_object_keys(done) k)) AND j.state + 0 = 2
@@ -47,10 +47,11 @@ BEGIN
     bool_or(t.max_running IS NOT NULL OR t.lane_max_running IS NOT NULL),
     CASE WHEN bool_or(t.lane_max_running IS NOT NULL AND q.fair) THEN (SELECT array_agg(a.queue_id) FROM summed a) END,
     CASE WHEN bool_or(t.lane_max_running IS NOT NULL AND q.fair) THEN (SELECT array_agg(a.lane_id) FROM summed a) END
-  INTO accepted, queues, is_watched, is_limited, told_queues, told_lanes FROM (SELECT DISTINCT a.queue_id FROM summed a) s
+  INTO accepted, queues, is_watched, is_limited, opened_queues, opened_lanes
+  FROM (SELECT DISTINCT a.queue_id FROM summed a) s
   JOIN queue q ON q.id = s.queue_id JOIN type t ON t.name = q.type;
-  IF told_lanes IS NOT NULL THEN
-    PERFORM tell_lanes(told_queues, told_lanes);
+  IF opened_lanes IS NOT NULL THEN
+    PERFORM note_open_lanes(opened_queues, opened_lanes);
   END IF;
 END $$;
 

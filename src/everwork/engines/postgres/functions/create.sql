@@ -90,7 +90,7 @@ BEGIN
   SELECT l.queue_id, l.tenant, sum(p.n) FROM (SELECT lane_id, count(*) AS n FROM placed GROUP BY 1) p
   JOIN lane l ON l.id = p.lane_id GROUP BY 1, 2;
   IF is_limited THEN
-    PERFORM tell_lanes(queues, lanes);
+    PERFORM note_open_lanes(queues, lanes);
   END IF;
   IF stamp IS NOT NULL THEN
     producer_id := stamp->>0;

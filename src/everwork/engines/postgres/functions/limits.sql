@@ -93,7 +93,7 @@ BEGIN
       passed := busy.passed;
     END IF;
     IF fair AND held.lane_max_running IS NOT NULL AND room > 0 THEN
-      PERFORM read_lane_news(queue);
+      PERFORM apply_open_lane_delta(queue);
       IF abs(at_ms - door.listed_at_ms) >= {count_every_ms} THEN
         PERFORM list_open_lanes(door, at_ms);
       END IF;

@@ -44,7 +44,7 @@ BEGIN
   END LOOP;
   -- setval and not repeated nextval: the loaded keys may be very high.
   PERFORM setval('job_key', highest) FROM job_key s WHERE s.last_value < highest;
-  PERFORM tell_lanes(queues, lanes);
+  PERFORM note_open_lanes(queues, lanes);
   RETURN loaded;
 END $$;
 

@@ -1,48 +1,49 @@
 -- Purpose: the open lanes of queues whose type has a limit per key, so that claims skip lanes at their limit.
 -- Inputs and returns: see each function.
 --
--- A lane with ready work and capacity is in open_lane or in lane_news. Every transaction that gives a lane work (a
--- create, a due job, a retry, a requeue) or capacity (the end of an attempt) adds it to lane_news. Claims hold the
--- queue's gate, one after the other. Each first moves the lanes of lane_news to open_lane. Then, in another statement,
--- it visits open lanes, and closes those that are full or empty. What is committed between the two statements stays in
--- lane_news, for the next claim. A lane that is full or empty may be open until a claim visits it.
+-- A lane with ready work and capacity is in open_lane or in open_lane_delta. Every transaction that gives a lane work (a
+-- create, a due job, a retry, a requeue) or capacity (the end of an attempt) adds it to open_lane_delta. Claims hold the
+-- queue's gate, one after the other. Each first moves the lanes of open_lane_delta to open_lane. Then, in another
+-- statement, it visits open lanes, and closes those that are full or empty. What is committed between the two
+-- statements stays in open_lane_delta, for the next claim. A lane that is full or empty may be open until a claim
+-- visits it.
 
--- Adds lanes, each with its queue, to lane_news, if claims of the queue read it. Called after jobs of the lanes were
--- written.
-CREATE OR REPLACE FUNCTION {schema}.tell_lanes(queues int[], lanes int[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Adds lanes, each with its queue, to open_lane_delta, if claims of the queue read it. Called after jobs of the lanes
+-- were written.
+CREATE OR REPLACE FUNCTION {schema}.note_open_lanes(queues int[], lanes int[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO lane_news (queue_id, lanes)
+  INSERT INTO open_lane_delta (queue_id, lanes)
   SELECT n.queue_id, n.lanes FROM (
     SELECT x.queue_id, array_agg(DISTINCT x.lane_id) AS lanes
-    FROM unnest(queues, tell_lanes.lanes) AS x(queue_id, lane_id) GROUP BY 1) n
+    FROM unnest(queues, note_open_lanes.lanes) AS x(queue_id, lane_id) GROUP BY 1) n
   CROSS JOIN LATERAL (SELECT q.type FROM queue q WHERE q.id = n.queue_id AND q.fair LIMIT 1) q
   CROSS JOIN LATERAL (SELECT 1 FROM type t WHERE t.name = q.type AND t.lane_max_running IS NOT NULL LIMIT 1) t;
 END $$;
 
 -- For the holder of the gate.
-CREATE OR REPLACE FUNCTION {schema}.read_lane_news(queue int) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.apply_open_lane_delta(queue int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-  WITH news AS (DELETE FROM lane_news x WHERE x.queue_id = queue RETURNING x.lanes)
+  WITH delta AS (DELETE FROM open_lane_delta x WHERE x.queue_id = queue RETURNING x.lanes)
   INSERT INTO open_lane (queue_id, lane_id)
-  SELECT DISTINCT queue, n.lane FROM news CROSS JOIN LATERAL unnest(news.lanes) AS n(lane)
+  SELECT DISTINCT queue, n.lane FROM delta CROSS JOIN LATERAL unnest(delta.lanes) AS n(lane)
   LEFT JOIN LATERAL (SELECT 1 AS is_open FROM open_lane a WHERE a.queue_id = queue AND a.lane_id = n.lane LIMIT 1) o
     ON true
   WHERE o.is_open IS NULL;  -- Only the holder of the gate inserts: ON CONFLICT would be slower, and is not needed.
 END $$;
 
--- For sweeps: moves the lanes of a queue without workers, whose lane_news no claim reads.
-CREATE OR REPLACE FUNCTION {schema}.fold_lane_news(queue int) RETURNS void LANGUAGE plpgsql {plan} AS $$
+-- For sweeps: moves the lanes of a queue without workers, whose open_lane_delta no claim reads.
+CREATE OR REPLACE FUNCTION {schema}.fold_open_lane_delta(queue int) RETURNS void LANGUAGE plpgsql {plan} AS $$
 BEGIN
   INSERT INTO gate (queue_id) VALUES (queue) ON CONFLICT DO NOTHING;
   PERFORM 1 FROM gate x WHERE x.queue_id = queue FOR UPDATE SKIP LOCKED;
   IF FOUND THEN
-    PERFORM read_lane_news(queue);
+    PERFORM apply_open_lane_delta(queue);
   END IF;
 END $$;
 
 -- For the holder of the gate: adds all lanes with work to open_lane, if it is incomplete, or has not been completed for
--- a while: processes of an older version add nothing to lane_news. A transaction that has read the type before it had
--- the limit adds nothing either: until all such transactions have ended, every claim looks at all lanes.
+-- a while: processes of an older version add nothing to open_lane_delta. A transaction that has read the type before it
+-- had the limit adds nothing either: until all such transactions have ended, every claim looks at all lanes.
 CREATE OR REPLACE FUNCTION {schema}.list_open_lanes(door {schema}.gate, at_ms bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -73,7 +74,7 @@ CREATE OR REPLACE FUNCTION {schema}.is_closed(queue int, tenants text[], at_ms b
 LANGUAGE plpgsql AS $$
 BEGIN
   RETURN EXISTS (SELECT 1 FROM gate x WHERE x.queue_id = queue AND abs(at_ms - x.listed_at_ms) < {count_every_ms})
-    AND NOT EXISTS (SELECT 1 FROM lane_news x WHERE x.queue_id = queue)
+    AND NOT EXISTS (SELECT 1 FROM open_lane_delta x WHERE x.queue_id = queue)
     AND NOT EXISTS (SELECT 1 FROM next_open_lanes(queue, tenants, 0, 2147483647, 1));
 END $$;
 

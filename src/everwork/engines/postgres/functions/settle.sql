@@ -25,7 +25,7 @@ BEGIN
     INSERT INTO count_delta (queue_id, tenant, processing, pending)
     SELECT l.queue_id, l.tenant, -count(*), count(*) FROM returned r JOIN lane l ON l.id = r.lane_id GROUP BY 1, 2)
   SELECT array_agg(r.key), array_agg(r.queue_id), array_agg(r.lane_id) INTO accepted, queues, lanes FROM returned r;
-  PERFORM tell_lanes(queues, lanes);
+  PERFORM note_open_lanes(queues, lanes);
   DELETE FROM history h WHERE h.key = ANY(accepted)
     AND h.attempt <= (SELECT j.attempt FROM live j WHERE j.key = h.key) - {history_max};
   RETURN coalesce(accepted, '{}');
@@ -45,8 +45,8 @@ CREATE OR REPLACE FUNCTION {schema}.end_attempts(ended jsonb, lapsed boolean, at
 LANGUAGE plpgsql AS $$
 DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_object_keys(ended) k);
-  told_queues int[];
-  told_lanes int[];
+  opened_queues int[];
+  opened_lanes int[];
 BEGIN
   IF lapsed THEN
     PERFORM pg_advisory_xact_lock_shared(lapse_gate());
@@ -99,8 +99,8 @@ BEGIN
       bucket_of(h.activated_at_ms - h.run_at_ms), coalesce(h.o->>'t', {unclassified}) FROM held h GROUP BY 2, 4, 5, 6)
   SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.key) FILTER (WHERE h.o ? 'f'), '{}'),
     coalesce(array_agg(h.queue_id) FILTER (WHERE h.o ? 'f'), '{}'), array_agg(h.queue_id), array_agg(h.lane_id)
-  INTO accepted, failed, queues, told_queues, told_lanes FROM held h;
-  PERFORM tell_lanes(told_queues, told_lanes);
+  INTO accepted, failed, queues, opened_queues, opened_lanes FROM held h;
+  PERFORM note_open_lanes(opened_queues, opened_lanes);
   UPDATE job j SET variables = ended->(j.key::text)->>'v'
   WHERE j.key = ANY(ARRAY(SELECT k FROM unnest(accepted) k WHERE ended->(k::text) ? 'v'));
   DELETE FROM history h WHERE h.key = ANY(accepted) AND h.attempt <= (ended->(h.key::text)->>'a')::int - {history_max};

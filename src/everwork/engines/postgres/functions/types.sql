@@ -125,7 +125,7 @@ BEGIN
       DELETE FROM count_delta c WHERE c.queue_id = ANY(queues);
       DELETE FROM lane l WHERE l.queue_id = ANY(queues);
       DELETE FROM open_lane o WHERE o.queue_id = ANY(queues);
-      DELETE FROM lane_news x WHERE x.queue_id = ANY(queues);
+      DELETE FROM open_lane_delta x WHERE x.queue_id = ANY(queues);
       DELETE FROM queue q WHERE q.id = ANY(queues);
       DELETE FROM type t WHERE t.name = gone.name;
     END IF;

@@ -15,7 +15,7 @@ counted AS (
   SELECT x.queue_id, x.tenant, -count(*) FILTER (WHERE g.state < 2), -count(*) FILTER (WHERE g.state = 2), count(*)
   FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2),
 told AS (
-  INSERT INTO {schema}.lane_news (queue_id, lanes)
+  INSERT INTO {schema}.open_lane_delta (queue_id, lanes)
   SELECT g.queue_id, array_agg(DISTINCT g.lane_id) FROM gone g JOIN {schema}.queue q ON q.id = g.queue_id
   JOIN {schema}.type t ON t.name = q.type WHERE t.lane_max_running IS NOT NULL AND q.fair AND g.state = 2 GROUP BY 1)
 SELECT key, CASE state WHEN 2 THEN 2 ELSE 1 END, attempts, max_attempts FROM gone;

@@ -34,7 +34,7 @@ counted AS (
   INSERT INTO {schema}.count_delta (queue_id, tenant, failed, pending)
   SELECT x.queue_id, x.tenant, -count(*), count(*) FROM gone g JOIN {schema}.lane x ON x.id = g.lane_id GROUP BY 1, 2),
 told AS (
-  INSERT INTO {schema}.lane_news (queue_id, lanes)
+  INSERT INTO {schema}.open_lane_delta (queue_id, lanes)
   SELECT g.queue_id, array_agg(DISTINCT g.lane_id) FROM gone g JOIN {schema}.queue q ON q.id = g.queue_id
   JOIN {schema}.type t ON t.name = q.type WHERE t.lane_max_running IS NOT NULL AND q.fair GROUP BY 1)
 SELECT g.key, 4, g.attempts, g.max_attempts, q.type FROM gone g JOIN {schema}.queue q ON q.id = g.queue_id;
@@ -60,7 +60,7 @@ changed AS (
   UPDATE {schema}.job SET variables = $4
   WHERE key = ANY(ARRAY(SELECT key FROM held WHERE $4::text IS NOT NULL))),
 told AS (
-  INSERT INTO {schema}.lane_news (queue_id, lanes)
+  INSERT INTO {schema}.open_lane_delta (queue_id, lanes)
   SELECT g.queue_id, array_agg(DISTINCT g.lane_id) FROM held g JOIN {schema}.queue q ON q.id = g.queue_id
   JOIN {schema}.type t ON t.name = q.type WHERE t.lane_max_running IS NOT NULL AND q.fair GROUP BY 1)
 SELECT h.key, 1, h.attempts, h.max_attempts, q.type FROM held h JOIN {schema}.queue q ON q.id = h.queue_id;

@@ -56,7 +56,7 @@ ORDER BY queue_id, state, key LIMIT $4;
 SELECT greatest((SELECT count(*) FROM (SELECT 1 FROM {schema}.count_delta LIMIT $1) d),
     (SELECT count(*) FROM (SELECT 1 FROM {schema}.work_delta LIMIT $1) w)),
   (SELECT count(*) FROM (SELECT 1 FROM {schema}.measure_delta LIMIT $1) m),
-  (SELECT count(*) FROM (SELECT 1 FROM {schema}.lane_news LIMIT $1) n);
+  (SELECT count(*) FROM (SELECT 1 FROM {schema}.open_lane_delta LIMIT $1) n);
 
 -- name: fold_counts
 WITH d AS (
@@ -112,12 +112,12 @@ folded AS (
   ON CONFLICT (hour, queue_id, what) DO UPDATE SET jobs = t.jobs + excluded.jobs)
 SELECT count(*) FROM d;
 
--- name: queues_with_lane_news
-SELECT DISTINCT queue_id FROM {schema}.lane_news;
+-- name: queues_with_open_lane_delta
+SELECT DISTINCT queue_id FROM {schema}.open_lane_delta;
 
--- name: fold_lane_news
+-- name: fold_open_lane_delta
 -- One queue per transaction, which holds the queue's gate.
-SELECT {schema}.fold_lane_news($1);
+SELECT {schema}.fold_open_lane_delta($1);
 
 -- name: forget_zeros
 -- Statistics are zero where only expired leases were counted and reclaim has restored all of them.
@@ -162,4 +162,4 @@ VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live;
 
 -- name: vacuum_deltas
 VACUUM (SKIP_LOCKED, TRUNCATE OFF) {schema}.count_delta, {schema}.work_delta, {schema}.measure_delta,
-  {schema}.count_total, {schema}.registry, {schema}.lane_news, {schema}.open_lane;
+  {schema}.count_total, {schema}.registry, {schema}.open_lane_delta, {schema}.open_lane;
