@@ -8,14 +8,17 @@ from contextlib import contextmanager
 
 import pytest
 
+from everwork.core.outcome import Complete
 from everwork.engines.redis import wire as wires
 from everwork.engines.redis.engine import RedisEngine
 from everwork.exceptions import EngineUnavailable
 from tests.app.waiting import RESTART_S, until
 from tests.conformance.observe import every_job
-from tests.factories import a_new_job
+from tests.conformance.test_hand_over import parked
+from tests.factories import a_new_job, a_pending_job, settled
 from tests.redis.conftest import opened
 from tests.servers import RedisServer, free_port, redis_cluster, redis_server
+from tests.stores import HOUR_MS
 from tests.torture.places import ClusterNode
 
 ANSWERED_BEFORE = 20
@@ -158,7 +161,11 @@ async def test_a_server_that_is_demoted_before_a_replica_has_the_write_is_unavai
 @pytest.mark.parametrize("node", [15_000], indirect=True)
 async def test_nothing_acknowledged_is_lost_in_a_planned_failover(node: ClusterNode) -> None:
     async with opened(node.url) as engine:
+        taker = await parked(engine, type="lone", lease_ms=HOUR_MS)
+        await a_pending_job(engine, type="lone")
+        [handed] = await taker.came()
         await assert_nothing_is_lost(engine, node, node.fail_over)
+        await settled(engine, Complete(handed.key, handed.attempt))
 
 
 @pytest.mark.parametrize("node", [1_000], indirect=True)
