@@ -501,7 +501,7 @@ async def test_what_was_lost_is_looked_for_until_the_store_answers(
 
 
 async def test_few_released_jobs_are_remembered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hand_over, "STRAYS_MAX", 2)
+    monkeypatch.setattr(hand_over, "RELEASED_MAX", 2)
     async with working(store, Calls().handler(concurrency=2)) as runtime:
         receiver = await store.receiver()
         for _ in range(3):
@@ -509,4 +509,4 @@ async def test_few_released_jobs_are_remembered(store: Store, monkeypatch: pytes
             store.app._host.portal.loop.call_soon_threadsafe(receiver.lost)
             for job in lost:
                 await until(partial(store.has_event, job, "release"))
-        assert len(fetcher_of(runtime)._hand_over._strays) <= 4
+        assert len(fetcher_of(runtime)._hand_over._released) <= 4

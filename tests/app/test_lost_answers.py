@@ -48,8 +48,8 @@ async def test_jobs_whose_lease_nobody_heard_of_go_back_at_once(url: str, monkey
     async with app, working(app):
         for key in keys:
             assert await asyncio.wait_for(app.result(key), DEADLINE_S) == "done"
-        stray = lost[0].activation.jobs[0].key
-        events = [(event.attempt, event.kind) for event in await app.history(stray)]
+        orphan = lost[0].activation.jobs[0].key
+        events = [(event.attempt, event.kind) for event in await app.history(orphan)]
     assert events == [(1, "release"), (2, "complete")]
 
 

@@ -13,7 +13,7 @@ from everwork.runtime.capacity import AttemptId
 from everwork.runtime.handler import QueueKey
 from everwork.runtime.source import JobStore
 
-STRAYS_MAX: Final = 10_000
+RELEASED_MAX: Final = 10_000
 
 
 class HandOver:
@@ -44,8 +44,8 @@ class HandOver:
         self._known = known
         self._wake = wake
         self._types: set[str] = set()
-        self._may_have_strays = False
-        self._strays: set[AttemptId] = set()
+        self._may_have_orphans = False
+        self._released: set[AttemptId] = set()
         """Attempts that were released because they were unknown here; their jobs may still arrive."""
 
     @property
@@ -56,7 +56,7 @@ class HandOver:
     @property
     def must_unpark(self) -> bool:
         """Whether jobs may have been lost in transit."""
-        return self._may_have_strays
+        return self._may_have_orphans
 
     def receiver(self, key: QueueKey, *, may_park: bool) -> Receiver | None:
         """The receiver for a demand on this queue that may be parked, or that withdraws what was parked before."""
@@ -69,13 +69,13 @@ class HandOver:
     def handed(self, job: LeasedJob) -> None:
         """Run a job that its create has leased to this worker; release it if there is no room."""
         attempt = job.key, job.attempt
-        if attempt not in self._strays and not self._take(job):
+        if attempt not in self._released and not self._take(job):
             self._release([attempt])
             self._wake()
 
     def lost(self) -> None:
         """Jobs that were handed over may not arrive."""
-        self._may_have_strays = True
+        self._may_have_orphans = True
         self._wake()
 
     async def unpark(self, *, is_last: bool) -> None:
@@ -83,12 +83,12 @@ class HandOver:
 
         If the store is unavailable, this is tried again later, unless `is_last`: the demands expire soon.
         """
-        self._may_have_strays = False  # Unless jobs get lost meanwhile.
+        self._may_have_orphans = False  # Unless jobs get lost meanwhile.
         try:
             await self._store.unpark(self._worker, sorted(self._types))
-            await self._release_strays()
+            await self._release_orphans()
         except EngineError:
-            self._may_have_strays = not is_last
+            self._may_have_orphans = not is_last
             if not is_last:
                 return
         self._types.clear()
@@ -97,21 +97,22 @@ class HandOver:
         """Release jobs that were leased by a step whose reply was lost; False if the store is unavailable."""
         if self._owns_name:
             try:
-                await self._release_strays()
+                await self._release_orphans()
             except EngineError:
                 return False
         return True
 
-    async def _release_strays(self) -> None:
+    async def _release_orphans(self) -> None:
+        """Release the orphans: attempts that the store has leased to this worker, and that are unknown here."""
         known = self._known()
         held = await self._store.held(self._worker)
         # Not the jobs of an earlier runtime whose outcomes are in the spool: their leases may have been renewed.
-        strays = self._without(known, await self._store.unkept(self._without(known, held)))
-        strays = self._without(self._known(), strays)
-        self._release(strays)
-        if len(self._strays) > STRAYS_MAX:
-            self._strays.clear()
-        self._strays.update(strays)
+        orphans = self._without(known, await self._store.unkept(self._without(known, held)))
+        orphans = self._without(self._known(), orphans)
+        self._release(orphans)
+        if len(self._released) > RELEASED_MAX:
+            self._released.clear()
+        self._released.update(orphans)
 
     @staticmethod
     def _without(known: set[AttemptId], attempts: Iterable[AttemptId]) -> Sequence[AttemptId]:

@@ -20,14 +20,14 @@ async def verify(store: OpenStore) -> list[StoreProblem]:
     async with connected(store.url) as connection:
         try:
             invalid = await connection.fetch(sql["invalid_indexes"], timeout=ANSWER_SECONDS)
-            strays = await connection.fetchval(sql["strays"], timeout=ANSWER_SECONDS)
+            orphans = await connection.fetchval(sql["orphans"], timeout=ANSWER_SECONDS)
             unsound = await _of_indexes(connection, sql)
         except (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError) as error:
             return [StoreProblem(f"the store is damaged: {error}", RESTORE)]
     schema = store.url.schema
     defects = [StoreProblem(f"index {name} is invalid", f"run: REINDEX INDEX {schema}.{name}") for (name,) in invalid]
-    if strays:
-        text = f"{strays:,} row{' belongs' if strays == 1 else 's belong'} to jobs that do not exist"
+    if orphans:
+        text = f"{orphans:,} row{' belongs' if orphans == 1 else 's belong'} to jobs that do not exist"
         defects.append(StoreProblem(text, RESTORE))
     return defects + unsound
 

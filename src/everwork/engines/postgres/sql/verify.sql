@@ -16,7 +16,7 @@ ORDER BY 1;
 SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid
 WHERE c.relnamespace = '{schema}'::regnamespace AND NOT i.indisvalid ORDER BY 1;
 
--- name: strays
+-- name: orphans
 -- Reads every row, which finds pages that cannot be read; returns how many live or finished rows belong to no job.
 SELECT count(*) FROM (SELECT key FROM {schema}.live UNION ALL SELECT key FROM {schema}.finished) s
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.job j WHERE j.key = s.key);

@@ -47,6 +47,6 @@ def _of_pages(url: StoreUrl) -> list[StoreProblem]:
 
 
 def _of_rows(connection: sqlite3.Connection) -> list[StoreProblem]:
-    (strays,) = connection.execute(SQL["strays"]).fetchone()
-    text = f"{strays:,} row{' belongs' if strays == 1 else 's belong'} to pending or running jobs that do not exist"
-    return [StoreProblem(text, RESTORE)] if strays else []
+    (orphans,) = connection.execute(SQL["orphans"]).fetchone()
+    text = f"{orphans:,} row{' belongs' if orphans == 1 else 's belong'} to pending or running jobs that do not exist"
+    return [StoreProblem(text, RESTORE)] if orphans else []
