@@ -185,7 +185,7 @@ async def test_workers_that_no_longer_exist_are_forgotten(sqlite: SqliteEngine) 
         await asked(sqlite, 1, worker=f"worker-{number}", receiver=Taker())
     await a_pending_job(sqlite, type="other")  # The engine's thread keeps its last call.
     gc.collect()
-    assert not sqlite._store.post._have_parked
+    assert not sqlite._store.hand_over._have_parked
 
 
 async def test_a_worker_takes_the_place_of_one_that_is_gone(
@@ -233,14 +233,14 @@ async def test_a_worker_learns_that_a_job_was_lost_whose_creator_was_killed_befo
 
 async def test_a_job_that_has_only_not_been_read_yet_is_not_lost(sqlite: SqliteEngine, other: SqliteEngine) -> None:
     taker = await parked(sqlite)
-    [place] = sqlite._store.post._places.values()
+    [demand] = sqlite._store.hand_over._demands.values()
     job = await a_pending_job(other)
     taker.jobs.clear()
-    sqlite._store.post._awaited[place.token] = place  # As before it was read.
-    sender, receiver = other._store.post, sqlite._store.post
-    message = orjson.dumps([place.token, *(await a_new_and_leased(other))])
+    sqlite._store.hand_over._awaited[demand.token] = demand  # As before it was read.
+    sender, receiver = other._store.hand_over, sqlite._store.hand_over
+    message = orjson.dumps([demand.token, *(await a_new_and_leased(other))])
     sender._sockets[sqlite._store.work.name].send(message)
-    receiver._check_arrival(place)
+    receiver._check_arrival(demand)
     assert (len(taker.jobs), taker.losses, job.state) == (1, 0, State.PROCESSING)
 
 
@@ -315,10 +315,10 @@ def send_forever(sender: socket.socket) -> None:
 
 async def test_a_job_for_a_worker_that_has_ended_meanwhile_is_released(sqlite: SqliteEngine) -> None:
     await parked(sqlite)
-    sqlite._store.post._receivers.clear()
+    sqlite._store.hand_over._receivers.clear()
     job = await a_new_and_leased(sqlite)
     mark = sqlite.mark()
-    sqlite._store.post._arrived("gone.1", job)
+    sqlite._store.hand_over._arrived("gone.1", job)
     assert await sqlite.wait([TYPE], 30_000, mark)
     assert await kinds(sqlite, job.key) == [(1, "release")]
 

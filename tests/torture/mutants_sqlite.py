@@ -125,13 +125,15 @@ def _mark_not_guarded() -> None:
 
 def _handed_without_lease() -> None:
     """A create sends its job to the waiting worker, and stores it as pending, so that others take it, too."""
-    sent = "not post.hand(tx, parked, leased)"
-    replace_source(create, "_hand_over", sent, f"{sent} or True")
+    sent = "not hand_over.send_after_commit(tx, parked, leased)"
+    replace_source(create, "_lease_to_waiting", sent, f"{sent} or True")
 
 
 def _handed_for_good() -> None:
     """The lease of a job that was handed over does not expire: nothing takes the job back from a dead worker."""
-    replace_source(create, "_hand_over", "now_ms, until_ms, parked.worker", "now_ms, 2 * until_ms, parked.worker")
+    replace_source(
+        create, "_lease_to_waiting", "now_ms, until_ms, parked.worker", "now_ms, 2 * until_ms, parked.worker"
+    )
 
 
 MUTATIONS: Final[dict[str, Callable[[], None]]] = {

@@ -23,7 +23,7 @@ from everwork.engines.sqlite.capacity import (
     next_due_ms,
     read_queue,
 )
-from everwork.engines.sqlite.hand_over import Post
+from everwork.engines.sqlite.hand_over import SqliteHandOver
 from everwork.engines.sqlite.shared import cancel_pending
 from everwork.engines.sqlite.statements import (
     LANE_SEPARATOR,
@@ -49,9 +49,10 @@ class SqliteActivate(SqliteBase, JobFlow):
     """Leasing jobs."""
 
     async def activate(self, demands: Sequence[Demand]) -> Activation:
-        post = self._store.post_for(demands)
+        hand_over = self._store.hand_over_for(demands)
         return await self._store.writer.submit(
-            lambda tx: activate(tx, demands, post), lambda cursor, now_ms: nothing_to_do(cursor, demands, now_ms, post)
+            lambda tx: activate(tx, demands, hand_over),
+            lambda cursor, now_ms: nothing_to_do(cursor, demands, now_ms, hand_over),
         )
 
     async def unpark(self, worker: str, types: Sequence[str]) -> None:
@@ -62,11 +63,11 @@ class SqliteActivate(SqliteBase, JobFlow):
             return None if found else True
 
         await store.writer.submit(lambda tx: bool(tx.cursor.execute(PARKED["unpark"], wanted)), nothing_is_parked)
-        store.post.forget(worker, types)
+        store.hand_over.forget(worker, types)
 
 
-def activate(tx: Transaction, demands: Sequence[Demand], post: Post | None = None) -> Activation:
-    """Serve each claim in order, and compute when the next call may find more. `post` parks unmet demands."""
+def activate(tx: Transaction, demands: Sequence[Demand], hand_over: SqliteHandOver | None = None) -> Activation:
+    """Serve each claim in order, and compute when the next call may find more. `hand_over` parks unmet demands."""
     claimed: list[tuple[Claim, list[LeasedJob]]] = []
     _, more_expired = expire(tx)
     due_ms: int | None = tx.now_ms if more_expired else None
@@ -80,8 +81,8 @@ def activate(tx: Transaction, demands: Sequence[Demand], post: Post | None = Non
         if capacity.jobs:
             jobs, capacity = _claim_jobs(tx, claim.combined, queue, capacity)
             claimed.append((claim, _assign(tx, claim, jobs)))
-        if post is not None:
-            _park(tx, post, queue, claim, jobs)
+        if hand_over is not None:
+            _park(tx, hand_over, queue, claim, jobs)
         if was_freed and has_ready(tx.cursor, queue):
             tx.woken = True
         due_ms = earlier(due_ms, next_due_ms(tx.cursor, queue, capacity))
@@ -94,30 +95,30 @@ def _may_park(queue: Queue) -> bool:
     return not queue.paused and not queue.is_bound
 
 
-def _park(tx: Transaction, post: Post, queue: Queue, claim: Claim, jobs: list[LeasedJob]) -> None:
+def _park(tx: Transaction, hand_over: SqliteHandOver, queue: Queue, claim: Claim, jobs: list[LeasedJob]) -> None:
     """Park the last of these demands that can be parked, or withdraw it if it was met."""
     for demand, share in reversed(claim.shares(jobs)):
         if demand.withdraws:
-            post.withdraw(tx, queue.id, demand)
+            hand_over.withdraw(tx, queue.id, demand)
         elif demand.parks:
             if len(share) == demand.limit:
-                post.withdraw(tx, queue.id, demand)
+                hand_over.withdraw(tx, queue.id, demand)
             elif _may_park(queue):
-                post.park(tx, queue.id, demand)
+                hand_over.park(tx, queue.id, demand)
             return
 
 
 def nothing_to_do(
-    cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int, post: Post | None = None
+    cursor: sqlite3.Cursor, demands: Sequence[Demand], now_ms: int, hand_over: SqliteHandOver | None = None
 ) -> Activation | None:
     """An empty activation, if a read without a lock shows that there is nothing to lease or park; otherwise None."""
     if cursor.execute(SQL["expired"], (now_ms, 1)).fetchone():
         return None
     first_ms: int | None = None
-    if post is not None and any(demand.withdraws and post.has_row(cursor, demand) for demand in demands):
+    if hand_over is not None and any(demand.withdraws and hand_over.has_row(cursor, demand) for demand in demands):
         return None
     # For each queue, the last demand that can be parked, if there is one.
-    ordered = demands if post is None else sorted(demands, key=lambda demand: demand.parks)
+    ordered = demands if hand_over is None else sorted(demands, key=lambda demand: demand.parks)
     for demand in {(demand.type, demand.group): demand for demand in ordered}.values():
         queue = read_queue(cursor, demand)
         if queue is None or queue.asked_at_ms is None or not 0 <= now_ms - queue.asked_at_ms < ASKED_EVERY_MS:
@@ -126,7 +127,8 @@ def nothing_to_do(
         due_ms = next_due_ms(cursor, queue, capacity)
         if capacity.jobs and ((due_ms is not None and due_ms <= now_ms) or has_ready(cursor, queue)):
             return None
-        if post and demand.parks and _may_park(queue) and not post.needs_no_write(cursor, queue.id, demand, now_ms):
+        parks = demand.parks and _may_park(queue)
+        if hand_over and parks and not hand_over.needs_no_write(cursor, queue.id, demand, now_ms):
             return None
         first_ms = earlier(first_ms, due_ms)
     return Activation([], first_ms, now_ms, (0,) * len(demands))

@@ -14,7 +14,7 @@ from everwork.core.limits import DEFAULT_GROUP
 from everwork.core.states import State
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.rules import outdated
-from everwork.engines.sqlite.hand_over import Parked, Post
+from everwork.engines.sqlite.hand_over import Parked, SqliteHandOver
 from everwork.engines.sqlite.statements import NOTHING_RARE, insert_rows, lane_of, rare_columns, statements
 from everwork.engines.sqlite.store.loop_writer import CallerWriter
 from everwork.engines.sqlite.store.opened import SqliteBase
@@ -32,8 +32,8 @@ class SqliteCreate(SqliteBase, JobFlow):
     async def create(self, jobs: Sequence[NewJob], stamp: Stamp | None = None) -> list[Created]:
         writer = self._store.writer
         if stamp is None:
-            post = self._store.post
-            return await writer.submit(lambda tx: create(tx, jobs, post))
+            hand_over = self._store.hand_over
+            return await writer.submit(lambda tx: create(tx, jobs, hand_over))
         try:
             return await writer.submit(lambda tx: create_stamped(tx, jobs, stamp))
         except Repeated as repeated:
@@ -43,12 +43,12 @@ class SqliteCreate(SqliteBase, JobFlow):
 
     async def create_alone(self, jobs: Sequence[NewJob]) -> list[Created] | None:
         store = self._store
-        writer, post = store.writer, store.post
+        writer, hand_over = store.writer, store.hand_over
         if not isinstance(writer, CallerWriter):
             return None
         if writer.must_pass:
             await asyncio.sleep(0)
-        done = writer.do_now(lambda tx: create(tx, jobs, post))
+        done = writer.do_now(lambda tx: create(tx, jobs, hand_over))
         return done[0] if done else None
 
 
@@ -61,15 +61,15 @@ class Repeated(Exception):
         self.keys = keys
 
 
-def create(tx: Transaction, jobs: Sequence[NewJob], post: Post | None = None) -> list[Created]:
+def create(tx: Transaction, jobs: Sequence[NewJob], hand_over: SqliteHandOver | None = None) -> list[Created]:
     """Write the jobs that are new; for a job whose dedupe key already exists, return the first job's key.
 
-    `post`: hands a single job over to a waiting worker, if there is one.
+    `hand_over`: hands a single job over to a waiting worker, if there is one.
     """
     if not jobs:
         return []
     if len(jobs) == 1:
-        key = _create_plain(tx, jobs[0], post) if jobs[0].is_plain else None
+        key = _create_plain(tx, jobs[0], hand_over) if jobs[0].is_plain else None
         if key is not None:
             return [Created(key)]
     return create_any(tx, jobs)
@@ -124,7 +124,7 @@ class PlainQueue(NamedTuple):
         )
 
 
-def _create_plain(tx: Transaction, job: NewJob, post: Post | None) -> int | None:
+def _create_plain(tx: Transaction, job: NewJob, hand_over: SqliteHandOver | None) -> int | None:
     """Write a plain job of a known type without groups, in few statements; None if its type is new or has groups."""
     cursor, now_ms = tx.cursor, tx.now_ms
     rows = cursor.execute(SQL["read_queues"], (job.type, now_ms)).fetchall()
@@ -142,15 +142,15 @@ def _create_plain(tx: Transaction, job: NewJob, post: Post | None) -> int | None
         cursor.execute(SQL["insert_plain_job"], row)
     else:
         cursor.execute(SQL["insert_job"], (*row, None, *rare, None))
-    if post is None or not _hand_over(tx, post, queue, (job, lane), (key, max_attempts)):
+    if hand_over is None or not _lease_to_waiting(tx, hand_over, queue, (job, lane), (key, max_attempts)):
         cursor.execute(SQL["insert_ready"], (queue.id, lane, -job.priority, now_ms, key, max_attempts))
         tx.open_lane(queue.id, lane, (queue.solo, queue.fair))
         tx.count(queue.id, lane, State.PENDING, 1)
     return int(key)
 
 
-def _hand_over(
-    tx: Transaction, post: Post, queue: PlainQueue, created: tuple[NewJob, str], numbers: tuple[int, int]
+def _lease_to_waiting(
+    tx: Transaction, hand_over: SqliteHandOver, queue: PlainQueue, created: tuple[NewJob, str], numbers: tuple[int, int]
 ) -> bool:
     """Lease a job that is being created to the worker that waits for it, as if the worker had activated it."""
     parked, (job, lane), (key, max_attempts), now_ms = queue.parked, created, numbers, tx.now_ms
@@ -162,7 +162,7 @@ def _hand_over(
         key, 1, 1, max_attempts, job.type, queue.group, job.tenant, until_ms, job.variables, job.headers, job.priority,
         now_ms, now_ms, job.timeout_ms, job.correlation_id, job.limit_key, job.extra,
     )  # fmt: skip
-    if not post.hand(tx, parked, leased):
+    if not hand_over.send_after_commit(tx, parked, leased):
         return False
     cursor = tx.cursor
     place = (key, queue.id, lane, -job.priority, now_ms, max_attempts)

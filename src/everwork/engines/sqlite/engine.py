@@ -60,7 +60,7 @@ class SqliteEngine(
             make = CallerWriter if self._for_callers else LoopWriter if self._own_loop else ThreadWriter
             writer = make(self._url, connection, lock, self._clock)
             self._opened = store = OpenStore(self._url, self._clock, writer, lock, schema_version)
-            store.post.take_back = self._take_back
+            store.hand_over.take_back = self._take_back
 
     def _connect(self, create: bool) -> tuple[sqlite3.Connection, FileLock, int]:
         check_file(self._url)

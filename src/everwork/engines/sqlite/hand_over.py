@@ -52,7 +52,7 @@ class Parked(NamedTuple):
     token: str
 
 
-class Place:
+class LocalDemand:
     """A demand that a worker of this engine has parked, until a job arrives or it is withdrawn."""
 
     __slots__ = ("is_doubted", "lease_ms", "name", "receiver", "token")
@@ -66,7 +66,7 @@ class Place:
         """Whether the row no longer exists, so that a job may be lost."""
 
 
-class Post:
+class SqliteHandOver:
     """The parked demands of one engine's workers, and the jobs that its creates send to waiting workers.
 
     Used in the thread of the transactions, except for the methods that are documented to run in the event loop.
@@ -79,10 +79,10 @@ class Post:
         self._names: WeakKeyDictionary[Receiver, str] = WeakKeyDictionary()
         self._receivers: WeakValueDictionary[str, Receiver] = WeakValueDictionary()
         self._numbers = itertools.count(1)
-        self._places: dict[tuple[str, str], Place] = {}
+        self._demands: dict[tuple[str, str], LocalDemand] = {}
         """By worker and type."""
-        self._awaited: dict[str, Place] = {}
-        """By token: the places whose jobs have not arrived."""
+        self._awaited: dict[str, LocalDemand] = {}
+        """By token: the demands whose jobs have not arrived."""
         self._have_parked: dict[tuple[str, str], ref[Receiver]] = {}
         """By worker and type: what has been parked here, as long as its receiver exists. Not forgotten by `forget`: a
         worker that was replaced unparks, too, and would then replace the other worker."""
@@ -106,17 +106,17 @@ class Post:
                 self._names[receiver] = name = secrets.token_hex(8)
                 self._receivers[name] = receiver
         if not receivers:
-            return any(demand.withdraws and (demand.worker, demand.type) in self._places for demand in demands)
+            return any(demand.withdraws and (demand.worker, demand.type) in self._demands for demand in demands)
         return self._folder is None or self._work.listen()
 
     def has_row(self, cursor: sqlite3.Cursor, demand: Demand) -> bool:
         """Whether what this worker has parked is still there."""
-        place = self._places.get((demand.worker, demand.type))
-        if place is None:
+        local = self._demands.get((demand.worker, demand.type))
+        if local is None:
             return False
         (is_there,) = cursor.execute(SQL["is_parked"], (demand.worker, json.dumps([demand.type]))).fetchone()
         if not is_there:
-            self._doubt(place)
+            self._doubt(local)
         return bool(is_there)
 
     def needs_no_write(self, cursor: sqlite3.Cursor, queue: int, demand: Demand, now_ms: int) -> bool:
@@ -126,12 +126,12 @@ class Post:
         idle workers must not keep replacing each other.
         """
         row = cursor.execute(SQL["parked"], (queue,)).fetchone()
-        place = self._places.get((demand.worker, demand.type))
-        if place is not None and _is_row_of(place, row):
+        local = self._demands.get((demand.worker, demand.type))
+        if local is not None and _is_row_of(local, row):
             self._renew(now_ms)
-            return _meets(place, demand)
-        if place is not None:
-            self._doubt(place)
+            return _meets(local, demand)
+        if local is not None:
+            self._doubt(local)
         is_back = (demand.worker, demand.type) in self._have_parked
         return is_back and row is not None and self._reach(Parked(*row), now_ms) is not None
 
@@ -142,36 +142,36 @@ class Post:
         if receiver is None or name is None or self._is_closed:
             return
         self._renew(tx.now_ms)
-        place = self._places.get(key)
-        if place is not None:
+        local = self._demands.get(key)
+        if local is not None:
             row = tx.cursor.execute(SQL["parked"], (queue,)).fetchone()
-            if not _is_row_of(place, row):
-                self._doubt(place)
-            elif _meets(place, demand):
+            if not _is_row_of(local, row):
+                self._doubt(local)
+            elif _meets(local, demand):
                 return
             else:
-                self._awaited.pop(place.token, None)  # Replaced: no job can arrive for it.
-        place = Place(name, next(self._numbers), receiver, demand.lease_ms)
-        self._places[key] = self._awaited[place.token] = place
+                self._awaited.pop(local.token, None)  # Replaced: no job can arrive for it.
+        local = LocalDemand(name, next(self._numbers), receiver, demand.lease_ms)
+        self._demands[key] = self._awaited[local.token] = local
         self._have_parked[key] = ref(receiver, lambda _: self._have_parked.pop(key, None))
-        tx.cursor.execute(SQL["park"], (queue, demand.worker, demand.lease_ms, self._work.name, place.token))
+        tx.cursor.execute(SQL["park"], (queue, demand.worker, demand.lease_ms, self._work.name, local.token))
 
     def withdraw(self, tx: Transaction, queue: int, demand: Demand) -> None:
         """Withdraw the demand that this worker has parked, if it has."""
-        place = self._places.pop((demand.worker, demand.type), None)
-        if place is None:
+        local = self._demands.pop((demand.worker, demand.type), None)
+        if local is None:
             return
         if tx.cursor.execute(SQL["withdraw"], (queue, demand.worker)).rowcount:
-            self._awaited.pop(place.token, None)
+            self._awaited.pop(local.token, None)
         else:
-            self._doubt(place)
+            self._doubt(local)
 
     def forget(self, worker: str, types: Sequence[str]) -> None:
         """Forget the demands that this worker withdraws: it looks up their jobs itself."""
         for type in types:
-            place = self._places.pop((worker, type), None)
-            if place is not None:
-                self._awaited.pop(place.token, None)
+            local = self._demands.pop((worker, type), None)
+            if local is not None:
+                self._awaited.pop(local.token, None)
 
     def _renew(self, now_ms: int) -> None:
         """Let creates know that the workers of this process are waiting now."""
@@ -183,20 +183,20 @@ class Post:
             with suppress(OSError):  # Without its socket, nothing is handed over.
                 os.utime(self._folder / self._work.name, ns=(now_ms * 1_000_000, now_ms * 1_000_000))
 
-    def _doubt(self, place: Place) -> None:
+    def _doubt(self, local: LocalDemand) -> None:
         """The row no longer exists: a job is in transit, another worker has parked its demand, or a job is lost."""
-        if not place.is_doubted and place.token in self._awaited:
-            place.is_doubted = True
+        if not local.is_doubted and local.token in self._awaited:
+            local.is_doubted = True
             with suppress(RuntimeError):  # The loop is closed, and so is the worker.
-                self._loop.call_soon_threadsafe(self._loop.call_later, ARRIVAL_SECONDS, self._check_arrival, place)
+                self._loop.call_soon_threadsafe(self._loop.call_later, ARRIVAL_SECONDS, self._check_arrival, local)
 
-    def _check_arrival(self, place: Place) -> None:
+    def _check_arrival(self, local: LocalDemand) -> None:
         """Notify the worker if the job has not arrived; runs in the event loop."""
         if self._is_closed:
             return
         self._work.receive()
-        receiver = place.receiver()
-        if self._awaited.pop(place.token, None) is not None and receiver is not None:
+        receiver = local.receiver()
+        if self._awaited.pop(local.token, None) is not None and receiver is not None:
             receiver.lost()
 
     def _on_message(self, message: bytes) -> None:
@@ -214,7 +214,7 @@ class Post:
 
     # The creator's side -----------------------------------------------------------------------------
 
-    def hand(self, tx: Transaction, parked: Parked, job: LeasedJob) -> bool:
+    def send_after_commit(self, tx: Transaction, parked: Parked, job: LeasedJob) -> bool:
         """Have a job sent to a waiting worker after the commit; False if the worker cannot be reached."""
         if not _is_short(job):
             return False
@@ -270,7 +270,7 @@ class Post:
     def close(self) -> None:
         """Stop handing jobs over; runs in the event loop."""
         self._is_closed = True
-        self._places.clear()
+        self._demands.clear()
         self._awaited.clear()
 
     def _close_sockets(self) -> None:
@@ -291,13 +291,13 @@ def _is_short(job: LeasedJob) -> bool:
     return sum(len(text if text.isascii() else text.encode()) for text in texts) <= HANDED_BYTES_MAX
 
 
-def _is_row_of(place: Place, row: tuple[str, int, str, str] | None) -> bool:
-    return row is not None and row[3] == place.token
+def _is_row_of(local: LocalDemand, row: tuple[str, int, str, str] | None) -> bool:
+    return row is not None and row[3] == local.token
 
 
-def _meets(place: Place, demand: Demand) -> bool:
+def _meets(local: LocalDemand, demand: Demand) -> bool:
     """Whether a parked demand has the lease and the receiver of this one."""
-    return place.receiver() is demand.receiver and place.lease_ms == demand.lease_ms
+    return local.receiver() is demand.receiver and local.lease_ms == demand.lease_ms
 
 
 def _is_recent(looked_at_ms: int | None, now_ms: int) -> bool:

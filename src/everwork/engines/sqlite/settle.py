@@ -49,11 +49,13 @@ class SqliteSettle(SqliteBase, JobFlow):
     async def settle(self, outcomes: Sequence[Outcome], demands: Sequence[Demand] = ()) -> Settlement:
         if not outcomes:
             return Settlement([], await self.activate(demands))
-        post = self._store.post_for(demands)
+        hand_over = self._store.hand_over_for(demands)
 
         def act(tx: Transaction) -> Settlement:
             judged = settle(tx, outcomes)
-            return Settlement(judged, activate(tx, demands, post) if demands else Activation([], None, tx.now_ms, ()))
+            return Settlement(
+                judged, activate(tx, demands, hand_over) if demands else Activation([], None, tx.now_ms, ())
+            )
 
         return await self._store.writer.submit(act)
 

@@ -19,7 +19,7 @@ from everwork.engines.contract import Clock
 from everwork.engines.contract.jobs import JobFlow
 from everwork.engines.sqlite import file_lock, processes
 from everwork.engines.sqlite.file_lock import FileLock
-from everwork.engines.sqlite.hand_over import Post
+from everwork.engines.sqlite.hand_over import SqliteHandOver
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
 from everwork.engines.sqlite.store.connections import Pause, Query, Reader, T
 from everwork.engines.sqlite.store.writer import Writer, commits
@@ -75,10 +75,10 @@ class OpenStore:
         self._lock = lock
         folder = None if url.in_memory else Path(url.path + ".wake")
         self.work, self.done = Wakeup(WORK, folder), Wakeup(DONE, folder)
-        self.post = Post(self.work, folder)
+        self.hand_over = SqliteHandOver(self.work, folder)
         self.writer = writer
         self.writer.after_answers = self._notify
-        self.writer.deliver = self.post.deliver
+        self.writer.deliver = self.hand_over.deliver
         self._reader: Reader | None = None
         self._scanner: Reader | None = None
         self._probe: sqlite3.Connection | None = None
@@ -107,9 +107,9 @@ class OpenStore:
         answer: Any = await (self._scanner or self.writer).query(query)
         return answer  # type: ignore[no-any-return]
 
-    def post_for(self, demands: Sequence[Demand]) -> Post | None:
+    def hand_over_for(self, demands: Sequence[Demand]) -> SqliteHandOver | None:
         """What parks these demands; None if none of them can be parked."""
-        return self.post if self.post.may_park(demands) else None
+        return self.hand_over if self.hand_over.may_park(demands) else None
 
     async def checkpoint(self) -> None:
         """Checkpoint the write-ahead log in another thread, so that no commit has to.
@@ -131,7 +131,7 @@ class OpenStore:
         processes.forget(self)
         if self._timer is not None:
             self._timer.cancel()
-        self.post.close()
+        self.hand_over.close()
         for wakeup in (self.work, self.done):
             wakeup.close(self._loop)
         await self.writer.close()
@@ -143,7 +143,7 @@ class OpenStore:
                 self._probe = None
         if self._notifier is not None:
             self._notifier.close()
-        self.post.release()
+        self.hand_over.release()
         self._lock.close()
 
     def _notify(self, woken: bool, finished: bool) -> None:
