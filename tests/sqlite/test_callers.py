@@ -18,7 +18,7 @@ from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.store import loop_writer
 from everwork.engines.sqlite.store.connections import Pause
 from everwork.engines.sqlite.store.loop_writer import IN_A_ROW_MAX, SLOW_SECONDS, CallerWriter, LoopWriter
-from everwork.engines.sqlite.store.writer import ThreadWriter
+from everwork.engines.sqlite.store.thread_writer import ThreadWriter
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineUnavailable
 from tests.app.forks import in_child

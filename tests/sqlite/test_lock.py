@@ -19,7 +19,7 @@ import pytest
 from everwork.engines.sqlite import file_lock
 from everwork.engines.sqlite.engine import SqliteEngine
 from everwork.engines.sqlite.file_lock import LockWait
-from everwork.engines.sqlite.store import writer
+from everwork.engines.sqlite.store import thread_writer, writer
 from everwork.engines.sqlite.store_url import StoreUrl
 from everwork.exceptions import EngineBusy
 from tests.app.forks import exit_code, fork
@@ -41,7 +41,7 @@ sys.stdin.read()
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits."""
     monkeypatch.setattr(file_lock, "WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(writer, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(thread_writer, "WATCH_SECONDS", 0.05)
     monkeypatch.setattr(writer, "BUSY_SECONDS", 0.2)
     monkeypatch.setattr(writer, "BUSY_MS", 5)
 

@@ -12,7 +12,7 @@ from everwork.engines import rules
 from everwork.engines import rules as judged
 from everwork.engines.sqlite import change, create, registry, settle, shared
 from everwork.engines.sqlite.statements import statements
-from everwork.engines.sqlite.store import writer
+from everwork.engines.sqlite.store import thread_writer, writer
 from everwork.engines.sqlite.transaction import Transaction
 from tests.torture import mutants
 from tests.torture.replacing import replace_source
@@ -34,12 +34,12 @@ def _ack_before_commit() -> None:
     """The commit comes a moment after the answer."""
     replace_source(writer.Writer, "_transact", 'self._cursor.execute("COMMIT")', "pass")
     replace_source(
-        writer.ThreadWriter,
+        thread_writer.ThreadWriter,
         "_deliver",
         "self._loop.call_soon_threadsafe(self._answer, answers, woken, finished)",
         "self._loop.call_soon_threadsafe(self._answer, answers, woken, finished); commit_late(self)",
     )
-    vars(writer)["commit_late"] = _commit_late
+    vars(thread_writer)["commit_late"] = _commit_late
 
 
 def _commit_late(writer: Any) -> None:

@@ -26,8 +26,8 @@ from everwork.engines.sqlite.settle import SqliteSettle
 from everwork.engines.sqlite.store.connections import in_daemon
 from everwork.engines.sqlite.store.loop_writer import CallerWriter, LoopWriter
 from everwork.engines.sqlite.store.opened import OpenStore, SqliteWaits
+from everwork.engines.sqlite.store.thread_writer import ThreadWriter
 from everwork.engines.sqlite.store.verify import verify
-from everwork.engines.sqlite.store.writer import ThreadWriter
 from everwork.engines.sqlite.store_url import StoreUrl, check_file, connect, require_jobs
 from everwork.engines.sqlite.sweep import SqliteSweep
 from everwork.engines.values import Durability, Health, Schema, StoreProblem

@@ -13,7 +13,8 @@ from typing import Any, Final
 from everwork.engines.contract import Clock
 from everwork.engines.sqlite.file_lock import FileLock
 from everwork.engines.sqlite.store.connections import Action, Answer, Call, Pause, T, is_undecodable
-from everwork.engines.sqlite.store.writer import ThreadWriter, answers_of
+from everwork.engines.sqlite.store.thread_writer import ThreadWriter
+from everwork.engines.sqlite.store.writer import answers_of
 from everwork.engines.sqlite.store_url import StoreUrl
 
 SLOW_SECONDS: Final = 0.005
