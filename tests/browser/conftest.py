@@ -70,7 +70,7 @@ async def lookers() -> AsyncIterator[dict[tuple[str, str], Visitor]]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def shared_visit(browser: Browser, lookers: dict[tuple[str, str], Visitor]) -> AsyncIterator[Visit]:
-    """Finds a visitor, logged in, for a test that changes nothing in its browser: opening a page is expensive.
+    """Finds a visitor, logged in, for a test that leaves nothing in its browser: opening a page is expensive.
 
     As with `visit`, what a visitor meets that a good page never does fails the test.
     """
@@ -89,6 +89,7 @@ async def shared_visit(browser: Browser, lookers: dict[tuple[str, str], Visitor]
     yield find
     problems: list[str] = []
     for one in used:
+        await one.page.evaluate("sessionStorage.clear(), localStorage.clear()")
         await one.page.goto("about:blank")  # What a page does until it ends belongs to this test.
         problems += one.watch.end()
     assert problems == []
@@ -134,6 +135,6 @@ async def visitor(visit: Visit, whole: Whole) -> Visitor:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def operator(visit: Visit, whole: Whole) -> Visitor:
+async def operator(shared_visit: Visit, whole: Whole) -> Visitor:
     """Somebody who has logged in, and may do everything."""
-    return await visit(whole, KEY)
+    return await shared_visit(whole, KEY)

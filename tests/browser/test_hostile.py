@@ -8,10 +8,9 @@ import pytest
 import pytest_asyncio
 
 from everwork.server.http.ui.redaction import visible
-from tests.browser.conftest import Visit
 from tests.browser.hostile import CORPUS, NAMES, pour
 from tests.browser.watching import Visitor
-from tests.server.whole import KEY, Whole
+from tests.server.whole import Whole
 
 LISTS = ("/ui", "/ui/types", "/ui/jobs", "/ui/dead", "/ui/workers", "/ui/triggers", "/ui/breakers", "/ui/keys",
          "/ui/audit", "/ui/settings")  # fmt: skip
@@ -30,12 +29,6 @@ GROWN = """() => {
 async def jobs(whole: Whole) -> dict[str, int]:
     """A store with all of it; keys of jobs by the name of the text that they are full of."""
     return await pour(whole)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def operator(shared_visit: Visit, whole: Whole) -> Visitor:
-    """Somebody who has logged in, may do everything, and only looks."""
-    return await shared_visit(whole, KEY)
 
 
 async def looked_at(operator: Visitor, path: str) -> str:
