@@ -18,7 +18,7 @@ DEV := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help up test test-all test-lowest test-newest prepared figures lint proto bench torture soak docs dist sbom audit screenshots image clean
+.PHONY: help up test test-all test-lowest test-newest early prepared figures lint proto bench torture soak docs dist sbom audit screenshots image clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,8 @@ help: ## list these targets
 up: $(RUNTIME) ## install and start everything, with demo workers
 	$(BIN)/everwork up --demo $(ARGS)
 
-test: $(DEV) ## all checks, then the tests: what CI runs
+test: ## all checks, then the tests: what CI runs
+	@$(MAKE) --no-print-directory -j 2 $(DEV) early
 	@$(MAKE) --no-print-directory -j 2 lint prepared
 	@$(BIN)/python -m tools.figures
 	EVERWORK_TEST_SITE=$(TESTED_SITE) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
@@ -40,12 +41,15 @@ test-lowest: $(DEV) ## run the core tests with the lowest supported versions of 
 test-newest: $(DEV) ## the same with the newest versions on the package index
 	$(BIN)/python -m tools.supply newest -n $(JOBS) $(ARGS)
 
+# Runs on the other core while pip installs the packages, of which it needs none: -S leaves them alone.
+early: | $(BIN)/pip
+	-@$(BIN)/python -S -m tools.browser --install
+	-@$(BIN)/python -S -m tools.other_django --install
+
 # Runs on the other core while mypy runs: installs what some tests need, compiles the tests' modules once, and builds the
 # documentation; its report is empty if nothing is wrong.
 prepared: $(DEV)
-	-@$(BIN)/python -m tools.browser --install
 	-@$(BIN)/python -m tools.node --install
-	-@$(BIN)/python -m tools.other_django --install
 	-@$(BIN)/python -m pytest --collect-only --quiet $(ARGS) >/dev/null 2>&1
 	@rm -rf $(TESTED_SITE) && mkdir -p $(TESTED_SITE)
 	-@$(BIN)/python -m tools.site $(TESTED_SITE)/html >$(TESTED_SITE)/writing 2>&1 && : >$(TESTED_SITE)/writing

@@ -91,15 +91,18 @@ async def open_store(name: str, folder: Path, clock: VirtualClock | None, *, reu
 
     `reuse`: a PostgreSQL schema that an earlier test has left, emptied, will do; to make one takes a tenth of a second.
     """
-    if reuse and name.startswith("postgres"):
-        _reuse_schema(folder)
-    engine = open_engine(url_of(name, folder), clock=clock, own_loop=name == "sqlite-own-loop")
+    engine = open_engine(url_of(name, folder, reuse=reuse), clock=clock, own_loop=name == "sqlite-own-loop")
     await engine.open()
     return engine
 
 
-def url_of(name: str, folder: Path) -> str:
-    """The store that belongs to this folder: the same for the same folder, a fresh one for another."""
+def url_of(name: str, folder: Path, *, reuse: bool = False) -> str:
+    """The store that belongs to this folder: the same for the same folder, a fresh one for another.
+
+    `reuse`: as in `open_store`, for tests whose processes have all ended when they end.
+    """
+    if reuse and name.startswith("postgres"):
+        _reuse_schema(folder)
     match name:
         case "sqlite" | "sqlite-own-loop":
             return f"sqlite:///{folder / 'jobs.db'}"

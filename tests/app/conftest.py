@@ -13,8 +13,8 @@ from tests.stores import VirtualClock, url_of
 
 @pytest.fixture
 def url(engine_name: str, tmp_path: Path) -> str:
-    """A store that nobody has opened yet."""
-    return url_of(engine_name, tmp_path)
+    """An empty store that this process has not opened yet."""
+    return url_of(engine_name, tmp_path, reuse=True)
 
 
 @pytest.fixture

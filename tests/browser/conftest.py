@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, StorageState, async_playwright
 
-from tests.browser.watching import Visitor, visiting
+from tests.browser.watching import DESKTOP, Visitor, visiting
 from tests.browser.world import World, a_world
 from tests.server.whole import KEY, Whole, running
 from tests.stores import url_of
@@ -59,6 +59,42 @@ async def whole(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Whole
         yield opened
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def lookers() -> AsyncIterator[dict[tuple[str, str], Visitor]]:
+    """The visitors that tests of a module share, by server and key."""
+    found: dict[tuple[str, str], Visitor] = {}
+    yield found
+    for one in found.values():
+        await one.context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def shared_visit(browser: Browser, lookers: dict[tuple[str, str], Visitor]) -> AsyncIterator[Visit]:
+    """Finds a visitor, logged in, for a test that leaves nothing in its browser: opening a page is expensive.
+
+    As with `visit`, what a visitor meets that a good page never does fails the test.
+    """
+    used: list[Visitor] = []
+
+    async def find(where: World | Whole, key: str) -> Visitor:
+        server = where.whole if isinstance(where, World) else where
+        url = f"http://127.0.0.1:{server.ports.http}"
+        if (url, key) not in lookers:
+            lookers[url, key] = await visiting(browser, url, storage_state=await _logged_in(browser, url, key))
+        used.append(one := lookers[url, key])
+        await one.page.set_viewport_size(DESKTOP)
+        await one.page.emulate_media(color_scheme="light")
+        return one
+
+    yield find
+    problems: list[str] = []
+    for one in used:
+        await one.page.evaluate("sessionStorage.clear(), localStorage.clear()")
+        await one.page.goto("about:blank")  # What a page does until it ends belongs to this test.
+        problems += one.watch.end()
+    assert problems == []
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def visit(browser: Browser) -> AsyncIterator[Visit]:
     """Makes visitors of a server; what they met that a good page never does fails the test."""
@@ -99,6 +135,6 @@ async def visitor(visit: Visit, whole: Whole) -> Visitor:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def operator(visit: Visit, whole: Whole) -> Visitor:
+async def operator(shared_visit: Visit, whole: Whole) -> Visitor:
     """Somebody who has logged in, and may do everything."""
-    return await visit(whole, KEY)
+    return await shared_visit(whole, KEY)

@@ -22,8 +22,8 @@ def test_no_page_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "jobs-failed"])
-async def test_a_page_has_no_serious_barrier_in_any_look(name: str, world: World, visit: Visit) -> None:
-    visitor = await visit(world, world.keys["operations"])
+async def test_a_page_has_no_serious_barrier_in_any_look(name: str, world: World, shared_visit: Visit) -> None:
+    visitor = await shared_visit(world, world.keys["operations"])
     page = await visitor.go(world.pages[name])
     found = {"light": await barriers(page)}
     await page.emulate_media(color_scheme="dark")

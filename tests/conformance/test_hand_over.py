@@ -84,7 +84,7 @@ async def another_store(engine_name: str, tmp_path: Path, clock: VirtualClock) -
     """A store of its own."""
     folder = tmp_path / "other"
     folder.mkdir()
-    return await open_store(engine_name, folder, clock)
+    return await open_store(engine_name, folder, clock, reuse=True)
 
 
 # Handed over ----------------------------------------------------------------------------------------

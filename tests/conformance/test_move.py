@@ -49,7 +49,7 @@ async def target(
     folder = tmp_path / "target"
     folder.mkdir()
     here = ENGINES.index(engine_name.partition("-")[0])
-    opened = await open_store(ENGINES[(here + 1 + request.param) % len(ENGINES)], folder, clock)
+    opened = await open_store(ENGINES[(here + 1 + request.param) % len(ENGINES)], folder, clock, reuse=True)
     yield opened
     await assert_counts_add_up(opened)
     await opened.close()

@@ -153,6 +153,21 @@ class Ear:
         self._own.close()
 
 
+@pytest.mark.parametrize("after_seconds", [0.0, 600.0])
+async def test_what_later_calls_need_is_prepared_unless_a_program_ends_soon(
+    url: str, after_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.engines.postgres.opened.WARM_AFTER_SECONDS", after_seconds)
+    async with opened(url) as engine:
+        connections, warming = engine._store.connections, engine._store.warming
+        assert warming is not None
+        await (engine.count() if after_seconds else warming)
+        assert (len(connections._idle), connections._capacity._value) == (1, engine._url.connections)
+        rows = await connections.fetch("SELECT statement FROM pg_prepared_statements")
+        assert any("create_one" in text for (text,) in rows) != bool(after_seconds)
+    assert warming.cancelled() == bool(after_seconds)
+
+
 async def test_a_create_notifies_with_its_own_commit_while_a_worker_waits(engine: PostgresEngine, url: str) -> None:
     await a_processing_job(engine)
     ear = Ear(url).listen(channel(engine._url))

@@ -29,6 +29,8 @@ from everwork.exceptions import EngineError, EngineUnavailable
 
 SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "max_connections")
 START = (0, 0, 0)
+WARM_AFTER_SECONDS = 0.2
+"""Commands and short programs end earlier, and the first calls of others find their connection free."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class OpenStore:
             self.warming = asyncio.get_running_loop().create_task(self._warm_up())
 
     async def _warm_up(self) -> None:
+        await asyncio.sleep(WARM_AFTER_SECONDS)
         now_ms, create, step = self.now_ms(), self.sql("create"), self.sql("activate")["step"]
 
         async def call_all(connection: asyncpg.Connection) -> None:
