@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from everwork.core.leasing import Lease
+from everwork.core.leasing import Demand, Lease
 from everwork.core.limits import DEFAULT_TENANT
 from everwork.core.outcome import Complete, Failed, Outcome, Reject, Release, Retry, Throw
 from everwork.core.queries import Count, WorkerHour
@@ -14,6 +15,7 @@ from everwork.core.states import State
 from tests.conformance.observe import assert_counts_add_up, count_of, counted
 from tests.factories import (
     TYPE,
+    WORKER,
     a_completed_job,
     a_dead_letter,
     a_new_job,
@@ -52,6 +54,23 @@ async def test_jobs_are_counted_by_tenant_type_group_and_state(engine: Engine) -
             Count("acme", "z", "", State.COMPLETED, 1),
         ]
     )
+
+
+@pytest.mark.parametrize("limit", [3, 4])
+async def test_jobs_that_are_leased_and_completed_together_are_counted_for_each_tenant(
+    engine: Engine, limit: int
+) -> None:
+    await engine.create([a_new_job(tenant=tenant, limit_key="k") for tenant in ("a", "a", "b", DEFAULT_TENANT)])
+    jobs = (await engine.activate([Demand(TYPE, WORKER, limit)])).jobs
+    tenants = Counter(job.tenant for job in jobs)
+    assert await _by_tenant(engine, State.PROCESSING) == tenants == {"a": limit - 2, "b": 1, DEFAULT_TENANT: 1}
+    await engine.settle([Complete(job.key, job.attempt) for job in jobs])
+    assert await _by_tenant(engine, State.COMPLETED) == tenants
+    assert await _by_tenant(engine, State.PROCESSING) == {}
+
+
+async def _by_tenant(engine: Engine, state: State) -> dict[str, int]:
+    return {count.tenant: count.jobs for count in await engine.count() if count.state is state}
 
 
 async def test_zeros_are_left_out(engine: Engine) -> None:

@@ -222,3 +222,21 @@ async def test_a_row_without_a_job_does_not_hide_the_jobs_behind_it(
     assert sorted(await leased_keys(engine, 2)) == [rest[1], last]
     assert await leased_keys(engine, 2) == []
     await engine.close()
+
+
+@pytest.mark.parametrize("limit_key", [None, "ada"])
+async def test_a_lane_in_which_every_row_lacks_its_job_does_not_hold_up_a_claim(
+    file: Path, clock: VirtualClock, limit_key: str | None
+) -> None:
+    engine = SqliteEngine(StoreUrl(str(file)), clock)
+    await engine.open()
+    if limit_key:
+        await a_policy(engine, max_running_per_key=5)
+    jobs = [a_new_job(tenant=tenant, limit_key=limit_key) for tenant in ("a", "a", "b")]
+    *lost, kept = [one.key for one in await engine.create(jobs)]
+    await engine.close()
+    damage(file, f"DELETE FROM ew_job WHERE key IN ({lost[0]}, {lost[1]})")
+    await engine.open()
+    assert await leased_keys(engine, 2) == [kept]
+    assert await leased_keys(engine, 2) == []
+    await engine.close()

@@ -103,6 +103,21 @@ async def test_a_lane_that_becomes_full_in_the_transaction_of_a_claim_is_not_ser
     assert await leased_keys(sqlite) == []
 
 
+async def test_a_lane_that_a_claim_empties_is_opened_again_by_a_create_in_the_same_transaction(
+    sqlite: SqliteEngine,
+) -> None:
+    await sqlite.create([a_new_job(tenant="a"), a_new_job(tenant="b")])
+    await leased_keys(sqlite)
+    await sqlite.create([a_new_job(tenant="b")])
+    first, answer, [second] = await asyncio.gather(
+        sqlite.create([a_new_job(tenant="a")]),
+        sqlite.activate([Demand(TYPE, WORKER, 2)]),
+        sqlite.create([a_new_job(tenant="a")]),
+    )
+    assert first[0].key in [job.key for job in answer.jobs]
+    assert await leased_keys(sqlite) == [second.key]
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_counts_and_open_lanes_are_right_after_every_commit(
     sqlite: SqliteEngine, file: Path, clock: VirtualClock, seed: int

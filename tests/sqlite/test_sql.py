@@ -59,6 +59,7 @@ ALLOWED_STEPS = {
     ("create", "last_key", "SCAN ew_seq"): "one row",
     ("shared", "take_write_lock", "SCAN ew_seq"): "one row, not even read",
     ("activate", "due_lanes", "USE TEMP B-TREE FOR DISTINCT"): "over a bounded number of due jobs",
+    ("activate", "pick_firsts", "SCAN o"): "a bounded number of lanes",
     ("shared", "add_hourly", "SCAN (subquery-2)"): "for a new worker only, over a bounded number of rows of one hour",
     ("settle", "completed_sums", "USE TEMP B-TREE FOR GROUP BY"): "over the jobs of one batch",
 }
@@ -67,8 +68,8 @@ ALLOWED_STEPS = {
 
 def plan(store: sqlite3.Connection, sql: str) -> list[str]:
     """The steps of a statement as SQLite plans them."""
-    sql = sql.replace("{tenants}", "").replace("{keys}", "json_each(?1)")
-    count = max((int(number) for number in re.findall(r"\?(\d+)", sql)), default=sql.count("?"))
+    sql = sql.replace("{tenants}", "").replace("{keys}", "json_each(?1)").replace("{busy}", "busy")
+    count = max((int(number) for number in re.findall(r"\?(\d+)", sql)), default=0) + len(re.findall(r"\?(?!\d)", sql))
     return [str(row[3]) for row in store.execute(f"EXPLAIN QUERY PLAN {sql}", [1] * count)]
 
 
@@ -102,11 +103,13 @@ def test_a_pick_reads_the_ready_jobs_in_their_stored_order(store: sqlite3.Connec
 
 def test_the_first_jobs_of_many_lanes_are_each_found_by_the_whole_key(store: sqlite3.Connection) -> None:
     assert plan(store, statements("activate")["pick_firsts"]) == [
-        "SCAN o VIRTUAL TABLE INDEX 1:",
-        "SEARCH r USING PRIMARY KEY (queue=? AND lane=? AND urgency=? AND run_at_ms=? AND key=?)",
-        "CORRELATED SCALAR SUBQUERY 2",
+        "CO-ROUTINE o",
+        "SEARCH ew_lane USING INDEX ew_lane_turn (queue=?)",
+        "SCAN o",
+        "SEARCH r USING PRIMARY KEY (queue=? AND lane=? AND urgency=? AND run_at_ms=? AND key=?) LEFT-JOIN",
+        "CORRELATED SCALAR SUBQUERY 3",
         "SEARCH f USING PRIMARY KEY (queue=? AND lane=?)",
-        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
+        "SEARCH j USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN",
         "CORRELATED SCALAR SUBQUERY 1",
         "SEARCH m USING PRIMARY KEY (queue=? AND lane=?)",
     ]
@@ -118,9 +121,15 @@ def test_a_claim_moves_one_range_of_the_ready_jobs(store: sqlite3.Connection, na
     assert step.startswith("SEARCH ew_ready USING PRIMARY KEY (queue=? AND lane=? AND (urgency,run_at_ms,key)<")
 
 
-def test_turns_are_taken_along_their_index(store: sqlite3.Connection) -> None:
-    [step] = plan(store, statements("activate")["turn"])
-    assert step.startswith("SEARCH ew_lane USING INDEX ew_lane_turn (queue=?")
+@pytest.mark.parametrize("name", ["turn", "has_lanes", "has_open"])
+def test_turns_are_taken_along_their_index_without_a_look_at_the_lanes(store: sqlite3.Connection, name: str) -> None:
+    assert "SEARCH ew_lane USING COVERING INDEX ew_lane_turn (queue=?)" in plan(store, statements("activate")[name])
+
+
+def test_the_first_jobs_that_were_leased_are_deleted_by_their_whole_keys(store: sqlite3.Connection) -> None:
+    assert plan(store, statements("activate")["taken_firsts"])[0] == (
+        "SEARCH ew_ready USING PRIMARY KEY (queue=? AND lane=? AND urgency=? AND run_at_ms=? AND key=?)"
+    )
 
 
 def test_the_longest_waiting_job_is_looked_for_by_lane_and_priority(store: sqlite3.Connection) -> None:

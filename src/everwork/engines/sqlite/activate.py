@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from itertools import repeat
+from operator import itemgetter
+from typing import Any
 
 from everwork.core.job import LeasedJob
 from everwork.core.leasing import Activation, Demand
@@ -32,6 +35,7 @@ from everwork.engines.sqlite.statements import (
     leased_jobs,
     limit_key_of,
     owner_of,
+    owners_of,
     statements,
     tenant_of,
 )
@@ -43,6 +47,13 @@ SHARED = statements("shared")
 Lane = tuple[str, int | None]
 """A lane, and how many jobs may start in it, if it has a limit."""
 PARKED = statements("unpark")
+
+KEY, LANE, HAS_MORE, BUSY = 0, 12, 13, 14
+"""The columns of `pick_firsts` in activate.sql that `pick` does not have, and the first one."""
+COLUMNS_OF_PICK = itemgetter(slice(LANE))
+KEY_OF = itemgetter(KEY)
+LANE_OF = itemgetter(LANE)
+TENANT_OF = itemgetter(LeasedJob._fields.index("tenant"))
 
 
 class SqliteActivate(SqliteBase, JobFlow):
@@ -219,6 +230,10 @@ def _claim_in_turn(tx: Transaction, demand: Demand, queue: Queue) -> list[Leased
     turn = queue.turn
     while len(jobs) < demand.limit:
         wanted = demand.limit - len(jobs)
+        if _has_lanes(tx, demand, queue, wanted):
+            jobs += _round_of_firsts(tx, demand, (queue, turn), wanted)
+            turn += 2 * wanted
+            continue
         lanes = _next_lanes(tx, demand, queue, wanted)
         if not lanes:
             break
@@ -237,11 +252,15 @@ def _next_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> l
     rows = tx.cursor.execute(sql, (queue.id, *tenants, wanted)).fetchall()
     if lane_max is None:
         return [(lane, None) for (lane,) in rows]
-    unflushed = tx.limits.unflushed_in
-    return [
-        (lane, max(0, lane_max - busy - unflushed(queue.id, lane)) if limit_key_of(lane) else None)
-        for lane, busy in rows
-    ]
+    return [_with_capacity(tx, queue, lane, busy) for lane, busy in rows]
+
+
+def _with_capacity(tx: Transaction, queue: Queue, lane: str, busy: int) -> Lane:
+    """A lane of a queue whose lanes may have a limit."""
+    lane_max = queue.bounds.lane_max_running
+    if lane_max is None or not limit_key_of(lane):
+        return lane, None
+    return lane, max(0, lane_max - busy - tx.limits.unflushed_in(queue.id, lane))
 
 
 def _round(
@@ -250,8 +269,6 @@ def _round(
     """Give every visited lane an equal share; a lane that got one job more comes after those that did not."""
     queue, turn = at
     share, extra = divmod(wanted, len(lanes))
-    if share == 1 and not extra:
-        return _round_of_firsts(tx, demand, at, lanes)
     taken, marks = [], []
     for position, (lane, free) in enumerate(lanes):
         limit = share + (position < extra)
@@ -265,41 +282,83 @@ def _round(
         behind = len(lanes) if position < extra else 0
         marks.append(_mark(tx, queue.id, (lane, free), len(jobs), turn + 1 + position + behind, is_open=is_open))
     _lease(tx, demand, queue.id, taken)
-    insert_rows(tx.cursor, SQL["mark_turn"], marks)
+    insert_rows(tx.cursor, SQL["mark_turn"], marks, (queue.id,))
     return [job for _, jobs in taken for job in jobs]
 
 
-def _round_of_firsts(tx: Transaction, demand: Demand, at: tuple[Queue, int], lanes: Sequence[Lane]) -> list[LeasedJob]:
+def _has_lanes(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> bool:
+    """Whether at least this many lanes are open, so that each of them may start one job.
+
+    While texts that are not UTF-8 are read in another form, the rows of their lanes could not be found again: no.
+    """
+    if tx.cursor.connection.text_factory is not str:
+        return False
+    condition, tenants = _tenant_condition(demand.tenants)
+    sql = SQL["has_lanes"].replace("{tenants}", condition)
+    return tx.cursor.execute(sql, (queue.id, *tenants, wanted - 1)).fetchone() is not None
+
+
+def _round_of_firsts(tx: Transaction, demand: Demand, at: tuple[Queue, int], wanted: int) -> list[LeasedJob]:
     """A round in which each visited lane may start one job: the same few statements for any number of lanes."""
     queue, turn = at
-    visited = [lane for lane, free in lanes if free != 0]
-    rows = tx.cursor.execute(SQL["pick_firsts"], (queue.id, json.dumps(visited))).fetchall()
-    has_more = {lane: bool(more) for *_, lane, more in rows}
-    jobs = leased_jobs(
-        [row[:-2] for row in rows], demand, [owner_of(lane) for lane in has_more], tx.now_ms + demand.lease_ms
-    )
-    if len(rows) < len(visited):  # A lane is empty, or its first row is damaged and has to be skipped.
-        for lane in [lane for lane in visited if lane not in has_more]:
-            found = _pick(tx, demand, (queue.id, lane), 2)  # One extra, to see whether there are more.
-            if found:
-                has_more[lane] = len(found) > 1
-                jobs.append(found[0])
-    _lease_firsts(tx, demand, queue.id, list(has_more), jobs)
-    marks = []
-    for position, (lane, free) in enumerate(lanes, 1):
-        is_open = has_more.get(lane, False) and free != 1
-        marks.append(_mark(tx, queue.id, (lane, free), int(lane in has_more), turn + position, is_open=is_open))
-    insert_rows(tx.cursor, SQL["mark_turn"], marks)
+    rows = _firsts(tx, demand, queue, wanted)
+    if queue.bounds.lane_max_running is None:
+        taken = [row for row in rows if row[KEY] is not None]
+        marks: list[tuple[object, ...]] = [
+            (row[LANE], served, row[HAS_MORE], 0) for served, row in enumerate(rows, turn + 1)
+        ]
+        tx.close_lanes(queue.id, [row[LANE] for row in rows if not row[HAS_MORE]])
+    else:
+        taken, marks = _within_limits(tx, queue, rows, turn)
+    jobs = leased_jobs(map(COLUMNS_OF_PICK, taken), demand, owners_of(map(LANE_OF, taken)), tx.now_ms + demand.lease_ms)
+    _lease_firsts(tx, demand, queue.id, taken)
+    tx.move_tenants(queue.id, Counter(map(TENANT_OF, jobs)), State.PENDING, State.PROCESSING)
+    insert_rows(tx.cursor, SQL["mark_turn"], marks, (queue.id,))
     return jobs
+
+
+def _firsts(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> list[tuple[Any, ...]]:
+    """The rows of `pick_firsts`; the key is None if the lane is empty."""
+    condition, tenants = _tenant_condition(demand.tenants)
+    busy = "0" if queue.bounds.lane_max_running is None else "busy"
+    sql = SQL["pick_firsts"].replace("{tenants}", condition).replace("{busy}", busy)
+    rows = tx.cursor.execute(sql, (queue.id, *tenants, wanted)).fetchall()
+    if all(map(KEY_OF, rows)):
+        return rows
+    return [row if row[KEY] is not None else _after_damaged(tx, queue.id, row) for row in rows]
+
+
+def _after_damaged(tx: Transaction, queue: int, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The row of `pick_firsts` for a lane whose first row may be damaged: its first job that can be leased."""
+    found = tx.cursor.execute(
+        SQL["pick"], (queue, row[LANE], 2)
+    ).fetchall()  # One extra, to see whether there are more.
+    return (*(found[0] if found else row[:LANE]), row[LANE], len(found) > 1, row[BUSY])
+
+
+def _within_limits(
+    tx: Transaction, queue: Queue, rows: Sequence[tuple[Any, ...]], turn: int
+) -> tuple[list[tuple[Any, ...]], list[tuple[object, ...]]]:
+    """The rows whose lane has capacity, and the parameters of `mark_turn` for every lane."""
+    taken, marks = [], []
+    for served, row in enumerate(rows, turn + 1):
+        at = _with_capacity(tx, queue, row[LANE], row[BUSY])
+        _, free = at
+        is_taken = row[KEY] is not None and free != 0
+        if is_taken:
+            taken.append(row)
+        is_open = is_taken and free != 1 and bool(row[HAS_MORE])
+        marks.append(_mark(tx, queue.id, at, int(is_taken), served, is_open=is_open))
+    return taken, marks
 
 
 def _mark(tx: Transaction, queue: int, at: Lane, jobs: int, served: int, *, is_open: bool) -> tuple[object, ...]:
     """The parameters of `mark_turn` for a lane that was visited."""
     lane, free = at
     if not is_open:
-        tx.close_lane(queue, lane)
+        tx.close_lanes(queue, [lane])
     busy = 0 if free is None else tx.limits.take_unflushed(queue, lane, jobs)
-    return queue, lane, served, int(is_open), busy
+    return lane, served, int(is_open), busy
 
 
 def _pick(tx: Transaction, demand: Demand, queue_lane: tuple[int, str], limit: int) -> list[LeasedJob]:
@@ -318,17 +377,16 @@ def _lease(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[st
     tx.move_lanes(queue, {lane: len(jobs) for lane, jobs in taken}, State.PENDING, State.PROCESSING)
 
 
-def _lease_firsts(tx: Transaction, demand: Demand, queue: int, lanes: Sequence[str], jobs: Sequence[LeasedJob]) -> None:
+def _lease_firsts(tx: Transaction, demand: Demand, queue: int, taken: Sequence[tuple[Any, ...]]) -> None:
     """Move one job of each lane from ready to leased."""
-    now_ms, worker = tx.now_ms, demand.worker
-    places = [(queue, lane, -job.priority, job.run_at_ms, job.key) for lane, job in zip(lanes, jobs, strict=True)]
     leases = [
-        (key, *place, job.attempt, job.attempts, job.max_attempts, now_ms, job.lease_until_ms, worker)
-        for (*place, key), job in zip(places, jobs, strict=True)
+        (key, attempt, attempts, max_attempts, -priority, run_at_ms, lane)
+        for key, attempt, attempts, max_attempts, _, _, priority, run_at_ms, _, _, _, _, lane, _, _ in taken
     ]
-    insert_rows(tx.cursor, SQL["lease_firsts"], leases)
-    tx.cursor.executemany(SHARED["delete_ready"], places)
-    tx.move_lanes(queue, dict.fromkeys(lanes, 1), State.PENDING, State.PROCESSING)
+    lease = (queue, tx.now_ms, tx.now_ms + demand.lease_ms, demand.worker)
+    insert_rows(tx.cursor, SQL["lease_firsts"], leases, lease)
+    keys = ",".join([str(row[KEY]) for row in taken])
+    tx.cursor.execute(SQL["taken_firsts"], (queue, f"[{keys}]"))
 
 
 def _assign(tx: Transaction, claim: Claim, jobs: list[LeasedJob]) -> list[LeasedJob]:

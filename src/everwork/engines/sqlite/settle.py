@@ -24,7 +24,7 @@ from everwork.engines.sqlite.activate import activate
 from everwork.engines.sqlite.capacity import count_failures, count_successes
 from everwork.engines.sqlite.create import create
 from everwork.engines.sqlite.shared import ENDED, Ended, Pending, enter_pending, find_job, record
-from everwork.engines.sqlite.statements import statements
+from everwork.engines.sqlite.statements import owners_of, statements, tenant_of
 from everwork.engines.sqlite.store.opened import SqliteBase
 from everwork.engines.sqlite.transaction import (
     EXECUTIONS,
@@ -142,29 +142,39 @@ def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
         return set()
     guard = _guard(sorted(outcomes, key=KEY))  # Rows are inserted and deleted faster in the order of their keys.
     passed = tx.cursor.execute(SQL["complete"], (guard, tx.now_ms)).rowcount
-    sums: list[tuple[int, Mapping[str, int], str, int, str, str, int]]
+    sums: list[tuple[int, Sequence[str], str, int, str, str, int]]
     if passed == len(outcomes) and tx.cursor.connection.text_factory is str:
         # The usual case: SQLite computes the sums, and no row is read. A lane that is not UTF-8 would be invalid JSON.
         accepted = {outcome.key for outcome in outcomes}
         rows = tx.cursor.execute(SQL["completed_sums"], (guard, tx.now_ms)).fetchall()
-        sums = [(queue, Counter(orjson.loads(lanes)), *rest) for queue, lanes, *rest in rows]
+        sums = [(queue, orjson.loads(lanes), *rest) for queue, lanes, *rest in rows]
         tx.cursor.execute(SQL["completed_all"], (guard,))
     else:
         rows = tx.cursor.execute(SQL["completed_some"], (guard, tx.now_ms)).fetchall()
         accepted = {key for key, *_ in rows}
-        sums = [(queue, {lane: 1}, *rest) for _, queue, lane, *rest in rows]
+        sums = [(queue, [lane], *rest) for _, queue, lane, *rest in rows]
     queues = set[int]()
     for queue, lanes, worker, jobs, executions_ms, waits_ms, is_limited in sums:
         queues.add(queue)
-        if not is_limited:
+        if is_limited:
+            tx.move_lanes(queue, Counter(lanes), State.PROCESSING, State.COMPLETED)
+        else:
             tx.limits.mark_unlimited(queue)
-        tx.move_lanes(queue, lanes, State.PROCESSING, State.COMPLETED)
+            tx.move_tenants(queue, _tenants(lanes), State.PROCESSING, State.COMPLETED)
         execution_ms = measure_completed(tx, queue, EXECUTIONS, executions_ms)
         wait_ms = measure_completed(tx, queue, WAITS, waits_ms)
         tx.worked(queue, worker, Work(completed=jobs, execution_ms=execution_ms, wait_ms=wait_ms))
     count_successes(tx, queues, accepted)
     _write_results(tx, outcomes, accepted)
     return accepted
+
+
+def _tenants(lanes: Sequence[str]) -> Mapping[str, int]:
+    """How many of these lanes are of each tenant."""
+    first = lanes[0]
+    if lanes.count(first) == len(lanes):
+        return {tenant_of(first): len(lanes)}
+    return Counter([tenant for tenant, _ in owners_of(lanes)])
 
 
 def _write_results(tx: Transaction, outcomes: Sequence[Complete], accepted: set[int]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final
 
 from everwork.core.job import LeasedJob, NewJob, StoredJob
@@ -35,15 +35,21 @@ PORTIONS: Final = (100, 10)
 """The numbers of rows of one INSERT statement, largest first."""
 
 
-def insert_rows(cursor: sqlite3.Cursor, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-    """Insert many rows per statement: after each statement, this thread may have to wait for the GIL."""
+def insert_rows(
+    cursor: sqlite3.Cursor, statement: str, rows: Sequence[tuple[object, ...]], same: tuple[object, ...] = ()
+) -> None:
+    """Insert many rows per statement: after each statement, this thread may have to wait for the GIL.
+
+    `same`: the values of ?1, ?2, ..., which are the same in every row.
+    """
     start = 0
     for portion in PORTIONS:
         while len(rows) - start >= portion:
-            cursor.execute(_wide(statement, portion), list(chain.from_iterable(rows[start : start + portion])))
+            values = chain(same, chain.from_iterable(rows[start : start + portion]))
+            cursor.execute(_wide(statement, portion), list(values))
             start += portion
     if start < len(rows):
-        cursor.executemany(statement, rows[start:])
+        cursor.executemany(statement, [same + row for row in rows[start:]] if same else rows[start:])
 
 
 @cache
@@ -91,7 +97,13 @@ def owner_of(lane: str) -> Owner:
     return tenant or DEFAULT_TENANT, limit_key or None
 
 
-def leased_jobs(rows: Sequence[Any], demand: Demand, owners: Iterable[Owner], lease_until_ms: int) -> list[LeasedJob]:
+def owners_of(lanes: Iterable[str]) -> Iterator[Owner]:
+    """The owner of each lane."""
+    for tenant, _, limit_key in map(str.partition, lanes, repeat(LANE_SEPARATOR)):
+        yield tenant or DEFAULT_TENANT, limit_key or None
+
+
+def leased_jobs(rows: Iterable[Any], demand: Demand, owners: Iterable[Owner], lease_until_ms: int) -> list[LeasedJob]:
     """The jobs leased for a demand, from rows of `pick` in activate.sql and the owner of each."""
     type, group = demand.type, demand.group
     return [

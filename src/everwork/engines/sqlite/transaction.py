@@ -93,11 +93,15 @@ class Transaction:
         tenants: defaultdict[str, int] = defaultdict(int)
         for lane, jobs in lanes.items():
             tenants[tenant_of(lane)] += jobs
+        self.move_tenants(queue, tenants, before, after)
+        if before is State.PROCESSING:
+            self.limits.end_leases(queue, lanes)
+
+    def move_tenants(self, queue: int, tenants: Mapping[str, int], before: State, after: State) -> None:
+        """Count jobs of several tenants that changed state, if no limit of their lanes can be affected."""
         for tenant, jobs in tenants.items():
             self._counts[queue, tenant, before] -= jobs
             self._counts[queue, tenant, after] += jobs
-        if before is State.PROCESSING:
-            self.limits.end_leases(queue, lanes)
         if after not in (State.PENDING, State.PROCESSING):
             self.finished = True
 
@@ -148,9 +152,10 @@ class Transaction:
         self.cursor.execute(SQL["open_lane"], (queue, solo))
         self.cursor.execute(SQL["had_turn"], (queue, solo))
 
-    def close_lane(self, queue: int, lane: str) -> None:
-        """Note that a claim has closed this lane, so that later work opens it again."""
-        self._open_lanes.discard((queue, lane))
+    def close_lanes(self, queue: int, lanes: Iterable[str]) -> None:
+        """Note that a claim has closed these lanes, so that later work opens them again."""
+        if self._open_lanes:
+            self._open_lanes.difference_update((queue, lane) for lane in lanes)
 
     def flush(self) -> None:
         """Write the net counts and the statistics of this transaction."""

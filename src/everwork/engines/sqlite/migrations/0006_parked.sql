@@ -3,3 +3,7 @@
 CREATE TABLE ew_parked (
   queue INTEGER PRIMARY KEY, worker TEXT NOT NULL, lease_ms INTEGER NOT NULL, socket TEXT NOT NULL, token TEXT NOT NULL
 );
+
+-- With every column that a claim reads when it looks for the lanes whose turn it is.
+DROP INDEX ew_lane_turn;
+CREATE INDEX ew_lane_turn ON ew_lane (queue, served, lane, open) WHERE open = 1;

@@ -54,22 +54,33 @@ SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.head
 FROM ew_ready r CROSS JOIN ew_job j ON j.key = r.key
 WHERE r.queue = ? AND r.lane = ? ORDER BY r.urgency, r.run_at_ms, r.key LIMIT ?;
 
+-- name: has_lanes
+-- ?: one less than how many open lanes there must be.
+SELECT 1 FROM ew_lane INDEXED BY ew_lane_turn WHERE queue = ? AND open = 1 {tenants} LIMIT 1 OFFSET ?;
+
 -- name: pick_firsts
--- The first job of each lane of a JSON array, in its order; the last column: whether the lane has more. Lanes without
--- ready jobs are left out, and so are those whose first row is damaged: `pick` skips such rows.
-SELECT r.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
-  j.created_at_ms, j.timeout_ms, j.correlation_id, j.extra, r.lane,
-  EXISTS (SELECT 1 FROM ew_ready m WHERE m.queue = ?1 AND m.lane = o.value LIMIT 1 OFFSET 1)
-FROM json_each(?2) o
-CROSS JOIN ew_ready r ON r.queue = ?1 AND r.lane = o.value AND (r.urgency, r.run_at_ms, r.key) = (
-  SELECT f.urgency, f.run_at_ms, f.key FROM ew_ready f WHERE f.queue = ?1 AND f.lane = o.value
+-- The first job of each lane whose turn it is; after the columns of `pick`, the lane, whether it has more, and how many
+-- of its jobs are running. The key is null if the lane is empty or its first row is damaged: `pick` skips such rows.
+SELECT j.key, r.attempt + 1, r.attempts + 1, r.max_attempts, j.variables, j.headers, -r.urgency, r.run_at_ms,
+  j.created_at_ms, j.timeout_ms, j.correlation_id, j.extra, o.lane,
+  EXISTS (SELECT 1 FROM ew_ready m WHERE m.queue = ?1 AND m.lane = o.lane LIMIT 1 OFFSET 1), o.busy
+FROM (
+  SELECT lane, {busy} AS busy FROM ew_lane INDEXED BY ew_lane_turn
+  WHERE queue = ?1 AND open = 1 {tenants} ORDER BY served LIMIT ?) o
+LEFT JOIN ew_ready r ON r.queue = ?1 AND r.lane = o.lane AND (r.urgency, r.run_at_ms, r.key) = (
+  SELECT f.urgency, f.run_at_ms, f.key FROM ew_ready f WHERE f.queue = ?1 AND f.lane = o.lane
   ORDER BY f.urgency, f.run_at_ms, f.key LIMIT 1)
-CROSS JOIN ew_job j ON j.key = r.key;
+LEFT JOIN ew_job j ON j.key = r.key;
 
 -- name: lease_firsts
-INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts,
-  activated_at_ms, lease_until_ms, worker)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO ew_leased (queue, activated_at_ms, lease_until_ms, worker,
+  key, attempt, attempts, max_attempts, urgency, run_at_ms, lane)
+VALUES (?1, ?2, ?3, ?4, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: taken_firsts
+-- ?2: a JSON array of keys that are leased now.
+DELETE FROM ew_ready WHERE queue = ?1 AND (lane, urgency, run_at_ms, key) IN (
+  SELECT lane, urgency, run_at_ms, key FROM ew_leased WHERE key IN (SELECT value FROM json_each(?2)));
 
 -- name: lease
 INSERT INTO ew_leased (key, queue, lane, urgency, run_at_ms, attempt, attempts, max_attempts,
@@ -86,7 +97,7 @@ UPDATE ew_leased SET worker = ?, lease_until_ms = ? WHERE key = ?;
 
 -- name: mark_turn
 -- The lanes already exist; this is an upsert because that can update many rows in one statement.
-INSERT INTO ew_lane (queue, lane, served, open, busy) VALUES (?, ?, ?, ?, ?)
+INSERT INTO ew_lane (queue, lane, served, open, busy) VALUES (?1, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET served = excluded.served, open = excluded.open, busy = busy + excluded.busy;
 
 -- name: next_turn
