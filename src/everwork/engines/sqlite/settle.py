@@ -135,6 +135,12 @@ def _guard(outcomes: Sequence[Outcome | Lapse | Lease]) -> str:
     return "{" + ",".join([f'"{outcome.key}":{outcome.attempt}' for outcome in outcomes]) + "}"
 
 
+def _counted(lanes: list[str]) -> Mapping[str, int]:
+    """How many jobs each lane has; usually, there is only one lane."""
+    first = lanes[0]
+    return {first: len(lanes)} if lanes.count(first) == len(lanes) else Counter(lanes)
+
+
 def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
     if not outcomes:
         return set()
@@ -145,7 +151,7 @@ def _complete(tx: Transaction, outcomes: Sequence[Complete]) -> set[int]:
         # The usual case: SQLite computes the sums, and no row is read. A lane that is not UTF-8 would be invalid JSON.
         accepted = {outcome.key for outcome in outcomes}
         rows = tx.cursor.execute(SQL["completed_sums"], (guard, tx.now_ms)).fetchall()
-        sums = [(queue, Counter(orjson.loads(lanes)), *rest) for queue, lanes, *rest in rows]
+        sums = [(queue, _counted(orjson.loads(lanes)), *rest) for queue, lanes, *rest in rows]
         tx.cursor.execute(SQL["completed_all"], (guard,))
     else:
         rows = tx.cursor.execute(SQL["completed_some"], (guard, tx.now_ms)).fetchall()
