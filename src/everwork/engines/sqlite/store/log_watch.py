@@ -1,6 +1,6 @@
 """Notices writes to the write-ahead log, so that an idle process does not have to poll.
 
-Every commit, whoever makes it, first writes to the log, and Linux reports that through inotify. Where that is not
+Every commit of any process first writes to the log, and Linux reports that through inotify. Where that is not
 available, processes poll instead.
 """
 
