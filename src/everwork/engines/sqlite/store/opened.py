@@ -214,8 +214,9 @@ class OpenStore:
 
     def drop_in_child(self) -> None:
         """Close what a forked child must not keep open; nothing else of its parent's is touched."""
-        for watched in (self.work, self.done, self._log_watch):
-            watched.drop_in_child()
+        for wakeup in (self.work, self.done):
+            wakeup.drop_in_child()
+        self._log_watch.drop_in_child()
 
     def pause(self) -> list[Pause]:
         """Close every connection before a fork; calls that arrive during the fork wait."""
