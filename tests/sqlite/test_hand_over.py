@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from everwork.core.leasing import Demand
+from everwork.core.queries import JobFilter
 from everwork.core.states import State
 from everwork.engines.sqlite import hand_over
 from everwork.engines.sqlite.create import create_any
@@ -149,6 +150,20 @@ async def test_an_idle_worker_stays_parked_without_a_write(
         assert version_of(file, connection) == before
     job = await a_pending_job(sqlite)
     assert [one.key for one in await taker.came()] == [job.key]
+
+
+async def test_a_worker_that_stops_looks_up_its_jobs_without_reading_the_counts(sqlite: SqliteEngine) -> None:
+    """The counts are many rows after much work, until a sweep sums them."""
+    job = await a_pending_job(sqlite)
+    await a_pending_job(sqlite, type="another type")
+    await asked(sqlite)
+    statements: list[str] = []
+    assert sqlite._store._scanner is not None
+    sqlite._store._scanner._connection.set_trace_callback(statements.append)
+    held = await sqlite.find(JobFilter(worker=WORKER, states=frozenset([State.PROCESSING])), 10)
+    assert [one.key for one in held.jobs] == [job.key]
+    assert [one for one in statements if "ew_leased" in one]
+    assert not [one for one in statements if "ew_delta" in one]
 
 
 async def test_two_idle_workers_do_not_write_in_turns(

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from everwork.engines.sqlite.engine import SqliteEngine
+from everwork.engines.sqlite.store import log_watch
 from everwork.engines.sqlite.store import opened as opened_module
 from everwork.engines.sqlite.store_url import StoreUrl
 from tests.app.waiting import DEADLINE_S, until
@@ -183,6 +184,103 @@ async def test_polling_hears_of_the_writes_of_others_and_not_of_its_own(
                 connection.execute(f"PRAGMA user_version = {connection.execute('PRAGMA user_version').fetchone()[0]}")
             woken.append(await polled())
     assert woken == [1, 0, 0, 1, 0]
+
+
+# Without polls ------------------------------------------------------------------------------------------
+
+
+async def waiting_idly(sqlite: SqliteEngine) -> asyncio.Future[bool]:
+    """A call that waits for jobs, once the engine does not poll."""
+    store = sqlite._store
+    if store._writer_data_version is None:  # The first check wakes: a new engine cannot know what was written before.
+        await asyncio.wait_for(sqlite.wait(["work"], LONG_MS), DEADLINE_S)
+    waiting = asyncio.ensure_future(sqlite.wait(["work"], LONG_MS))
+    await until(lambda: store.work.is_awaited and store._log_watch.is_armed and store._timer is None)
+    return waiting
+
+
+def write(connection: sqlite3.Connection) -> None:
+    """Commit something, without waking other processes."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.execute(f"PRAGMA user_version = {version}")
+
+
+async def test_an_idle_process_does_not_poll_until_another_one_writes(sqlite: SqliteEngine, file: Path) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        for _ in range(3):
+            waiting = await waiting_idly(sqlite)
+            assert not waiting.done()
+            write(other)
+            assert await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+async def test_an_idle_process_polls_during_a_transaction_and_not_after_it(sqlite: SqliteEngine, file: Path) -> None:
+    """What a transaction wrote to the log before the log was watched would not be noticed at its commit."""
+    waiting, store = await waiting_idly(sqlite), sqlite._store
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store._check_data_version()
+        await until(lambda: store._timer is not None)
+        assert not store._log_watch.is_armed
+        other.execute("COMMIT")
+    await until(lambda: store._log_watch.is_armed and store._timer is None)
+    assert not waiting.done()
+    waiting.cancel()
+
+
+async def test_a_commit_just_before_the_log_is_watched_wakes(
+    sqlite: SqliteEngine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, store = await waiting_idly(sqlite), sqlite._store
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        write(other)
+        await asyncio.wait_for(waiting, DEADLINE_S)
+        assert store._timer is not None
+        store._timer.cancel()
+        arm = store._log_watch.arm
+
+        def write_and_arm() -> bool:
+            write(other)
+            return arm()
+
+        monkeypatch.setattr(store._log_watch, "arm", write_and_arm)
+        waiting = asyncio.ensure_future(sqlite.wait(["work"], LONG_MS))
+        await until(lambda: store.work.is_awaited)
+        store._check_data_version()
+        assert store._log_watch.is_armed
+        assert await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+@pytest.mark.parametrize("why", ["the system has no inotify", "the user has too many"])
+async def test_where_the_log_cannot_be_watched_polling_wakes(
+    sqlite: SqliteEngine, file: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    functions = (lambda _: -1, None) if why == "the user has too many" else (None, None)
+    monkeypatch.setattr(log_watch, "_inotify", lambda: functions)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        write(other)
+        await sqlite.wait(["work"], LONG_MS)
+        waiting = asyncio.ensure_future(sqlite.wait(["work"], LONG_MS))
+        sqlite._store._check_data_version()
+        assert not sqlite._store._log_watch.is_armed
+        write(other)
+        assert await asyncio.wait_for(waiting, DEADLINE_S)
+
+
+async def test_a_log_that_is_replaced_during_a_fork_is_watched_again(sqlite: SqliteEngine, file: Path) -> None:
+    """While the connections are closed for a fork, the last one to be closed deletes the log."""
+    waiting, store = await waiting_idly(sqlite), sqlite._store
+    log = Path(f"{file}-wal")
+    store.wait_until_paused(pauses := store.pause())
+    assert not log.exists()
+    store.resume()
+    for pause in pauses:
+        pause.is_over.set()
+    assert await asyncio.wait_for(waiting, DEADLINE_S)
+    waiting = await waiting_idly(sqlite)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        write(other)
+        assert await asyncio.wait_for(waiting, DEADLINE_S)
 
 
 async def test_a_closed_engine_leaves_no_socket(file: Path) -> None:

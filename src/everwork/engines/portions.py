@@ -38,6 +38,8 @@ class Claim(NamedTuple):
 
     def shares(self, jobs: Sequence[LeasedJob]) -> list[tuple[Demand, Sequence[LeasedJob]]]:
         """Each demand with its share of the jobs."""
+        if len(self.demands) == 1:
+            return [(self.demands[0], jobs)]
         shares: list[tuple[Demand, Sequence[LeasedJob]]] = []
         start = 0
         for demand in self.demands:

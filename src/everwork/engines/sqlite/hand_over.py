@@ -100,14 +100,17 @@ class SqliteHandOver:
 
         Runs in the event loop, where the receiver is called.
         """
-        receivers = [demand.receiver for demand in demands if demand.receiver is not None and demand.parks]
-        for receiver in receivers:
-            if receiver not in self._names:
-                self._names[receiver] = name = secrets.token_hex(8)
-                self._receivers[name] = receiver
-        if not receivers:
-            return any(demand.withdraws and (demand.worker, demand.type) in self._demands for demand in demands)
-        return self._folder is None or self._work.listen()
+        parks = False
+        for demand in demands:
+            receiver = demand.receiver
+            if receiver is not None and demand.parks:
+                parks = True
+                if receiver not in self._names:
+                    self._names[receiver] = name = secrets.token_hex(8)
+                    self._receivers[name] = receiver
+        if parks:
+            return self._folder is None or self._work.listen()
+        return any(demand.withdraws and (demand.worker, demand.type) in self._demands for demand in demands)
 
     def has_row(self, cursor: sqlite3.Cursor, demand: Demand) -> bool:
         """Whether what this worker has parked is still there."""

@@ -271,7 +271,9 @@ def _candidates(cursor: sqlite3.Cursor, query: JobFilter, window: tuple[int, int
 
 def _places(cursor: sqlite3.Cursor, query: JobFilter) -> list[tuple[int, State]]:
     """The queues that match a filter, each with the states in which it may have jobs."""
-    if query.type is None:
+    if query.type is None and query.states == {State.PROCESSING}:
+        rows = cursor.execute(FIND["queues_processing"], (State.PROCESSING,)).fetchall()
+    elif query.type is None:
         rows = cursor.execute(FIND["queues"]).fetchall()
     else:
         queues = cursor.execute(FIND["queues_of"], (query.type,)).fetchall()

@@ -55,6 +55,10 @@ SELECT q.id, q.grp, c.state FROM (
     SELECT queue, state, jobs FROM ew_tally UNION ALL SELECT queue, state, jobs FROM ew_delta)
   GROUP BY queue, state HAVING sum(jobs) <> 0) c CROSS JOIN ew_queue q ON q.id = c.queue;
 
+-- name: queues_processing
+-- The queues with leased jobs. Reading the counts takes longer: they are folded only by sweeps.
+SELECT q.id, q.grp, ? FROM (SELECT DISTINCT queue FROM ew_leased) l CROSS JOIN ew_queue q ON q.id = l.queue;
+
 -- name: queues_of
 -- The queues of one type. They are few, while their counts are by tenant.
 SELECT id, grp FROM ew_queue WHERE type = ?;

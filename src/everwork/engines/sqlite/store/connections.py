@@ -135,6 +135,12 @@ def damaged_texts(connection: sqlite3.Connection) -> Iterator[None]:
         connection.text_factory = str
 
 
+def data_version(cursor: sqlite3.Cursor | sqlite3.Connection, _now_ms: int = 0) -> int:
+    """A number that changes with the commits of other connections, but not with the connection's own."""
+    (version,) = cursor.execute("PRAGMA data_version").fetchone()
+    return int(version)
+
+
 def resolve(answer: Answer) -> None:
     """Resolve the future of a caller; runs in the event loop."""
     future, value, error = answer

@@ -21,7 +21,8 @@ from everwork.engines.sqlite import file_lock, processes
 from everwork.engines.sqlite.file_lock import FileLock
 from everwork.engines.sqlite.hand_over import SqliteHandOver
 from everwork.engines.sqlite.processes import DONE, WORK, ProcessNotifier, Wakeup
-from everwork.engines.sqlite.store.connections import Pause, Query, Reader, T
+from everwork.engines.sqlite.store.connections import Pause, Query, Reader, T, data_version
+from everwork.engines.sqlite.store.log_watch import LogWatch
 from everwork.engines.sqlite.store.writer import Writer, commits
 from everwork.engines.sqlite.store_url import StoreUrl, connect
 from everwork.exceptions import EngineError, EngineUnavailable
@@ -30,7 +31,7 @@ from everwork.logs import get_logger
 log = get_logger("everwork.sqlite")
 
 POLL_SECONDS = 0.1
-"""How often a waiting process checks whether another one has written: the fallback if sockets fail."""
+"""How often a waiting process checks whether another one has written, while any might: the fallback if sockets fail."""
 COMMITS_PER_CHECKPOINT = 100
 START = (0, 0, 0)
 FULL_SCAN_EVERY_MS = 3_600_000
@@ -94,6 +95,7 @@ class OpenStore:
         self._writer_data_version: int | None = None
         """As the writer's connection saw it last: its own commits do not change it."""
         self._timer: asyncio.TimerHandle | None = None
+        self._log_watch = LogWatch(f"{url.path}-wal", self._poll_if_awaited)
         if not url.in_memory:
             processes.watch(self)
 
@@ -122,15 +124,20 @@ class OpenStore:
                 await self._scanner.query(lambda cursor, _: cursor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone())
 
     def poll(self) -> None:
-        """Check for writes by other processes as long as a caller is waiting."""
-        if self._timer is None and self._probe is not None:
+        """Check for writes by other processes as long as a caller is waiting: regularly, or once one writes."""
+        if self._timer is None and self._probe is not None and not self._log_watch.is_armed:
             self._timer = self._loop.call_later(POLL_SECONDS, self._check_data_version)
+
+    def _poll_if_awaited(self) -> None:
+        if self.work.is_awaited or self.done.is_awaited:
+            self.poll()
 
     async def close(self) -> None:
         """Finish what was accepted, then release everything."""
         processes.forget(self)
         if self._timer is not None:
             self._timer.cancel()
+        self._log_watch.close(self._loop)
         self.hand_over.close()
         for wakeup in (self.work, self.done):
             wakeup.close(self._loop)
@@ -160,20 +167,41 @@ class OpenStore:
 
     def _check_data_version(self) -> None:
         self._timer = None
-        version = self._read_data_version()
-        if version != self._data_version:
-            self._data_version = version
+        version, before = self._read_data_version(), self._data_version
+        self._data_version = version
+        if version != before:
             self._ask_writer()
-        if self.work.is_awaited or self.done.is_awaited:
-            self.poll()
+        elif (self.work.is_awaited or self.done.is_awaited) and self._log_watch.arm():
+            self._stop_polling()
+        self._poll_if_awaited()
 
     def _ask_writer(self) -> None:
         """Wake waiting calls after a write of another process; a write of this process has already woken them."""
         with suppress(EngineUnavailable):
-            self.writer.query(_data_version).add_done_callback(self._notify_if_changed)
+            self.writer.query(data_version).add_done_callback(self._notify_if_changed)
+
+    def _stop_polling(self) -> None:
+        """Poll no more until something is written to the log, unless a transaction is in progress.
+
+        What that transaction had written before the log was watched would not be reported at its commit.
+        """
+        try:
+            self.writer.idle_data_version().add_done_callback(self._notify_or_poll)
+        except EngineUnavailable:
+            self._log_watch.disarm()
+
+    def _notify_or_poll(self, asked: asyncio.Future[int | None]) -> None:
+        version = None if asked.cancelled() or asked.exception() is not None else asked.result()
+        if version is None:
+            self._log_watch.disarm()
+            self._poll_if_awaited()
+        else:
+            self._notify_of(version)
 
     def _notify_if_changed(self, asked: asyncio.Future[int]) -> None:
-        version = None if asked.cancelled() or asked.exception() is not None else asked.result()
+        self._notify_of(None if asked.cancelled() or asked.exception() is not None else asked.result())
+
+    def _notify_of(self, version: int | None) -> None:
         if version is None or version != self._writer_data_version:
             self._writer_data_version = version
             self._notify(True, True)
@@ -182,12 +210,13 @@ class OpenStore:
         with self._probing:
             if self._probe is None:
                 return 0
-            return _data_version(self._probe)
+            return data_version(self._probe)
 
     def drop_in_child(self) -> None:
         """Close what a forked child must not keep open; nothing else of its parent's is touched."""
         for wakeup in (self.work, self.done):
             wakeup.drop_in_child()
+        self._log_watch.drop_in_child()
 
     def pause(self) -> list[Pause]:
         """Close every connection before a fork; calls that arrive during the fork wait."""
@@ -219,12 +248,6 @@ class OpenStore:
             self._probe = None  # The file was removed: writers get an error, but other callers must not be affected.
         finally:
             self._probing.release()
-
-
-def _data_version(cursor: sqlite3.Cursor | sqlite3.Connection, _now_ms: int = 0) -> int:
-    """A number that changes with the commits of other connections, but not with the connection's own."""
-    (version,) = cursor.execute("PRAGMA data_version").fetchone()
-    return int(version)
 
 
 class SqliteBase:

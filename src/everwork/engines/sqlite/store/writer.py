@@ -26,6 +26,7 @@ from everwork.engines.sqlite.store.connections import (
     Query,
     T,
     damaged_texts,
+    data_version,
     is_undecodable,
     reconnected,
     resolve,
@@ -86,6 +87,19 @@ class Writer(ABC):
         """Run a query outside any transaction (the only way to read a store in memory)."""
         self._put(call := self._call(None, lambda cursor, now_ms: (query(cursor, now_ms),)))
         return call.future
+
+    def idle_data_version(self) -> asyncio.Future[int | None]:
+        """The `data_version` while no transaction is in progress anywhere; None if one is."""
+        self._put(call := self._call(None, lambda cursor, _: (self._idle_data_version(cursor),)))
+        return call.future
+
+    def _idle_data_version(self, cursor: sqlite3.Cursor) -> int | None:
+        if not self._begin_now():
+            return None
+        try:
+            return data_version(cursor)
+        finally:
+            self._end_interrupted()
 
     def _call(self, action: Action[Any] | None, peek: Peek[Any] | None) -> Call:
         if self._closing:
