@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -42,6 +43,8 @@ class Watched:
 
     def __init__(self, app: Everwork, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[int | list[str]] = []
+        self.settled: list[tuple[int, int, int]] = []
+        """How many outcomes each step settled, how many jobs it brought, and how many it demanded."""
         self.timeouts = self.watches_ended = 0
         self.steps_before_wait = 0
         """The steps when it began to wait for the last time."""
@@ -53,6 +56,8 @@ class Watched:
         async def watched_settle(outcomes: Any, demands: Any = ()) -> Any:
             answer = await settle(outcomes, demands)
             self.calls.append(len(answer.activation.jobs))
+            demanded = sum(demand.limit for demand in demands)
+            self.settled.append((len(outcomes), len(answer.activation.jobs), demanded))
             return answer
 
         def watched_watch(types: Sequence[str], timeout_ms: int, since: int, wake: Wake) -> Watch:
@@ -114,6 +119,30 @@ async def test_a_fetcher_waits_only_for_types_that_it_has_room_for(url: str, mon
         async with working(app):
             await asyncio.wait_for(app.result(key), DEADLINE_S)
         assert watched.after_the_jobs == ["free"]
+
+
+async def test_in_a_backlog_of_quick_jobs_each_step_settles_most_of_those_that_the_last_one_brought(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everwork.runtime.fetcher.GATHER_SECONDS", DEADLINE_S)
+    async with Everwork(url) as app:
+        watched = Watched(app, monkeypatch)
+
+        @app.job("quick", concurrency=16)
+        async def quick(n: int) -> None:
+            for _ in range(n % 2 * 300):  # Half of them end in a later iteration of the loop.
+                await asyncio.sleep(0)
+
+        keys = await app.enqueue_many([("quick", {"n": n}) for n in range(400)])
+        async with working(app):
+            for key in keys:
+                await asyncio.wait_for(app.result(key), DEADLINE_S)
+    # The first step that brings jobs does not know yet how long they take; after one that brings fewer than demanded,
+    # there is no backlog.
+    steps = watched.settled[watched.settled.index((0, 16, 16)) + 1 :]
+    in_backlog = [(got, settled) for (_, got, wanted), (settled, _, _) in pairwise(steps) if got == wanted > 0]
+    assert len(in_backlog) >= 5
+    assert all(settled >= got - got // 8 for got, settled in in_backlog), steps
 
 
 async def test_a_fetcher_whose_demand_was_met_and_that_has_room_asks_again_at_once(

@@ -37,8 +37,8 @@ from everwork.spool.settings import Offline
 
 VERSION: Final = version("everwork")
 SWITCH_SECONDS_MIN: Final = 0.5
-SLOTS_PER_CALL: Final = 3
-"""A process holds running jobs, as many prefetched ones, and those that have ended and are being settled."""
+SLOTS_PER_CALL: Final = 4
+"""A process holds running jobs, as many prefetched ones, and as many of both that have ended and are being settled."""
 SLOTS_SPARE: Final = 16
 LAST_CALL_SECONDS: Final = 4.0
 LOST_SECONDS: Final = 0.5

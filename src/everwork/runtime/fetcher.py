@@ -19,7 +19,7 @@ from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
 from everwork.core.outcome import Complete, Outcome, Release
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt
-from everwork.runtime.capacity import UNLIMITED, AttemptId, Budget, Capacity, FetchRequest
+from everwork.runtime.capacity import UNLIMITED, AttemptId, Budget, Capacity, FetchRequest, most_of, quick_jobs
 from everwork.runtime.hand_over import HandOver
 from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
@@ -31,6 +31,8 @@ from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
 UNSTARTED_SECONDS = 5.0
 """Prefetched jobs that have not started after this time are released: the handlers' loop is blocked."""
+GATHER_SECONDS = 0.002
+"""In a backlog of quick jobs, how long a step waits at most for those that the last one leased."""
 
 
 class Fetcher:
@@ -82,6 +84,8 @@ class Fetcher:
         self._mark = 0
         self._wakes_at = math.inf
         self._has_events = False
+        self._quick = 0
+        """How many jobs of a backlog the last step leased that are likely to end before another step would."""
         self._handed = 0
         """How many jobs were handed over since the last step began."""
         self._hand_over = HandOver(
@@ -115,6 +119,8 @@ class Fetcher:
                     if self._is_done:
                         break
                 timeout_ms = await self._step()
+                if self._budget is None:
+                    await self._gather()
                 if timeout_ms is not None:
                     if not self._outcomes and not self._is_done:
                         await self._wait(timeout_ms)
@@ -201,7 +207,7 @@ class Fetcher:
             await self._wakeup.wait()
             self._begin_round()
             return None
-        settled, self._handed = outcomes.copy(), 0
+        settled, self._handed, began = outcomes.copy(), 0, time.monotonic()
         settlement = await self._settler.step(outcomes, [self._demand(request) for request in requests])
         if settlement is None:
             return None
@@ -224,7 +230,22 @@ class Fetcher:
         if self._settler.is_answer_lost:
             self._settler.is_answer_lost = not await self._hand_over.release_orphans()
         wait_ms = self._pause_ms(requests, settlement.activation)
+        self._quick = quick_jobs(requests, settlement.activation.shares, time.monotonic() - began + GATHER_SECONDS)
         return wait_ms if self._budget is None else self._pause_within(self._budget, wait_ms)
+
+    async def _gather(self) -> None:
+        """While there is a backlog of quick jobs, wait briefly until most of those just leased have ended.
+
+        Otherwise a step would settle some while the others run, the next step these, and so on, with twice the commits.
+        """
+        enough, self._quick = most_of(self._quick), 0
+        ends, was_notified = time.monotonic() + GATHER_SECONDS, False
+        while len(self._outcomes) < enough and not self._is_stopping and (left := ends - time.monotonic()) > 0:
+            was_notified |= self._wakeup.is_notified
+            self._wakeup.clear()
+            await self._wakeup.wait(left)
+        if was_notified:
+            self._wakeup.notify()  # What happened in the meantime must still end the wait that follows.
 
     def _put_back(
         self, lapsed: list[Outcome], outcomes: list[Outcome], judged: list[Judged], settled: list[Outcome]
