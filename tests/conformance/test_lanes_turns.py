@@ -61,6 +61,16 @@ async def test_single_demands_visit_the_lanes_in_turn(engine: Engine, field: str
 
 
 @pytest.mark.parametrize("field", LANE_FIELDS)
+async def test_lanes_that_one_demand_visits_keep_their_order(engine: Engine, field: str) -> None:
+    for lane in "cab":
+        await lanes_full_of_work(engine, field, lane)
+        await asked(engine, 1)
+    before = [getattr((await asked(engine, 1)).jobs[0], field) for _ in range(3)]
+    assert shares((await asked(engine, 3)).jobs, field) == {"a": 1, "b": 1, "c": 1}
+    assert [getattr((await asked(engine, 1)).jobs[0], field) for _ in range(3)] == before
+
+
+@pytest.mark.parametrize("field", LANE_FIELDS)
 async def test_turns_beat_priority_between_lanes(engine: Engine, field: str) -> None:
     await lanes_full_of_work(engine, field, "a", priority=511)
     await lanes_full_of_work(engine, field, "b", priority=-512)
