@@ -8,8 +8,10 @@ import math
 import pytest
 
 from everwork import Everwork, State
+from everwork.aio.wakeup import Wakeup
 from everwork.exceptions import BadConfiguration
 from everwork.runtime.capacity import EMPTY_QUEUE_TURNS, Capacity
+from everwork.runtime.settler import WaitingOutcomes
 from tests.app.handlers import a_handler, handling
 from tests.app.waiting import DEADLINE_S, finished
 
@@ -138,3 +140,15 @@ async def test_the_log_of_a_failure_names_process_worker_key_and_attempt(
     assert f"process='p1' worker='the-worker' key={job.key} attempt=1" in record.message
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ValueError)
+
+
+async def test_a_wake_up_while_outcomes_are_gathered_ends_the_wait_that_follows() -> None:
+    wakeup = Wakeup()
+    outcomes = WaitingOutcomes({}, wakeup)
+    capacity = a_capacity("a", concurrency=1)
+    capacity.seconds = 0.0
+    requests = capacity.requests(1_000, 1)
+    outcomes.expect(requests, [request.limit for request in requests], 0)
+    asyncio.get_running_loop().call_soon(wakeup.notify)  # As if a handler were added.
+    await outcomes.gather(lambda: False)
+    assert wakeup.is_notified

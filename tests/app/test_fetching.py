@@ -124,7 +124,7 @@ async def test_a_fetcher_waits_only_for_types_that_it_has_room_for(url: str, mon
 async def test_in_a_backlog_of_quick_jobs_each_step_settles_most_of_those_that_the_last_one_brought(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everwork.runtime.fetcher.GATHER_SECONDS", DEADLINE_S)
+    monkeypatch.setattr("everwork.runtime.settler.GATHER_SECONDS", DEADLINE_S)
     async with Everwork(url) as app:
         watched = Watched(app, monkeypatch)
 

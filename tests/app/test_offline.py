@@ -202,7 +202,7 @@ async def test_an_attempt_that_ends_before_the_outage_is_noticed_is_kept_in_the_
         await asyncio.to_thread(is_asked.wait)
         await away(store)
         may_end[1].set()
-        await until(lambda: fetcher_of(runtime_of(app))._outcomes)
+        await until(lambda: fetcher_of(runtime_of(app))._outcomes.waiting)
         may_fail.set()
         await until(lambda: has_outcomes(app, 2))
         await back(store)

@@ -19,8 +19,6 @@ from everwork.runtime.source import Report
 
 PREFETCH_SECONDS: Final = 0.1
 """Prefetch only jobs that should start within about this time: another process may be free to run them sooner."""
-STRAGGLERS_FACTOR: Final = 8
-"""Of quick jobs, the last eighth is not waited for."""
 UNLIMITED: Final = 2**31
 """Larger than any capacity, so it sets no further limit."""
 AMPLE_PER_QUEUE: Final = 4
@@ -141,21 +139,6 @@ class Capacity:
     def may_have_more(self, round: int) -> bool:
         """Whether there is free capacity, and a queue that has not been emptied in this round of requests."""
         return self.free > 0 and any(queue.emptied_in != round for queue in self.queues)
-
-
-def quick_jobs(requests: Sequence[FetchRequest], shares: Sequence[int], seconds: float) -> int:
-    """How many jobs of a backlog were leased that are likely to end within this time: of queues that may have more."""
-    jobs = 0
-    for request, got in zip(requests, shares, strict=False):
-        took = request.capacity.seconds
-        if got == request.limit and took is not None and took < seconds:
-            jobs += got
-    return jobs
-
-
-def most_of(jobs: int) -> int:
-    """How many of these jobs to wait for: a few slow ones must not delay the others."""
-    return jobs - jobs // STRAGGLERS_FACTOR
 
 
 AttemptId = tuple[int, int]

@@ -14,25 +14,23 @@ from collections.abc import Iterable, Sequence
 from everwork.aio.retrying import Delays, backoff_delays
 from everwork.aio.wakeup import Wakeup
 from everwork.core.job import LeasedJob
-from everwork.core.leasing import Activation, Demand, Judged, pause_ms
-from everwork.core.limits import EVENTS_MAX, LEASE_MS_DEFAULT
-from everwork.core.outcome import Complete, Outcome, Release
+from everwork.core.leasing import Activation, Demand, pause_ms
+from everwork.core.limits import LEASE_MS_DEFAULT
+from everwork.core.outcome import Outcome, Release
 from everwork.exceptions import EngineError
 from everwork.runtime.attempt import Attempt
-from everwork.runtime.capacity import UNLIMITED, AttemptId, Budget, Capacity, FetchRequest, most_of, quick_jobs
+from everwork.runtime.capacity import UNLIMITED, AttemptId, Budget, Capacity, FetchRequest
 from everwork.runtime.hand_over import HandOver
 from everwork.runtime.handler import Handler, QueueKey
 from everwork.runtime.heartbeat import Heartbeat, LivenessBeat
 from everwork.runtime.job_log import JobLog, OutcomeLog
 from everwork.runtime.late import LateOutcomes
 from everwork.runtime.ledger import Ledger
-from everwork.runtime.settler import Settler
+from everwork.runtime.settler import Settler, WaitingOutcomes
 from everwork.runtime.source import Deliver, JobStore, Report, StopAttempt
 
 UNSTARTED_SECONDS = 5.0
 """Prefetched jobs that have not started after this time are released: the handlers' loop is blocked."""
-GATHER_SECONDS = 0.002
-"""In a backlog of quick jobs, how long a step waits at most for those that the last one leased."""
 
 
 class Fetcher:
@@ -63,16 +61,16 @@ class Fetcher:
         self._leased: dict[tuple[int, int], Attempt] = {}
         """Leased attempts, until their outcomes are settled."""
         self._outcome_log = OutcomeLog(job_log, self._leased)
-        self._outcomes: list[Outcome] = []
         self._wakeup = Wakeup()
+        self._outcomes = WaitingOutcomes(self._leased, self._wakeup)
         self._is_stopping = False
-        self._late = LateOutcomes(store, self._leased, lambda: self._outcomes, ledger=ledger, lease_ms=lease_ms)
+        self._late = LateOutcomes(store, self._leased, lambda: self._outcomes.waiting, ledger=ledger, lease_ms=lease_ms)
         self._settler = Settler(
             store,
             self._late,
             self._outcome_log,
             delays=delays,
-            waiting=lambda: self._outcomes,
+            outcomes=self._outcomes,
             is_stopping=lambda: self._is_stopping,
         )
         self._beat: Heartbeat | LivenessBeat = (
@@ -83,9 +81,6 @@ class Fetcher:
         self._round = 0
         self._mark = 0
         self._wakes_at = math.inf
-        self._has_events = False
-        self._quick = 0
-        """How many jobs of a backlog the last step leased that are likely to end before another step would."""
         self._handed = 0
         """How many jobs were handed over since the last step began."""
         self._hand_over = HandOver(
@@ -120,9 +115,9 @@ class Fetcher:
                         break
                 timeout_ms = await self._step()
                 if self._budget is None:
-                    await self._gather()
+                    await self._outcomes.gather(lambda: self._is_stopping)
                 if timeout_ms is not None:
-                    if not self._outcomes and not self._is_done:
+                    if not self._outcomes.waiting and not self._is_done:
                         await self._wait(timeout_ms)
                     self._begin_round()
         finally:
@@ -137,7 +132,7 @@ class Fetcher:
 
     @property
     def _is_done(self) -> bool:
-        if not self._is_stopping or self._outcomes:
+        if not self._is_stopping or self._outcomes.waiting:
             return False
         return self._settler.abandoned.is_set() or not (self._leased or self._hand_over.is_parked)
 
@@ -165,9 +160,7 @@ class Fetcher:
         attempt.is_free = is_free
         if outcome is not None:
             attempt.is_ending = True
-            self._outcomes.append(outcome)
-            if attempt.collector is not None and attempt.collector.jobs:
-                self._has_events = True
+            self._outcomes.add(outcome, attempt)
         elif not attempt.is_ending:
             self._leased.pop((attempt.job.key, attempt.job.attempt), None)
             if self._ledger is not None:
@@ -199,7 +192,7 @@ class Fetcher:
 
     async def _step(self) -> int | None:
         """Settle finished attempts and lease jobs; return how long to wait for more, None for no wait."""
-        outcomes = self._next_outcomes()
+        outcomes = self._outcomes.next_batch()
         if outcomes and self._budget is not None:
             self._begin_round()  # Their handlers may have created jobs in queues that were empty before.
         requests = [] if self._is_stopping or self._late.may_have_lapsed(outcomes) else self._requests()
@@ -213,7 +206,7 @@ class Fetcher:
             return None
         judged = settlement.judged
         if self._late.doubtful and (lapsed := self._late.lapsed_meanwhile(outcomes, judged)):
-            outcomes, judged, settled = self._put_back(lapsed, outcomes, judged, settled)
+            outcomes, judged, settled = self._outcomes.put_back(lapsed, outcomes, judged, settled)
         if self._late.is_late:
             self._late.settled(outcomes, judged)
         self._outcome_log.settled(outcomes, judged)
@@ -230,52 +223,8 @@ class Fetcher:
         if self._settler.is_answer_lost:
             self._settler.is_answer_lost = not await self._hand_over.release_orphans()
         wait_ms = self._pause_ms(requests, settlement.activation)
-        self._quick = quick_jobs(requests, settlement.activation.shares, time.monotonic() - began + GATHER_SECONDS)
+        self._outcomes.expect(requests, settlement.activation.shares, time.monotonic() - began)
         return wait_ms if self._budget is None else self._pause_within(self._budget, wait_ms)
-
-    async def _gather(self) -> None:
-        """While there is a backlog of quick jobs, wait briefly until most of those just leased have ended.
-
-        Otherwise a step would settle some while the others run, the next step these, and so on, with twice the commits.
-        """
-        enough, self._quick = most_of(self._quick), 0
-        ends, was_notified = time.monotonic() + GATHER_SECONDS, False
-        while len(self._outcomes) < enough and not self._is_stopping and (left := ends - time.monotonic()) > 0:
-            was_notified |= self._wakeup.is_notified
-            self._wakeup.clear()
-            await self._wakeup.wait(left)
-        if was_notified:
-            self._wakeup.notify()  # What happened in the meantime must still end the wait that follows.
-
-    def _put_back(
-        self, lapsed: list[Outcome], outcomes: list[Outcome], judged: list[Judged], settled: list[Outcome]
-    ) -> tuple[list[Outcome], list[Judged], list[Outcome]]:
-        """Let the next step settle `lapsed` and renew the leases; returns the other arguments without them."""
-        self._outcomes[:0] = lapsed
-        left = {(one.key, one.attempt) for one in lapsed}
-        at = [index for index, one in enumerate(outcomes) if (one.key, one.attempt) not in left]
-        settled = [one for one in settled if (one.key, one.attempt) not in left]
-        return [outcomes[index] for index in at], [judged[index] for index in at], settled
-
-    def _next_outcomes(self) -> list[Outcome]:
-        """The outcomes of the next step: all of them, limited by the number of events that worker settings allow."""
-        outcomes, self._outcomes = self._outcomes, []
-        if self._has_events:
-            end = self._end_of_batch(outcomes)
-            outcomes, self._outcomes = outcomes[:end], outcomes[end:]
-            self._has_events = bool(self._outcomes)
-        return outcomes
-
-    def _end_of_batch(self, outcomes: list[Outcome]) -> int:
-        events, most = 0, EVENTS_MAX
-        for at, outcome in enumerate(outcomes):
-            if isinstance(outcome, Complete) and outcome.events:
-                attempt = self._leased.get((outcome.key, outcome.attempt))
-                most = most if attempt is None else min(most, attempt.handler.settle_events_max)
-                events += len(outcome.events)
-                if events > most and at > 0:
-                    return at
-        return len(outcomes)
 
     def _forget(self, settled: Sequence[Outcome]) -> None:
         """Drop attempts whose outcomes are settled or permanently refused."""
@@ -305,7 +254,7 @@ class Fetcher:
             if not pollable:
                 self._begin_round()  # The engine has more than it returned.
             return None
-        if not budget.jobs_left or not (self._leased or self._outcomes):
+        if not budget.jobs_left or not (self._leased or self._outcomes.waiting):
             self._lease_no_more()
         return wait_ms
 
@@ -331,10 +280,10 @@ class Fetcher:
         return False
 
     def _known(self) -> set[AttemptId]:
-        return self._leased.keys() | {(outcome.key, outcome.attempt) for outcome in self._outcomes}
+        return self._leased.keys() | {(outcome.key, outcome.attempt) for outcome in self._outcomes.waiting}
 
     def _release_unknown(self, attempts: Iterable[AttemptId]) -> None:
-        self._outcomes += [Release(key, attempt) for key, attempt in attempts]
+        self._outcomes.waiting += [Release(key, attempt) for key, attempt in attempts]
 
     def _requests(self) -> list[FetchRequest]:
         """The jobs to request: as many as the handlers and the ledger of this process have capacity for."""

@@ -1,23 +1,108 @@
-"""One step of a fetcher, retried while the engine is unavailable; an outcome that cannot be stored is isolated."""
+"""What a step of a fetcher settles, and the step itself.
+
+A step is retried while the engine is unavailable; an outcome that cannot be stored is isolated.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from everwork.aio.loops import first_of
 from everwork.aio.retrying import Delays, engine_outage
-from everwork.core.leasing import Activation, Demand, Settlement
-from everwork.core.outcome import Failed, Outcome
+from everwork.aio.wakeup import Wakeup
+from everwork.core.leasing import Activation, Demand, Judged, Settlement
+from everwork.core.limits import EVENTS_MAX
+from everwork.core.outcome import Complete, Failed, Outcome
 from everwork.core.texts import error_text
 from everwork.exceptions import EngineError
+from everwork.runtime.attempt import Attempt
+from everwork.runtime.capacity import AttemptId, FetchRequest
 from everwork.runtime.job_log import OutcomeLog
 from everwork.runtime.late import LateOutcomes
 from everwork.runtime.source import JobStore
 
+GATHER_SECONDS: Final = 0.002
+"""In a backlog of quick jobs, how long a step waits at most for those that the last one leased."""
+STRAGGLERS_FACTOR: Final = 8
+"""The last eighth of them is not waited for: a few slow ones must not delay the others."""
+
+
+class WaitingOutcomes:
+    """Outcomes in the order in which they came, and the batch that the next step settles."""
+
+    def __init__(self, leased: Mapping[AttemptId, Attempt], wakeup: Wakeup) -> None:
+        self.waiting: list[Outcome] = []
+        self._leased = leased
+        self._wakeup = wakeup
+        self._has_events = False
+        self._expected = 0
+        """How many jobs of a backlog the last step leased that are likely to end before another step would."""
+
+    def add(self, outcome: Outcome, attempt: Attempt) -> None:
+        """Add the outcome of an attempt of this process."""
+        self.waiting.append(outcome)
+        if attempt.collector is not None and attempt.collector.jobs:
+            self._has_events = True
+
+    def next_batch(self) -> list[Outcome]:
+        """Take the outcomes of the next step: all of them, limited by the number of events that workers allow."""
+        batch, self.waiting = self.waiting, []
+        if self._has_events:
+            end = self._end_of_batch(batch)
+            batch, self.waiting = batch[:end], batch[end:]
+            self._has_events = bool(self.waiting)
+        return batch
+
+    def _end_of_batch(self, outcomes: list[Outcome]) -> int:
+        events, most = 0, EVENTS_MAX
+        for at, outcome in enumerate(outcomes):
+            if isinstance(outcome, Complete) and outcome.events:
+                attempt = self._leased.get((outcome.key, outcome.attempt))
+                most = most if attempt is None else min(most, attempt.handler.settle_events_max)
+                events += len(outcome.events)
+                if events > most and at > 0:
+                    return at
+        return len(outcomes)
+
+    def put_back(
+        self, lapsed: list[Outcome], outcomes: list[Outcome], judged: list[Judged], settled: list[Outcome]
+    ) -> tuple[list[Outcome], list[Judged], list[Outcome]]:
+        """Let the next step settle `lapsed` and renew the leases; returns the other arguments without them."""
+        self.waiting[:0] = lapsed
+        left = {(one.key, one.attempt) for one in lapsed}
+        at = [index for index, one in enumerate(outcomes) if (one.key, one.attempt) not in left]
+        settled = [one for one in settled if (one.key, one.attempt) not in left]
+        return [outcomes[index] for index in at], [judged[index] for index in at], settled
+
+    def expect(self, requests: Sequence[FetchRequest], shares: Sequence[int], step_seconds: float) -> None:
+        """Note what a step leased from queues that gave as many as requested, if their jobs are quicker than it."""
+        seconds = step_seconds + GATHER_SECONDS
+        self._expected = 0
+        for request, got in zip(requests, shares, strict=False):
+            took = request.capacity.seconds
+            if got == request.limit and took is not None and took < seconds:
+                self._expected += got
+
+    async def gather(self, is_stopping: Callable[[], bool]) -> None:
+        """Wait briefly until most of the expected outcomes are there.
+
+        Otherwise a step would settle some while the others run, the next step these, and so on, with twice the commits.
+        """
+        enough, self._expected = self._expected - self._expected // STRAGGLERS_FACTOR, 0
+        ends, was_notified = time.monotonic() + GATHER_SECONDS, False
+        while len(self.waiting) < enough and not is_stopping() and (left := ends - time.monotonic()) > 0:
+            was_notified |= self._wakeup.is_notified
+            self._wakeup.clear()
+            await self._wakeup.wait(left)
+        if was_notified:
+            self._wakeup.notify()  # What happened in the meantime must still end the wait that follows.
+
 
 class Settler:
-    """Settles outcomes and leases jobs despite outages; `waiting` holds the outcomes for the next step."""
+    """Settles outcomes and leases jobs despite outages."""
 
     def __init__(
         self,
@@ -26,14 +111,14 @@ class Settler:
         log: OutcomeLog,
         *,
         delays: Delays,
-        waiting: Callable[[], Sequence[Outcome]],
+        outcomes: WaitingOutcomes,
         is_stopping: Callable[[], bool],
     ) -> None:
         self._store = store
         self._late = late
         self._log = log
         self._delays = delays
-        self._waiting = waiting
+        self._outcomes = outcomes
         self._is_stopping = is_stopping
         self._outage = engine_outage("fetcher")
         self._unstorable: set[tuple[int, int]] = set()
@@ -64,7 +149,7 @@ class Settler:
                 if delay is None:
                     raise  # No retries left.
                 await first_of(self.abandoned, seconds=delay)
-                if self._waiting() and not outcomes:
+                if self._outcomes.waiting and not outcomes:
                     return None  # Attempts that have ended in the meantime are settled before more jobs are leased.
             except Exception as error:
                 if not outcomes:
