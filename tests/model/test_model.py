@@ -219,7 +219,7 @@ class EngineBesideModel(RuleBasedStateMachine):
         lanes = {(one.new.type, one.lane) for one in self.model.jobs.values() if one.attempt}
         is_known = (new.type, lane_of(new)) in lanes
         self.create([new])
-        if is_free and is_known and new.dedupe_key is None and new.expires_at_ms is None and not new.delay_ms:
+        if is_free and is_known and new.is_plain:
             type(self).expected += 1  # An engine may decline, but not often.
         for more in news[1:]:
             self.create([more])
