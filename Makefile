@@ -2,8 +2,8 @@
 
 # The first one that is new enough and can create virtual environments is used; override it with `make PYTHON=...`.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3 python
-# How many processes run the tests: three per core on two cores, because many tests wait for other processes.
-JOBS ?= 6
+# How many processes run the tests: two per core on two cores, because many tests wait for other processes.
+JOBS ?= 4
 # Passed to the program: make torture ARGS="--minutes 5"
 ARGS ?=
 # The documentation as the tests look at it, built while mypy runs.
