@@ -177,7 +177,7 @@ class PostgresServer(Server):
             "fsync": "on" if self.fsync else "off",
             "synchronous_commit": "on",
             "full_page_writes": "on" if self.fsync else "off",
-            "max_wal_size": "4GB",
+            "max_wal_size": "1GB",
             "max_prepared_transactions": 10,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -372,8 +372,8 @@ def _unprivileged() -> int | None:
 
 
 def _open_folder() -> str:
-    """A temporary folder that the user who runs the servers can enter."""
-    folder = Path(tempfile.gettempdir()).resolve()
+    """A temporary folder that the user who runs the servers can enter; that of pytest, which may be in memory."""
+    folder = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()).resolve()
     return str(folder) if _unprivileged() is None or _others_may_enter(folder) else "/tmp"
 
 
