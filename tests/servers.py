@@ -307,11 +307,16 @@ class RedisCluster:
         return all(part in told for part in ("cluster_state:ok", "cluster_slots_ok:16384", known))
 
     def _is_in_place(self, node: RedisServer) -> bool:
-        """Whether a node is a master with all of its replicas, or a replica that is connected to its master."""
+        """Whether a node is a master with all of its replicas, or a replica that is connected to its master.
+
+        It must know of every replica, too: masters that do not yet know of one refuse to vote for it.
+        """
         told = node.ask("INFO", "replication")
         replicas = len(self.nodes) // self.masters - 1
         follows = "master_link_status:up" in told
-        return self._is_whole(node) and (follows or f"connected_slaves:{replicas}" in told)
+        known = sum("slave" in line.split()[2] for line in node.ask("CLUSTER", "NODES").splitlines() if line.strip())
+        is_in_place = follows or f"connected_slaves:{replicas}" in told
+        return self._is_whole(node) and is_in_place and known == len(self.nodes) - self.masters
 
 
 def postgres_server(*, fsync: bool = False, version: int = 18) -> PostgresServer:
