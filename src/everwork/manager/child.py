@@ -89,12 +89,19 @@ def main(spec: ChildSpec, memory: Any, control: socket.socket, dump: Connection)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     control.setblocking(True)  # The program may have set another default timeout for sockets.
-    # faulthandler writes in C, so the dump works while no Python code can run.
-    faulthandler.register(signal.SIGUSR2, file=dump.fileno(), all_threads=True, chain=False)
+    dump_stack_on_signal(dump.fileno())
     add_process_facts(manager=spec.manager, process=spec.name)
     if spec.log_format is not None:
         configure(spec.log_format, spec.log_level)
     sys.exit(Child(spec, Ledger(memoryview(memory).cast("B")), control).run())
+
+
+def dump_stack_on_signal(file: int) -> None:
+    """Let SIGUSR2 write the stack of the main thread, which runs the handlers, even while no Python code can run.
+
+    Only of this thread: others may be running, and to read their frames meanwhile can crash the process.
+    """
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=False, chain=False)
 
 
 class Child:

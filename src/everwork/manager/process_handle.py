@@ -196,7 +196,7 @@ class ProcessHandle:
         text = b""
         stack, is_quiet = "", False
         ends = self._loop.time() + DUMP_SECONDS
-        # The main thread comes last in a dump, and on a busy machine after a pause.
+        # A dump may arrive in parts.
         while not (stack and is_quiet) and self._loop.time() < ends and len(text) < DUMP_BYTES_MAX:
             await asyncio.sleep(0.02)
             if self.ended.is_set():

@@ -185,7 +185,6 @@ def _frames_text(frames: Iterable[tuple[FrameType, int]]) -> str:
     return "".join(traceback.StackSummary.extract(iter(frames)).format()).rstrip()
 
 
-_THREAD: Final = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _EXECUTOR: Final = str(Path(__file__).with_name("executor.py"))
@@ -194,14 +193,13 @@ Frame = tuple[str, str, str]
 
 
 def stuck_stack(dump: str) -> str:
-    """The frames of the thread that runs handlers, outermost first as in a traceback; empty if it runs none."""
-    threads = [_FRAME.findall(text) for text in _THREAD.split(dump)[1:]]
-    stuck = next((_of_handler(frames) for frames in threads if _runs_handlers(frames)), [])
+    """The frames of a handler, outermost first as in a traceback; empty if the thread runs none.
+
+    `dump`: the stack of the thread that runs handlers, as written by faulthandler.
+    """
+    frames = _FRAME.findall(dump)
+    stuck = _of_handler(frames) if any(file == _EXECUTOR for file, _, _ in frames) else []
     return "\n".join(f'  File "{file}", line {line}, in {name}' for file, line, name in reversed(stuck[:FRAMES_MAX]))
-
-
-def _runs_handlers(frames: list[Frame]) -> bool:
-    return any(file == _EXECUTOR for file, _, _ in frames)
 
 
 def _of_handler(frames: list[Frame]) -> list[Frame]:
