@@ -330,9 +330,8 @@ def _firsts(tx: Transaction, demand: Demand, queue: Queue, wanted: int) -> list[
 
 def _after_damaged(tx: Transaction, queue: int, row: tuple[Any, ...]) -> tuple[Any, ...]:
     """The row of `pick_firsts` for a lane whose first row may be damaged: its first job that can be leased."""
-    found = tx.cursor.execute(
-        SQL["pick"], (queue, row[LANE], 2)
-    ).fetchall()  # One extra, to see whether there are more.
+    # One extra, to see whether there are more.
+    found = tx.cursor.execute(SQL["pick"], (queue, row[LANE], 2)).fetchall()
     return (*(found[0] if found else row[:LANE]), row[LANE], len(found) > 1, row[BUSY])
 
 
